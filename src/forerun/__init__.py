@@ -1,0 +1,69 @@
+"""forerun: low-latency decoding of large language models, with exactly the text the model would have written.
+
+The names below are loaded when first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.core.config import DraftModel, EngineConfig, NoDrafter, PromptLookup, SamplingParams
+    from forerun.core.errors import (
+        CheckpointError,
+        ConfigError,
+        ContextOverflowError,
+        ForerunError,
+        NumericalError,
+        VocabularyError,
+    )
+    from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+    from forerun.engine.engine import Engine
+    from forerun.engine.load import load
+    from forerun.engine.stream import GenerationStream
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "forerun.core.config": ("DraftModel", "EngineConfig", "NoDrafter", "PromptLookup", "SamplingParams"),
+    "forerun.core.errors": (
+        "CheckpointError",
+        "ConfigError",
+        "ContextOverflowError",
+        "ForerunError",
+        "NumericalError",
+        "VocabularyError",
+    ),
+    "forerun.core.steps": ("DecodeStep", "FinishReason", "Generation", "GenerationStats", "StepStats"),
+    "forerun.engine.engine": ("Engine",),
+    "forerun.engine.load": ("load",),
+    "forerun.engine.stream": ("GenerationStream",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ContextOverflowError",
+    "DecodeStep",
+    "DraftModel",
+    "Engine",
+    "EngineConfig",
+    "FinishReason",
+    "ForerunError",
+    "Generation",
+    "GenerationStats",
+    "GenerationStream",
+    "NoDrafter",
+    "NumericalError",
+    "PromptLookup",
+    "SamplingParams",
+    "StepStats",
+    "VocabularyError",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'forerun' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""A Hugging Face folder or hub name to a filled model."""

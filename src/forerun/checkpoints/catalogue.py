@@ -1,0 +1,82 @@
+"""The safetensors files of a folder as one catalogue of tensors."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.header import StoredTensor, read_header
+from forerun.checkpoints.json_file import JsonFile
+from forerun.core.errors import CheckpointError
+
+SINGLE_NAME: Final = "model.safetensors"
+INDEX_NAME: Final = "model.safetensors.index.json"
+PICKLED: Final = (".bin", ".pt", ".pth")
+
+
+def catalogue(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
+
+    Other safetensors files in the folder are not looked at: some authors add a second copy in their own format.
+
+    Raises:
+        CheckpointError: no weights, a damaged or absent file, or an index that contradicts its files.
+    """
+    if (folder / SINGLE_NAME).exists():
+        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME)}
+    if (folder / INDEX_NAME).exists():
+        return _read_shards(folder)
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+    if others:
+        raise CheckpointError(
+            f"{folder} holds {others[0]} but no {SINGLE_NAME}: pickled weights can run code and are never read. "
+            "Convert them once: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder) in "
+            "transformers writes safetensors"
+        )
+    raise CheckpointError(f"{folder} holds neither {SINGLE_NAME} nor {INDEX_NAME}: fetch the weights again")
+
+
+def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+    """The union of all shards, which must hold exactly what the index says, where it says."""
+    shard_of = _read_weight_map(folder / INDEX_NAME)
+    tensors: dict[str, StoredTensor] = {}
+    for shard in sorted(set(shard_of.values())):
+        if not (folder / shard).is_file():
+            raise CheckpointError(f"{folder / INDEX_NAME} names {shard}, which is not in the folder: fetch it again")
+        for tensor in read_header(folder / shard):
+            _check_listed(folder, tensor, shard, shard_of, tensors)
+            tensors[tensor.name] = tensor
+    for name, shard in shard_of.items():
+        if name not in tensors:
+            raise CheckpointError(
+                f"{folder / INDEX_NAME} places tensor {name!r} in {shard}, which does not hold it: fetch both again"
+            )
+    return tensors
+
+
+def _check_listed(
+    folder: Path,
+    tensor: StoredTensor,
+    shard: str,
+    shard_of: Mapping[str, str],
+    tensors: Mapping[str, StoredTensor],
+) -> None:
+    if tensor.name in tensors:
+        first = tensors[tensor.name].path.name
+        raise CheckpointError(f"{tensor.path} holds tensor {tensor.name!r}, which {first} holds too: fetch both again")
+    if shard_of.get(tensor.name) != shard:
+        listed = shard_of.get(tensor.name, "nowhere")
+        raise CheckpointError(
+            f"{tensor.path} holds tensor {tensor.name!r}, which {folder / INDEX_NAME} places in {listed}: "
+            "fetch both again"
+        )
+
+
+def _read_weight_map(path: Path) -> dict[str, str]:
+    weight_map = JsonFile.read(path).nested("weight_map")
+    if not weight_map.values:
+        raise CheckpointError(f"{path}: weight_map is missing or empty: fetch the file again")
+    shard_of = {name: weight_map.text(name) for name in weight_map.values}
+    for name, shard in shard_of.items():
+        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+            raise weight_map.wrong(name, "the name of a .safetensors file in the same folder, without any path")
+    return shard_of

@@ -1,0 +1,106 @@
+"""A checkpoint's config.json as a `ModelSpec`; whatever would be computed differently is refused by name."""
+
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.json_file import REQUIRED, JsonFile
+from forerun.checkpoints.rope import read_rope
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec
+
+CONFIG_NAME: Final = "config.json"
+FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
+MISTRAL_DEFAULT_WINDOW: Final = 4096
+QWEN3_DEFAULT_HEAD_DIM: Final = 128
+
+
+def read_model_spec(folder: Path) -> ModelSpec:
+    """The architecture of the checkpoint in `folder`.
+
+    Absent keys take the defaults of transformers' config classes where these do not depend on one model's size. Custom
+    code named by `auto_map` is never run; the key is ignored.
+
+    Raises:
+        CheckpointError: a key is missing or out of range, or asks for something forerun does not compute.
+    """
+    config = JsonFile.read(folder / CONFIG_NAME)
+    family = _read_family(config)
+    _refuse_unsupported(config, family)
+    num_heads = config.integer("num_attention_heads")
+    num_kv_heads = config.integer("num_key_value_heads", num_heads if family == "llama" else REQUIRED)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
+    attention_bias = family in ("llama", "qwen3") and config.flag("attention_bias", False)
+    return ModelSpec(
+        family=family,
+        num_layers=config.integer("num_hidden_layers"),
+        hidden_size=config.integer("hidden_size"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=_read_head_dim(config, family, num_heads),
+        intermediate_size=config.integer("intermediate_size"),
+        vocab_size=config.integer("vocab_size"),
+        max_positions=config.integer("max_position_embeddings"),
+        norm_eps=config.number("rms_norm_eps"),
+        qkv_bias=family == "qwen2" or attention_bias,
+        out_bias=attention_bias,
+        mlp_bias=family == "llama" and config.flag("mlp_bias", False),
+        qk_norm=family == "qwen3",
+        tied_embeddings=config.flag("tie_word_embeddings", False),
+        rope=read_rope(config),
+    )
+
+
+def _read_family(config: JsonFile) -> str:
+    family = config.text("model_type")
+    if family not in FAMILIES:
+        raise config.wrong("model_type", f"one of {', '.join(FAMILIES)}: choose a checkpoint of one of these families")
+    return family
+
+
+def _refuse_unsupported(config: JsonFile, family: str) -> None:
+    if config.has("quantization_config"):
+        method = config.nested("quantization_config").values.get("quant_method")
+        raise CheckpointError(
+            f"{config.path}: quantization_config is present (quant_method {method!r}), but only unquantized float32, "
+            "float64, bfloat16 and float16 weights are supported: choose the original checkpoint"
+        )
+    if config.text("hidden_act", "silu") != "silu":
+        raise config.wrong("hidden_act", "'silu', the only gate activation supported")
+    _refuse_sliding_window(config, family)
+
+
+def _refuse_sliding_window(config: JsonFile, family: str) -> None:
+    """Refuse attention to part of the past. A window of the whole context or more has no effect and is accepted."""
+    if family in ("qwen2", "qwen3") and config.flag("use_sliding_window", False):
+        raise config.wrong("use_sliding_window", "false: sliding-window attention is not supported")
+    layer_types = config.values.get("layer_types") or []
+    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
+        raise config.wrong("layer_types", "'full_attention' throughout: sliding-window attention is not supported")
+    if family != "mistral" or _is_null(config, "sliding_window"):
+        return
+    max_positions = config.integer("max_position_embeddings")
+    window = config.integer("sliding_window", MISTRAL_DEFAULT_WINDOW)
+    if window < max_positions:
+        raise CheckpointError(
+            f"{config.path}: sliding_window is {window} (an absent key means {MISTRAL_DEFAULT_WINDOW}), but must be "
+            f"null or at least max_position_embeddings ({max_positions}), since sliding-window attention is not "
+            f"supported: choose a later version of the model, or lower max_position_embeddings to {window}"
+        )
+
+
+def _is_null(config: JsonFile, key: str) -> bool:
+    """Whether the key is there and says null, which for Mistral means something other than being absent."""
+    return key in config.values and config.values[key] is None
+
+
+def _read_head_dim(config: JsonFile, family: str, num_heads: int) -> int:
+    hidden_size = config.integer("hidden_size")
+    if not config.has("head_dim") and family != "qwen3" and hidden_size % num_heads:
+        raise config.wrong("hidden_size", f"a multiple of num_attention_heads ({num_heads}) unless head_dim is given")
+    head_dim = config.integer("head_dim", QWEN3_DEFAULT_HEAD_DIM if family == "qwen3" else hidden_size // num_heads)
+    if head_dim % 2:
+        raise CheckpointError(
+            f"{config.path}: a head has {head_dim} dimensions, an even number is needed to rotate them"
+        )
+    return head_dim

@@ -1,0 +1,76 @@
+"""A model's name to the folder that holds it: local, built in, or from the Hugging Face hub."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.config import CONFIG_NAME
+from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.errors import CheckpointError
+
+BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}
+HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+# Data only: no pickled weights, no code, and no second copy of the weights in another layout.
+HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
+# Defined by some versions of huggingface_hub only; HTTPError is that of its HTTP library, which has changed twice.
+HUB_ERRORS: Final = (
+    "HTTPError",
+    "HfHubHTTPError",
+    "HFValidationError",
+    "EntryNotFoundError",
+    "RevisionResolutionError",
+)
+
+
+def locate(name: str, *, revision: str | None = None) -> Path:
+    """The folder of the model `name`.
+
+    Args:
+        name: a folder with a config.json; "builtin" or "builtin-draft"; else a hub name such as "org/model", which is
+            fetched into the hub's own cache unless it is there. A folder wins over a hub name.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        CheckpointError: there is no such model, or it cannot be fetched.
+    """
+    if name in BUILTIN_FOLDERS:
+        folder = Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
+        return _check(folder, f"the model {name!r} is part of the package, so install forerun again")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _check(folder, "give the folder that holds config.json and the weights")
+    if folder.exists():
+        raise CheckpointError(f"{name!r} is a file: give the folder that holds {CONFIG_NAME} and the weights")
+    if HUB_NAME.fullmatch(name):
+        return _check(_fetch(name, revision), "choose a repository with weights in Hugging Face layout")
+    raise CheckpointError(
+        f"there is no folder {name!r}, and it is not a hub name either: give a folder that holds {CONFIG_NAME}, "
+        f'a name of the form "org/model", or {" or ".join(map(repr, BUILTIN_FOLDERS))}'
+    )
+
+
+def _check(folder: Path, advice: str) -> Path:
+    if not (folder / CONFIG_NAME).is_file():
+        raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
+    return folder
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    # Only a hub name needs the library, and importing it takes a quarter of a second.
+    from huggingface_hub import errors, snapshot_download
+
+    hub_errors = tuple(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error))
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
+    except (OSError, *hub_errors) as error:
+        wanted = name if revision is None else f"{name} at revision {revision}"
+        raise CheckpointError(
+            f"there is no folder {name!r}, and {wanted} could not be fetched from the Hugging Face hub "
+            f"({type(error).__name__}: {_first_line(error)}): check the name and the network, log in if the model is "
+            "gated, or download it elsewhere and give its folder"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "no details")

@@ -1,0 +1,85 @@
+"""Where every Hugging Face tensor of a model goes: the one table of names."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.core.model_spec import ModelSpec
+
+EMBEDDING_NAME: Final = "model.embed_tokens.weight"
+HEAD_NAME: Final = "lm_head.weight"
+LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One stored tensor's place: rows [row_start, row_start + shape[0]) of the weight `name`.
+
+    `shape` is what the stored tensor must have; a bias counts as rows of one element.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    row_start: int = 0
+
+
+def tensor_plan(spec: ModelSpec) -> dict[str, Placement]:
+    """Every tensor the checkpoint must hold, by its Hugging Face name, and where it goes.
+
+    Query, key and value become one matrix, and so do gate and up, so that each is one multiplication.
+    """
+    vocab_shape = (spec.vocab_size, spec.hidden_size)
+    plan = {
+        EMBEDDING_NAME: Placement(name="embedding.weight", shape=vocab_shape),
+        "model.norm.weight": Placement(name="final_norm.weight", shape=(spec.hidden_size,)),
+    }
+    if not spec.tied_embeddings:
+        plan[HEAD_NAME] = Placement(name="head.weight", shape=vocab_shape)
+    layer = dict(_layer_plan(spec))
+    for layer_idx in range(spec.num_layers):
+        for suffix, place in layer.items():
+            name = f"layers.{layer_idx}.{place.name}"
+            plan[f"model.layers.{layer_idx}.{suffix}"] = Placement(
+                name=name, shape=place.shape, row_start=place.row_start
+            )
+    return plan
+
+
+def fused_shapes(plan: Mapping[str, Placement]) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight the plan fills, by our name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for place in plan.values():
+        num_rows = max(place.row_start + place.shape[0], shapes.get(place.name, (0,))[0])
+        shapes[place.name] = (num_rows, *place.shape[1:])
+    return shapes
+
+
+def is_ignorable(hf_name: str) -> bool:
+    """Whether a stored tensor outside the plan is redundant: old exports hold rotary frequencies, here computed."""
+    return LEFTOVER.fullmatch(hf_name) is not None
+
+
+def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, Placement]]:
+    """One layer: Hugging Face suffix and place, both relative to the layer."""
+    hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
+    yield "input_layernorm.weight", Placement(name="attention_norm.weight", shape=(hidden,))
+    yield "post_attention_layernorm.weight", Placement(name="mlp_norm.weight", shape=(hidden,))
+    yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
+    yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
+    yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
+    yield from _linear("self_attn.o_proj", "attention_out", (hidden, q_size), spec.out_bias)
+    yield from _linear("mlp.gate_proj", "gate_up", (inner, hidden), spec.mlp_bias)
+    yield from _linear("mlp.up_proj", "gate_up", (inner, hidden), spec.mlp_bias, row_start=inner)
+    yield from _linear("mlp.down_proj", "mlp_out", (hidden, inner), spec.mlp_bias)
+    if spec.qk_norm:
+        yield "self_attn.q_norm.weight", Placement(name="q_norm.weight", shape=(spec.head_dim,))
+        yield "self_attn.k_norm.weight", Placement(name="k_norm.weight", shape=(spec.head_dim,))
+
+
+def _linear(
+    hf_name: str, name: str, shape: tuple[int, int], has_bias: bool, *, row_start: int = 0
+) -> Iterator[tuple[str, Placement]]:
+    yield f"{hf_name}.weight", Placement(name=f"{name}.weight", shape=shape, row_start=row_start)
+    if has_bias:
+        yield f"{hf_name}.bias", Placement(name=f"{name}.bias", shape=shape[:1], row_start=row_start)

@@ -1,0 +1,116 @@
+"""An answer on stdout as it is written, and the line of numbers after it."""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from forerun.cli.failures import say
+from forerun.cli.interrupt import StopOnInterrupt
+from forerun.core.steps import DecodeStep, Generation
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+    from forerun.engine.stream import GenerationStream
+    from forerun.engine.tokenizer import Tokenizer
+
+Show = Callable[[DecodeStep], None]
+ACCEPTED_STYLE = "green underline"
+
+
+def write_answer(stream: "GenerationStream", show: Show) -> tuple[Generation, bool]:
+    """Show every step, and end the line. Ctrl-C stops the answer.
+
+    Returns:
+        The text so far or in full, and whether it was interrupted.
+    """
+    with StopOnInterrupt() as interrupt:
+        shown = ""
+        for step in stream:
+            show(step)
+            shown += step.text
+            if interrupt.is_asked:
+                stream.cancel()
+        result = stream.result()
+    end = result.text[len(shown) :]  # what a cancelled answer had held back
+    print(end, end="" if result.text.endswith("\n") else "\n", flush=True)
+    return result, interrupt.is_asked
+
+
+def show_plainly(step: DecodeStep) -> None:
+    print(step.text, end="", flush=True)
+
+
+def tree_shower(tokenizer: "Tokenizer") -> Show:
+    """A `Show` that marks the text of drafted and accepted tokens, and explains itself on stderr first."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True).print(
+        Text.assemble(("drafted and accepted", ACCEPTED_STYLE), " · chosen by the target itself\n")
+    )
+    console, origins = Console(soft_wrap=True, highlight=False), TokenOrigins(tokenizer)
+
+    def show(step: DecodeStep) -> None:
+        pieces = [(text, ACCEPTED_STYLE if was_drafted else "") for text, was_drafted in origins.of(step)]
+        console.print(Text.assemble(*pieces), end="")
+
+    return show
+
+
+class TokenOrigins:
+    """Who wrote which characters of a streamed answer.
+
+    A step's text may lag behind its tokens, so the tokens are decoded here a second time, each with its origin, and
+    the step's text takes as many characters as it has.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        from forerun.engine.tokenizer import IncrementalDecoder
+
+        self._decoder = IncrementalDecoder(tokenizer)
+        self._was_drafted: deque[bool] = deque()
+
+    def of(self, step: DecodeStep) -> list[tuple[str, bool]]:
+        """The step's text in pieces, each with whether the drafter wrote it."""
+        for place, token_id in enumerate(step.token_ids):
+            was_drafted = place < step.stats.num_accepted
+            self._was_drafted.extend([was_drafted] * len(self._decoder.feed((token_id,))))
+        pieces: list[tuple[str, bool]] = []
+        for character in step.text:
+            was_drafted = self._was_drafted.popleft() if self._was_drafted else False
+            if pieces and pieces[-1][1] == was_drafted:
+                pieces[-1] = (pieces[-1][0] + character, was_drafted)
+            else:
+                pieces.append((character, was_drafted))
+        return pieces
+
+
+def say_stats(result: Generation, engine: "Engine") -> None:
+    """One line of numbers on stderr."""
+    say(describe_stats(result, plain_step_s=engine.plain_step_s if result.stats.num_drafted else None))
+
+
+def describe_stats(result: Generation, *, plain_step_s: float | None) -> str:
+    """Tokens per second, how well drafting went, and what it gained over plain decoding.
+
+    Args:
+        plain_step_s: seconds of one plain step of the target; None leaves the comparison out.
+    """
+    stats = result.stats
+    parts = [f"{stats.num_new_tokens} tokens", f"{stats.tokens_per_s:.1f} tokens/s"]
+    if plain_step_s is not None:
+        parts += [
+            f"{stats.accepted_per_round:.2f} accepted per round",
+            f"hit rate {stats.hit_rate:.0%}",
+            f"{stats.tokens_per_s * plain_step_s:.2f}x plain decoding ({1e3 * plain_step_s:.2f} ms a token)",
+        ]
+    parts += [f"prefill {stats.prefill_s:.2f} s", f"seed {result.seed}"]
+    if stats.num_near_ties:
+        parts.append(f"{stats.num_near_ties} near-ties")
+    return " · ".join(parts)
+
+
+def is_terminal() -> bool:
+    """Whether a person types the input."""
+    return sys.stdin.isatty()

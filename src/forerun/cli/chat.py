@@ -1,0 +1,147 @@
+"""forerun chat: talk to a model in the terminal."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forerun.cli.answer import Show, describe_stats, is_terminal, say_stats, show_plainly, tree_shower, write_answer
+from forerun.cli.conversation import Conversation
+from forerun.cli.declare import option, with_options
+from forerun.cli.failures import INTERRUPTED, say, shows_errors
+from forerun.cli.loading import open_engine
+from forerun.cli.options import EngineOptions, SamplingOptions
+from forerun.core.config import BUILTIN_TARGET, SamplingParams
+from forerun.core.errors import ForerunError
+from forerun.core.steps import FinishReason, Generation
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+HELP: Final = """\
+/help    this list             /clear   forget what was said
+/stats   numbers of the last answer     /multi   several lines, up to a line with only /end
+/exit    leave (or Ctrl-D)     Ctrl-C   stop the answer; at the prompt, leave
+A line that ends in \\ goes on in the next one. ! works in place of /."""
+PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
+
+
+@shows_errors
+@with_options(EngineOptions, SamplingOptions)
+def chat(
+    engine_options: EngineOptions,
+    sampling: SamplingOptions,
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
+    quick: Annotated[
+        str | None, option("--quick", "-q", help="Send this one message, print the answer, leave.")
+    ] = None,
+    system_prompt: Annotated[str | None, option("--system-prompt", help="What comes before the first message.")] = None,
+    stats: Annotated[bool, option("--stats", help="Print statistics after every answer.")] = False,
+    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
+) -> None:
+    """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
+    config, params = engine_options.config(model), sampling.params()
+    with open_engine(config) as engine:
+        session = Session(engine, params, system_prompt=system_prompt, says_stats=stats, shows_tree=show_tree)
+        if quick is not None:
+            if session.answer(quick):
+                raise typer.Exit(INTERRUPTED)
+            return
+        session.run()
+
+
+class Session:
+    """A chat from the first prompt to /exit."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        params: SamplingParams,
+        *,
+        system_prompt: str | None,
+        says_stats: bool,
+        shows_tree: bool,
+    ) -> None:
+        self._engine, self._params = engine, params
+        self._says_stats, self._shows_tree = says_stats, shows_tree
+        has_template = engine.tokenizer.has_chat_template
+        self._conversation = Conversation(has_template=has_template, system_prompt=system_prompt)
+        self._last: Generation | None = None
+        if not has_template:
+            say(PLAIN_MODE)
+
+    def run(self) -> None:
+        """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on."""
+        if is_terminal():
+            import readline  # noqa: F401 - gives `input` line editing and history
+
+            say("/help lists the commands")
+        while (said := _read_turn()) is not None:
+            try:
+                if said[:1] in ("/", "!"):
+                    if not self._obey(said[1:].strip()):
+                        return
+                elif said.strip():
+                    self.answer(said)
+            except ForerunError as error:
+                say(f"error: {error}; /clear forgets what was said")
+
+    def answer(self, said: str) -> bool:
+        """Answer one message; True when the user interrupted the answer."""
+        stream = self._engine.stream(self._conversation.prompt(said), self._params)
+        self._last, is_interrupted = write_answer(stream, self._make_show())
+        self._conversation.add(said, self._last.text)
+        if self._last.finish_reason is FinishReason.LENGTH:
+            say(f"(cut after {self._last.stats.num_new_tokens} tokens; --max-new-tokens allows more)")
+        if self._says_stats:
+            say_stats(self._last, self._engine)
+        return is_interrupted
+
+    def _make_show(self) -> Show:
+        return tree_shower(self._engine.tokenizer) if self._shows_tree else show_plainly
+
+    def _obey(self, command: str) -> bool:
+        """Do what a command says; False to leave."""
+        match command:
+            case "exit" | "quit":
+                return False
+            case "clear":
+                self._conversation.clear()
+                say("forgotten")
+            case "stats" if self._last is not None:
+                say(describe_stats(self._last, plain_step_s=self._engine.plain_step_s))
+            case "stats":
+                say("nothing was answered yet")
+            case "multi":
+                said = _read_until_end()
+                if said.strip():
+                    self.answer(said)
+            case "help":
+                say(HELP)
+            case _:
+                say(f"there is no command /{command}\n{HELP}")
+        return True
+
+
+def _read_turn() -> str | None:
+    """What the user types, joined over lines that end in a backslash; None at the end of input."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(("... " if lines else "> ") if is_terminal() else "")
+        except EOFError:
+            return "\n".join(lines) if lines else None
+        if not line.endswith("\\"):
+            return "\n".join([*lines, line])
+        lines.append(line[:-1])
+
+
+def _read_until_end() -> str:
+    lines: list[str] = []
+    while True:
+        try:
+            line = input("... " if is_terminal() else "")
+        except EOFError:
+            return "\n".join(lines)
+        if line.strip() in ("/end", "!end"):
+            return "\n".join(lines)
+        lines.append(line)

@@ -1,0 +1,80 @@
+"""forerun check: do a target and a draft fit together?"""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from forerun.cli.declare import option
+from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
+from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
+
+if TYPE_CHECKING:
+    from forerun.engine.vocabulary import VocabularyMatch
+
+MAX_LISTED: Final = 5
+
+
+@shows_errors
+def check(
+    target: Annotated[str, typer.Argument(help="The model whose text is wanted.")],
+    draft: Annotated[str, typer.Argument(help="The smaller model that drafts.")],
+    as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare two models token by token. Exit code 3 when they do not fit."""
+    from forerun.engine.tokenizer import Tokenizer
+    from forerun.engine.vocabulary import compare_vocabularies
+
+    sheets = [read_sheet(name, find_model(name)) for name in (target, draft)]
+    match = compare_vocabularies(*(Tokenizer.load(sheet.folder) for sheet in sheets))
+    fits = match.is_match and all(sheet.problem is None for sheet in sheets)
+    if as_json:
+        print(json.dumps(_to_dict(sheets, match, fits)))
+    else:
+        print_rows(_rows(sheets, match, fits))
+    if not fits:
+        raise typer.Exit(INCOMPATIBLE)
+
+
+def _ratio(sheets: list[ModelSheet]) -> float | None:
+    """How many times larger the target is, in parameters."""
+    target, draft = (sheet.spec for sheet in sheets)
+    return None if target is None or draft is None else target.num_parameters / draft.num_parameters
+
+
+def _to_dict(sheets: list[ModelSheet], match: "VocabularyMatch", fits: bool) -> dict[str, Any]:
+    return {
+        "fits": fits,
+        "problems": [sheet.problem for sheet in sheets if sheet.problem is not None],
+        "size_ratio": _ratio(sheets),
+        "num_shared": match.num_shared,
+        "num_differences": len(match.differences),
+        "num_only_in_target": len(match.only_in_target),
+        "num_only_in_draft": len(match.only_in_draft),
+        "first_differences": [asdict(entry) for entry in match.first_unequal(MAX_LISTED)],
+    }
+
+
+def _rows(sheets: list[ModelSheet], match: "VocabularyMatch", fits: bool) -> list[tuple[str, str]]:
+    rows = [("fits", "yes" if fits else "no")]
+    for role, sheet in zip(("target", "draft"), sheets, strict=True):
+        parameters = "unknown size" if sheet.spec is None else f"{count(sheet.spec.num_parameters)} parameters"
+        rows.append((role, f"{sheet.name}, {parameters}"))
+        if sheet.problem is not None:
+            rows.append(("", f"cannot run: {sheet.problem}"))
+    ratio = _ratio(sheets)
+    if ratio is not None:
+        rows.append(("size ratio", f"{ratio:.1f}{_advice(ratio)}"))
+    rows.append(("tokens shared", str(match.num_shared)))
+    rows.append(("tokens differing", str(len(match.differences))))
+    rows.append(("only in target", str(len(match.only_in_target))))
+    rows.append(("only in draft", str(len(match.only_in_draft))))
+    return rows + [
+        (f"  id {entry.token_id}", f"target {entry.target_token!r}, draft {entry.draft_token!r}")
+        for entry in match.first_unequal(MAX_LISTED)
+    ]
+
+
+def _advice(ratio: float) -> str:
+    return "" if ratio >= 3 else " (a draft this large hardly saves time; 8 to 50 times smaller is usual)"

@@ -1,0 +1,57 @@
+"""forerun inspect: what a checkpoint is, what it needs, and whether it runs."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from forerun.cli.declare import option
+from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
+from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
+
+
+@shows_errors
+def inspect(
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")],
+    as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""
+    sheet = read_sheet(model, find_model(model))
+    if as_json:
+        print(json.dumps(sheet.to_dict()))
+    else:
+        print_rows(_rows(sheet))
+    if sheet.problem is not None:
+        raise typer.Exit(INCOMPATIBLE)
+
+
+def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    rows = [("model", sheet.name), ("folder", str(sheet.folder))]
+    rows.append(("supported", "yes" if sheet.problem is None else f"no: {sheet.problem}"))
+    if sheet.spec is not None:
+        rows += _architecture_rows(sheet)
+    rows += [
+        ("chat template", "yes" if sheet.has_chat_template else "no"),
+        ("weights", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}"),
+        ("cache per token", size(sheet.kv_bytes_per_token)),
+        ("at full length", size(sheet.bytes_at_max_length)),
+    ]
+    return rows + [
+        ("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(sheet.files)
+    ]
+
+
+def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    spec = sheet.spec
+    assert spec is not None, "asked for the rows of a spec that could not be read"
+    heads = f"{spec.num_heads} of {spec.head_dim}, {spec.num_kv_heads} for keys and values"
+    rope = f"{spec.rope.kind}, theta {spec.rope.theta:g}"
+    return [
+        ("family", spec.family),
+        ("parameters", count(spec.num_parameters)),
+        ("layers", str(spec.num_layers)),
+        ("hidden size", f"{spec.hidden_size}, {spec.intermediate_size} in the MLP"),
+        ("heads", heads),
+        ("vocabulary", f"{spec.vocab_size} rows{', shared with the head' if spec.tied_embeddings else ''}"),
+        ("positions", f"{spec.max_positions} ({rope})"),
+    ]

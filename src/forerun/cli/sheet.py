@@ -1,0 +1,115 @@
+"""Facts about a model without loading it: what `inspect` and `check` print."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from forerun.checkpoints.catalogue import catalogue
+from forerun.checkpoints.config import read_model_spec
+from forerun.checkpoints.dtype import read_dtype
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec
+
+ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSheet:
+    """A model folder in numbers. `problem` says why it cannot run; what could not be read is None."""
+
+    name: str
+    folder: Path
+    problem: str | None
+    spec: ModelSpec | None
+    dtype: str | None
+    weights_bytes: int | None
+    has_chat_template: bool
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        if self.spec is None or self.dtype is None:
+            return None
+        return self.spec.kv_bytes_per_token(ELEMENT_BYTES[self.dtype])
+
+    @property
+    def bytes_at_max_length(self) -> int | None:
+        """Weights and a cache of the longest context, both in the dtype the checkpoint is stored in."""
+        if self.spec is None or self.weights_bytes is None or self.kv_bytes_per_token is None:
+            return None
+        return self.weights_bytes + self.kv_bytes_per_token * self.spec.max_positions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "supported": self.problem is None,
+            "problem": self.problem,
+            "spec": None if self.spec is None else asdict(self.spec),
+            "num_parameters": None if self.spec is None else self.spec.num_parameters,
+            "dtype": self.dtype,
+            "weights_bytes": self.weights_bytes,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "bytes_at_max_length": self.bytes_at_max_length,
+            "has_chat_template": self.has_chat_template,
+            "files": [{"name": name, "bytes": num_bytes} for name, num_bytes in self.files],
+        }
+
+
+def read_sheet(name: str, folder: Path) -> ModelSheet:
+    """Read what can be read; the first problem is kept."""
+    from forerun.engine.tokenizer import Tokenizer  # not free to import
+
+    problems: list[str] = []
+    spec = _attempt(lambda: read_model_spec(folder), problems)
+    dtype = _attempt(lambda: read_dtype(folder), problems)
+    tensors = _attempt(lambda: catalogue(folder), problems)
+    tokenizer = _attempt(lambda: Tokenizer.load(folder), problems)
+    return ModelSheet(
+        name=name,
+        folder=folder,
+        problem=problems[0] if problems else None,
+        spec=spec,
+        dtype=dtype,
+        weights_bytes=None if tensors is None else sum(tensor.num_bytes for tensor in tensors.values()),
+        has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
+        files=tuple((path.name, path.stat().st_size) for path in sorted(folder.iterdir()) if path.is_file()),
+    )
+
+
+def _attempt(read: Any, problems: list[str]) -> Any:
+    """What `read` gives, or None with its complaint added to `problems`."""
+    try:
+        return read()
+    except CheckpointError as error:
+        problems.append(str(error))
+        return None
+
+
+def size(num_bytes: int | None) -> str:
+    """Bytes for people: 12.3 MiB."""
+    if num_bytes is None:
+        return "unknown"
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+def count(number: int) -> str:
+    """A number of parameters for people: 1.54 B."""
+    for limit, unit in ((10**9, " B"), (10**6, " M"), (10**3, " K")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return str(number)
+
+
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and values in two columns."""
+    width = max(len(label) for label, _ in rows) + 2
+    for label, value in rows:
+        print(f"{label:<{width}}{value}")

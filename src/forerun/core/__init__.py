@@ -1,0 +1,1 @@
+"""The nouns: plain Python values every other folder may use. No torch here."""

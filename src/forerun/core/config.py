@@ -1,0 +1,158 @@
+"""What a user can ask for: frozen, checked when built, unknown keys refused by Python itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from forerun.core.errors import ConfigError
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Exactness = Literal["fast", "exact"]
+BUILTIN_TARGET = "builtin"
+BUILTIN_DRAFT = "builtin-draft"
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with `message` unless `condition` holds."""
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
+
+    `seed` None draws a fresh seed for each request. `max_new_tokens` None goes on until the context is full.
+    Filters apply in the order penalties, bias, temperature, top_k, top_p, min_p.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    max_new_tokens: int | None = 256
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require(0.0 <= self.temperature < float("inf"), f"temperature {self.temperature} must be finite and >= 0 (0 is greedy)")
+        require(self.top_k >= 0, f"top_k {self.top_k} must be >= 0 (0 switches it off)")
+        require(0.0 < self.top_p <= 1.0, f"top_p {self.top_p} must lie in (0, 1] (1 switches it off)")
+        require(0.0 <= self.min_p <= 1.0, f"min_p {self.min_p} must lie in [0, 1] (0 switches it off)")
+        require(self.repetition_penalty > 0.0, f"repetition_penalty {self.repetition_penalty} must be > 0 (1 switches it off)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            require(-2.0 <= value <= 2.0, f"{name} {value} must lie in [-2, 2] (0 switches it off)")
+        require(
+            self.max_new_tokens is None or self.max_new_tokens >= 1,
+            f"max_new_tokens {self.max_new_tokens} must be >= 1, or None to fill the context",
+        )
+        require(not isinstance(self.stop, str), f'stop {self.stop!r} must be a tuple of strings: write ("{self.stop}",)')
+        require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
+        require(
+            self.seed is None or 0 <= self.seed < 2**63,
+            f"seed {self.seed} must lie in [0, 2**63), or be None for a fresh one per request",
+        )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDrafter:
+    """Plain autoregressive decoding: the baseline every other drafter must reproduce."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModel:
+    """A best-first tree grown by a smaller model before each verification (SpecExec, arXiv 2406.02532).
+
+    Args:
+        model: checkpoint folder, hub name, or the built-in draft.
+        verify_width: rows the target verifies per round, root included.
+        draft_width: nodes one draft forward expands.
+        depth: draft forwards per round at most, hence levels below the root.
+        children: children considered per expanded node.
+        noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
+    """
+
+    model: str = BUILTIN_DRAFT
+    verify_width: int = 8
+    draft_width: int = 4
+    depth: int = 5
+    children: int = 4
+    noise_aware: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("verify_width", "draft_width", "depth", "children"):
+            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLookup:
+    """Continuations of earlier occurrences of the last few tokens; no model at all.
+
+    Args:
+        verify_width: rows the target verifies per round, root included.
+        max_match: longest suffix looked for, in tokens.
+        min_match: shortest suffix that counts as a match.
+    """
+
+    verify_width: int = 8
+    max_match: int = 4
+    min_match: int = 2
+
+    def __post_init__(self) -> None:
+        require(self.verify_width >= 1, f"verify_width {self.verify_width} must be >= 1")
+        require(
+            1 <= self.min_match <= self.max_match,
+            f"min_match {self.min_match} and max_match {self.max_match} must satisfy 1 <= min_match <= max_match",
+        )
+
+
+DrafterConfig: TypeAlias = NoDrafter | DraftModel | PromptLookup
+
+
+def automatic_drafter(target: str, draft: str | None) -> DrafterConfig:
+    """The named draft model, else the built-in one for the built-in target, else prompt lookup, which needs no model."""
+    if draft is not None:
+        return DraftModel(model=draft)
+    return DraftModel() if target == BUILTIN_TARGET else PromptLookup()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One engine: a target, where it runs, and who drafts for it.
+
+    Args:
+        target: checkpoint folder, hub name, or the built-in target.
+        dtype: "auto" takes the checkpoint's own.
+        device: a torch device, such as "cpu" or "cuda:0".
+        max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
+        exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
+        num_threads: CPU threads; None leaves torch's own choice.
+    """
+
+    target: str = BUILTIN_TARGET
+    drafter: DrafterConfig = DraftModel()
+    dtype: DTypeName = "auto"
+    device: str = "cpu"
+    max_length: int | None = None
+    exactness: Exactness = "fast"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
+        require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
+        require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')

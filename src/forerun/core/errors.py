@@ -1,0 +1,33 @@
+"""The exception tree. Every error a user can cause is a `ForerunError`.
+
+    ForerunError
+    ├── ConfigError            a setting is unknown, out of range or contradicts another
+    ├── CheckpointError        a model folder is missing, damaged or of an unsupported family
+    ├── VocabularyError        draft and target do not share their tokens
+    ├── ContextOverflowError   the text does not fit into the context
+    └── NumericalError         the target produced NaN or infinity
+"""
+
+
+class ForerunError(Exception):
+    """What was seen, what is needed, what to do."""
+
+
+class ConfigError(ForerunError):
+    """A setting is unknown, out of range, or contradicts another one."""
+
+
+class CheckpointError(ForerunError):
+    """A checkpoint is missing, incomplete, damaged, or of a family that is not supported."""
+
+
+class VocabularyError(ForerunError):
+    """Draft and target do not give the same tokens the same ids."""
+
+
+class ContextOverflowError(ForerunError):
+    """Prompt and requested tokens do not fit into the context."""
+
+
+class NumericalError(ForerunError):
+    """The target produced a row of logits with NaN or infinity; such a row is never sampled from."""

@@ -1,0 +1,77 @@
+"""What flows up from the decode loop: one vocabulary for the stream, the metrics and every report."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a text ended: a stop token or string, the length limit, or the caller."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """One round in numbers. `num_accepted` leaves out the bonus token.
+
+    num_drafted: nodes of the proposal, root left out. num_verified: rows of the target's forward, root included.
+    num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
+    was_hit: the bonus token was a node of the drafter's tree.
+    """
+
+    num_drafted: int
+    num_verified: int
+    num_accepted: int
+    num_near_ties: int
+    draft_s: float
+    verify_s: float
+    was_hit: bool
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStep:
+    """One round's outcome: the first `stats.num_accepted` ids were drafted, the one after them is the bonus token.
+
+    A stop may cut the ids short. `text` is what these ids add to the text shown so far; text that may still turn out
+    to be the start of a stop string is held back.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish: FinishReason | None
+    stats: StepStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationStats:
+    """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill."""
+
+    num_prompt_tokens: int
+    num_reused_tokens: int
+    num_new_tokens: int
+    num_rounds: int
+    num_drafted: int
+    num_accepted: int
+    num_near_ties: int
+    tokens_per_s: float
+    tokens_per_round: float
+    accepted_per_round: float
+    hit_rate: float
+    prefill_s: float
+    decode_s: float
+    draft_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A finished text. `seed` reproduces it under any drafter."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    seed: int
+    stats: GenerationStats

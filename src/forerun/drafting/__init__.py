@@ -1,0 +1,1 @@
+"""The drafters: who proposes the tree that the target verifies."""

@@ -1,0 +1,165 @@
+"""Text in, text out."""
+
+import secrets
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+from types import TracebackType
+
+import torch
+
+from forerun.checkpoints.locate import locate
+from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.core.config import DraftModel, EngineConfig, SamplingParams
+from forerun.core.errors import ConfigError, ContextOverflowError
+from forerun.core.steps import Generation
+from forerun.drafting.build import build_drafter
+from forerun.drafting.drafter import Drafter
+from forerun.engine.assembly import TextAssembly
+from forerun.engine.chat_template import Message
+from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
+from forerun.engine.loop import TargetSide, decode
+from forerun.engine.stream import GenerationStream
+from forerun.engine.tokenizer import Tokenizer
+from forerun.engine.vocabulary import require_match
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.tree import TokenTree
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+# Margins below which rounding may decide a choice in the fast mode: twice the largest difference between a one-row and an
+# eight-row pass that was measured in each dtype, see docs/benchmarks.md.
+NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
+
+
+class Engine:
+    """One target, one drafter, one request at a time, for one thread at a time.
+
+    A new request ends the one before it. The text of the last request stays in the caches, so that a prompt that begins
+    with it, such as a chat's next turn, is not computed again.
+    """
+
+    def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        self.config = config
+        target = Checkpoint.open(config.target, locate(config.target), config)
+        self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
+        self.tokenizer = Tokenizer.load(target.folder)
+        self._eos_ids = read_stop_ids(target.folder)
+        self._drafter = self._load_drafter(on_progress)
+        capacity = self.max_length + self._drafter.verify_width
+        self._target = target.load(config, capacity=capacity, on_progress=on_progress)
+        self._near_tie = 0.0 if config.exactness == "exact" else NEAR_TIE[target.dtype]
+        self._running: GenerationStream | None = None
+        self._plain_step_s: float | None = None
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is running and let go of the drafter."""
+        self._end_running()
+        self._drafter.close()
+        self._target.close()
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+        """Write the whole text. See `stream`."""
+        return self.stream(prompt, params).result()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationStream:
+        """Start writing; iterate the result for its steps.
+
+        Args:
+            prompt: a text, token ids, or chat messages for the checkpoint's own template.
+            params: greedy, 256 tokens, when left out.
+
+        Raises:
+            ContextOverflowError: prompt and answer do not fit into max_length.
+            ConfigError: the prompt is empty or holds ids that the model does not know.
+        """
+        self._end_running()
+        params = params or SamplingParams()
+        prompt_ids = self.encode(prompt)
+        max_new_tokens = self._room_for(len(prompt_ids), params)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.config.device)
+        began = perf_counter()
+        num_reused = self._target.sync(prompt_ids[:-1])
+        self._drafter.begin(prompt_ids, params, noise)
+        prefill_s = perf_counter() - began
+        target = TargetSide(self._target, params, prompt_ids, noise)
+        near_tie = self._near_tie / (params.temperature or 1.0)
+        self._running = GenerationStream(
+            decode(target, self._drafter, near_tie=near_tie, num_tokens=max_new_tokens),
+            TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
+            seed=seed,
+            num_prompt=len(prompt_ids),
+            num_reused=num_reused,
+            prefill_s=prefill_s,
+        )
+        return self._running
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of any kind of prompt, checked against the vocabulary."""
+        if isinstance(prompt, str):
+            prompt_ids = self.tokenizer.encode(prompt)
+        elif prompt and not isinstance(prompt[0], int):
+            prompt_ids = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
+        else:
+            prompt_ids = list(prompt)  # type: ignore[arg-type]
+        if not prompt_ids:
+            raise ConfigError("the prompt holds no token: give at least one character, id or message")
+        unknown = next((token for token in prompt_ids if not 0 <= token < self.spec.vocab_size), None)
+        if unknown is not None:
+            raise ConfigError(f"the prompt holds token id {unknown}; {self.config.target} has ids 0 to {self.spec.vocab_size - 1}")
+        return prompt_ids
+
+    @property
+    def plain_step_s(self) -> float:
+        """Seconds of one plain target step where the text stands now: the median of a few, measured once."""
+        if self._plain_step_s is None:
+            target = TargetSide(self._target, SamplingParams(), (), None)
+            times = [self._time_step(target) for _ in range(15)]
+            self._plain_step_s = median(times)
+        return self._plain_step_s
+
+    def _time_step(self, target: TargetSide) -> float:
+        began = perf_counter()
+        target.choose(TokenTree(0))
+        elapsed = perf_counter() - began
+        self._target.cache.truncate(self._target.cache.committed_len)
+        return elapsed
+
+    def _end_running(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+    def _load_drafter(self, on_progress: Progress | None) -> Drafter:
+        config, drafter = self.config, self.config.drafter
+        if not isinstance(drafter, DraftModel):
+            return build_drafter(drafter, target=self.spec, draft_runner=None)
+        draft = Checkpoint.open(drafter.model, locate(drafter.model), config)
+        require_match(
+            self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model
+        )
+        capacity = self.max_length + drafter.draft_width * drafter.depth + 2
+        runner = draft.load(config, capacity=capacity, on_progress=on_progress)
+        return build_drafter(drafter, target=self.spec, draft_runner=runner)
+
+    def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
+        """Tokens to write at most."""
+        room = self.max_length - num_prompt
+        wanted = room if params.max_new_tokens is None else params.max_new_tokens
+        if room < 1 or wanted > room:
+            asked = "" if params.max_new_tokens is None else f" and max_new_tokens {params.max_new_tokens}"
+            advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
+            raise ContextOverflowError(
+                f"a prompt of {num_prompt} tokens{asked} exceed the context of {self.max_length}: {advice}, or raise "
+                f"max_length (the model itself has {self.spec.max_positions} positions)"
+            )
+        return wanted

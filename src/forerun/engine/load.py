@@ -1,0 +1,18 @@
+"""The one-liner."""
+
+from typing import Any
+
+from forerun.core.config import BUILTIN_TARGET, EngineConfig, automatic_drafter
+from forerun.engine.engine import Engine
+
+
+def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any) -> Engine:
+    """An engine for `target`, drafted for by `draft`, else by what suits it (see `automatic_drafter`).
+
+    Args:
+        target: checkpoint folder, hub name, or the built-in target.
+        draft: checkpoint folder or hub name of a smaller model with the same tokens.
+        settings: any field of EngineConfig.
+    """
+    settings.setdefault("drafter", automatic_drafter(target, draft))
+    return Engine(EngineConfig(target=target, **settings))

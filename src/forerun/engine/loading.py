@@ -1,0 +1,84 @@
+"""A model's name to a runner: locate, read, pack."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from forerun.checkpoints.config import read_model_spec
+from forerun.checkpoints.dtype import read_dtype
+from forerun.checkpoints.load import load_weights
+from forerun.core.config import DTypeName, EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+from forerun.kernels.dispatch import choose_kernels
+from forerun.model.runner import Runner
+
+Progress = Callable[[str, int, int], None]  # what is loaded, bytes done, bytes in all
+DEFAULT_MAX_LENGTH = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model folder that was found and understood, before its weights are read."""
+
+    name: str
+    folder: Path
+    spec: ModelSpec
+    dtype: torch.dtype
+
+    @classmethod
+    def open(cls, name: str, folder: Path, config: EngineConfig) -> "Checkpoint":
+        return cls(
+            name=name, folder=folder, spec=read_model_spec(folder), dtype=resolve_dtype(config.dtype, folder, config.device)
+        )
+
+    def load(self, config: EngineConfig, *, capacity: int, on_progress: Progress | None) -> Runner:
+        """Read the weights and build a runner whose cache has room for `capacity` tokens."""
+
+        def report(done: int, total: int) -> None:
+            if on_progress is not None:
+                on_progress(self.name, done, total)
+
+        weights = load_weights(self.folder, self.spec, dtype=self.dtype, device=config.device, on_progress=report)
+        return Runner(
+            self.spec,
+            weights,
+            kernels=choose_kernels(config.exactness),
+            capacity=capacity,
+            dtype=self.dtype,
+            device=config.device,
+        )
+
+
+def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
+    """The dtype to compute in. "auto" is the checkpoint's own, except where this CPU would only emulate it."""
+    if name != "auto":
+        return getattr(torch, name)  # type: ignore[no-any-return]
+    stored: torch.dtype = getattr(torch, read_dtype(folder))
+    is_emulated = device == "cpu" and stored in (torch.bfloat16, torch.float16) and not has_fast_bfloat16()
+    if is_emulated:
+        return torch.float32
+    return torch.bfloat16 if device == "cpu" and stored == torch.float16 else stored
+
+
+def has_fast_bfloat16() -> bool:
+    """True where the CPU multiplies bfloat16 natively; elsewhere float32 is faster."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if torch.backends.mkldnn.is_available() else False
+
+
+def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
+    """Tokens of prompt and answer together.
+
+    Raises:
+        ConfigError: the configuration asks for more than the model was made for.
+    """
+    if config.max_length is None:
+        return min(spec.max_positions, DEFAULT_MAX_LENGTH)
+    if config.max_length > spec.max_positions:
+        raise ConfigError(
+            f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
+            f"ask for at most {spec.max_positions}"
+        )
+    return config.max_length

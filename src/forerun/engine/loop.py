@@ -1,0 +1,97 @@
+"""The one decode loop."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from forerun.core.config import SamplingParams
+from forerun.core.steps import StepStats
+from forerun.drafting.drafter import Drafter
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.sampling.choose import Choices, choose
+from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance, walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The tokens of one verified proposal, and what it cost."""
+
+    token_ids: tuple[int, ...]
+    stats: StepStats
+
+
+class TargetSide:
+    """The target of one request: runs trees and chooses a token after each node.
+
+    The token after a prefix is a function of the prefix, the parameters and the seed alone; see `sampling.choose`.
+    """
+
+    def __init__(
+        self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
+    ) -> None:
+        self._runner, self._noise = runner, noise
+        self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids)
+
+    def choose(self, tree: TokenTree) -> Choices:
+        """One forward over the tree, one row per node; the choice after each node."""
+        cache = self._runner.cache
+        prefix_len = cache.committed_len
+        positions = [prefix_len + depth for depth in tree.depths]
+        logits = self._runner.forward(
+            ForwardInput(
+                token_ids=tree.token_ids,
+                positions=positions,
+                first_slot=cache.reserve(len(tree)),
+                prefix_len=prefix_len,
+                ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
+                num_logit_rows=len(tree),
+            )
+        )
+        paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
+        scores = self._shaper.shape(logits, paths)
+        return choose(scores, self._noise.rows([place + 1 for place in positions]) if self._noise else None)
+
+    def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
+        """Keep the rows of the root and of the accepted path."""
+        self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
+        self._shaper.commit(acceptance.tokens)
+
+
+def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int) -> Iterator[Round]:
+    """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
+
+    Both sides have begun the request: all prompt tokens but the last are in the target's cache, and the last one is the
+    first root.
+
+    Args:
+        near_tie: margins below this could be decided by rounding; they are counted.
+    """
+    num_emitted = 0
+    while num_emitted < num_tokens:
+        began = perf_counter()
+        tree = drafter.propose()
+        drafted = perf_counter()
+        choices = target.choose(tree)
+        acceptance = walk(tree, choices.token_ids)
+        verified = perf_counter()
+        was_hit = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
+        target.commit(tree, acceptance)
+        num_emitted += len(acceptance.tokens)
+        margins = [choices.margins[node] for node in (0, *acceptance.path)]
+        yield Round(
+            token_ids=acceptance.tokens,
+            stats=StepStats(
+                num_drafted=len(tree) - 1,
+                num_verified=len(tree),
+                num_accepted=len(acceptance.path),
+                num_near_ties=sum(margin < near_tie for margin in margins),
+                draft_s=drafted - began,
+                verify_s=verified - drafted,
+                was_hit=was_hit,
+            ),
+        )

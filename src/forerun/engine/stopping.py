@@ -1,0 +1,53 @@
+"""Stop strings in streamed text, found at the same place however the text was cut into pieces."""
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Passes text through until a stop string is complete; the stop string itself is not passed.
+
+    The stop string that is complete first wins, and of those complete at the same character the longest: a rule about
+    the text alone, so that every drafter, whatever it gets accepted at once, stops at the same character.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self._is_stopped = False
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """The text that is certainly before any stop string, and whether one was found.
+
+        Text that may be the start of a stop string is held back. After a stop, nothing more comes out.
+        """
+        if self._is_stopped:
+            return "", True
+        window = self._held + text
+        cut = self._find(window)
+        if cut is not None:
+            self._held, self._is_stopped = "", True
+            return window[:cut], True
+        num_certain = len(window) - self._num_held(window)
+        self._held = window[num_certain:]
+        return window[:num_certain], False
+
+    def flush(self) -> str:
+        """The text held back, once no more follows."""
+        held, self._held = self._held, ""
+        return held
+
+    def _find(self, window: str) -> int | None:
+        """Where the stop string that is complete first begins.
+
+        A match cannot begin before the held text: its beginning would have been held too.
+        """
+        found = [(start + len(stop), start) for stop in self._stops if (start := window.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _num_held(self, window: str) -> int:
+        """Length of the longest end of `window` that is the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=0) - 1
+        for length in range(min(longest, len(window)), 0, -1):
+            if any(stop.startswith(window[-length:]) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,86 @@
+"""A generation in progress."""
+
+from collections.abc import Iterator
+from time import perf_counter
+from types import TracebackType
+
+from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+from forerun.engine.assembly import TextAssembly
+from forerun.engine.loop import Round
+
+
+class GenerationStream:
+    """Iterate for the steps; `result()` for the whole. Closing early cancels and leaves nothing behind.
+
+    Invariant: every id a step carries is final; the steps' texts joined are the result's text.
+    """
+
+    def __init__(
+        self, rounds: Iterator[Round], assembly: TextAssembly, *, seed: int, num_prompt: int, num_reused: int, prefill_s: float
+    ) -> None:
+        self._rounds, self._assembly, self._seed = rounds, assembly, seed
+        self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
+        self._stats: list[StepStats] = []
+        self._decode_s = 0.0
+
+    def __iter__(self) -> Iterator[DecodeStep]:
+        return self
+
+    def __next__(self) -> DecodeStep:
+        if self._assembly.finish is not None:
+            raise StopIteration
+        began = perf_counter()
+        try:
+            step = next(self._rounds)
+        except BaseException:
+            self.cancel()
+            raise
+        self._decode_s += perf_counter() - began
+        self._stats.append(step.stats)
+        token_ids, text = self._assembly.add(step.token_ids)
+        return DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=step.stats)
+
+    def __enter__(self) -> "GenerationStream":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the text where it stands; without effect once it has ended."""
+        if self._assembly.finish is None:
+            self._assembly.end(FinishReason.CANCELLED)
+
+    def result(self) -> Generation:
+        """Run to the end and return the whole text with its statistics."""
+        for _ in self:
+            pass
+        assert self._assembly.finish is not None, "a drained stream has ended"
+        return Generation(
+            text=self._assembly.text,
+            token_ids=tuple(self._assembly.token_ids),
+            finish_reason=self._assembly.finish,
+            seed=self._seed,
+            stats=self._summary(),
+        )
+
+    def _summary(self) -> GenerationStats:
+        num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
+        num_accepted = sum(item.num_accepted for item in self._stats)
+        return GenerationStats(
+            num_prompt_tokens=self._num_prompt,
+            num_reused_tokens=self._num_reused,
+            num_new_tokens=num_new,
+            num_rounds=num_rounds,
+            num_drafted=sum(item.num_drafted for item in self._stats),
+            num_accepted=num_accepted,
+            num_near_ties=sum(item.num_near_ties for item in self._stats),
+            tokens_per_s=num_new / self._decode_s if self._decode_s else 0.0,
+            tokens_per_round=num_new / num_rounds if num_rounds else 0.0,
+            accepted_per_round=num_accepted / num_rounds if num_rounds else 0.0,
+            hit_rate=sum(item.was_hit for item in self._stats) / num_rounds if num_rounds else 0.0,
+            prefill_s=self._prefill_s,
+            decode_s=self._decode_s,
+            draft_s=sum(item.draft_s for item in self._stats),
+            verify_s=sum(item.verify_s for item in self._stats),
+        )

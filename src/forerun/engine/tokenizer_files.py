@@ -1,0 +1,73 @@
+"""A checkpoint's tokenizer files, read the way transformers 5 reads them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from forerun.checkpoints.json_file import JsonFile
+from forerun.core.errors import CheckpointError
+
+TOKENIZER_NAME: Final = "tokenizer.json"
+TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
+SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_optional(path: Path) -> Mapping[str, object]:
+    """The object in a JSON file, empty when there is no such file."""
+    return JsonFile.read(path).values if path.exists() else {}
+
+
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """bos_token, eos_token and their like by name; absent ones left out."""
+    values = {**read_optional(folder / "special_tokens_map.json"), **read_optional(folder / TOKENIZER_CONFIG_NAME)}
+    contents = {name: _content(values.get(name)) for name in SPECIAL_NAMES}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def read_backend(folder: Path) -> tokenizers.Tokenizer:
+    """What tokenizer.json describes, without truncation or padding.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    path = folder / TOKENIZER_NAME
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist: forerun reads text with it alone. If the folder has vocab.json or "
+            "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
+        )
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises the bare class for every defect of the file
+        version = tokenizers.__version__
+        raise CheckpointError(f"{path} is not a file of tokenizers {version} ({error}): fetch it again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    _replace_llama_normalizer(backend, folder)
+    return backend
+
+
+def _content(value: object) -> str | None:
+    """A token is written as a string or as an object with `content`."""
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else None
+
+
+def _replace_llama_normalizer(backend: tokenizers.Tokenizer, folder: Path) -> None:
+    """Give a sentencepiece Llama tokenizer the pre-tokenizer that transformers 5 puts in place of its normalizer.
+
+    The two differ in one point: whether text after a special token gets a leading space. The file's normalizer always
+    adds one; transformers does only if `legacy` is set, for the class LlamaTokenizer under model type llama alone.
+    """
+    config = read_optional(folder / TOKENIZER_CONFIG_NAME)
+    is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
+    is_llama_model = read_optional(folder / "config.json").get("model_type", "llama") == "llama"
+    if not (is_llama_class and is_llama_model) or "ByteLevel" in str(backend.pre_tokenizer):
+        return
+    adds_space = config.get("add_prefix_space") is not False
+    scheme = ("always" if config.get("legacy") else "first") if adds_space else "never"
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)

@@ -1,0 +1,44 @@
+"""The only way data enters a model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Sublayer = tuple[int, str]  # (layer, "attention" or "mlp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardInput:
+    """T rows for one forward pass.
+
+    Args:
+        token_ids: T ids.
+        positions: T places in the text; independent of the slots.
+        first_slot: the rows' keys and values go to slots first_slot .. first_slot + T - 1.
+        prefix_len: slots that every row sees.
+        ancestry: [T, W] bool, who sees which of the slots from prefix_len to the last new one; None means causal.
+        num_logit_rows: logits are computed for the last so many rows.
+        skipped: sublayers left out of this pass (self-speculation).
+    """
+
+    token_ids: list[int]
+    positions: list[int]
+    first_slot: int
+    prefix_len: int
+    ancestry: NDArray[np.bool_] | None = None
+    num_logit_rows: int = 1
+    skipped: frozenset[Sublayer] = frozenset()
+
+    def __post_init__(self) -> None:
+        num_rows, end = len(self.token_ids), self.first_slot + len(self.token_ids)
+        assert num_rows == len(self.positions) > 0, f"{num_rows} ids, {len(self.positions)} positions"
+        assert 0 <= self.prefix_len <= self.first_slot, f"prefix {self.prefix_len}, first slot {self.first_slot}"
+        assert 0 <= self.num_logit_rows <= num_rows, f"{self.num_logit_rows} logit rows of {num_rows}"
+        shape = None if self.ancestry is None else self.ancestry.shape
+        assert shape in (None, (num_rows, end - self.prefix_len)), f"ancestry {shape} for {num_rows} rows"
+
+    @property
+    def num_slots(self) -> int:
+        """Slots filled after this pass."""
+        return self.first_slot + len(self.token_ids)

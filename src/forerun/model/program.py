@@ -1,0 +1,65 @@
+"""A forward pass as a fixed program of named ops over named buffers.
+
+The program is data: an executor decides how to run it (op by op here; one native call or one CUDA graph later), and
+two executors can be compared buffer by buffer. Skipped sublayers and tree masks are data of a run, not other programs.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from forerun.core.model_spec import ModelSpec
+from forerun.model.inputs import Sublayer
+
+OpKind = Literal["embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One step: reads buffers, writes one buffer, with the weights named `weights` (plus ".weight", ".bias")."""
+
+    kind: OpKind
+    reads: tuple[str, ...]
+    writes: str
+    weights: str = ""
+    layer: int = -1
+    sublayer: Sublayer | None = None
+
+
+def build_program(spec: ModelSpec) -> tuple[Op, ...]:
+    """The ops of one forward pass, in order."""
+    ops = [
+        Op(kind="mask", reads=("ancestry",), writes="mask"),
+        Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
+    ]
+    for layer in range(spec.num_layers):
+        ops += attention_ops(layer) + mlp_ops(layer)
+    head = "embedding" if spec.tied_embeddings else "head"
+    return (
+        *ops,
+        Op(kind="select_rows", reads=("x",), writes="x"),
+        Op(kind="norm", reads=("x",), writes="h", weights="final_norm"),
+        Op(kind="linear", reads=("h",), writes="logits", weights=head),
+    )
+
+
+def attention_ops(layer: int) -> list[Op]:
+    part, at = f"layers.{layer}.", {"layer": layer}
+    name: Sublayer = (layer, "attention")
+    return [
+        Op(kind="norm", reads=("x",), writes="h", weights=part + "attention_norm", sublayer=name, **at),
+        Op(kind="linear", reads=("h",), writes="qkv", weights=part + "qkv", sublayer=name, **at),
+        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part, sublayer=name, **at),
+        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", sublayer=name, **at),
+        Op(kind="linear_add", reads=("mixed", "x"), writes="x", weights=part + "attention_out", sublayer=name, **at),
+    ]
+
+
+def mlp_ops(layer: int) -> list[Op]:
+    part, at = f"layers.{layer}.", {"layer": layer}
+    name: Sublayer = (layer, "mlp")
+    return [
+        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name, **at),
+        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up", sublayer=name, **at),
+        Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name, **at),
+        Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name, **at),
+    ]

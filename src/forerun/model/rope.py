@@ -1,0 +1,39 @@
+"""Cosines and sines of every position, with the scalings that checkpoints ask for.
+
+Legend: P positions, D head size.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from forerun.core.model_spec import RopeSpec
+
+
+def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
+    """[D / 2] float32 radians per position. Sources: arXiv 2104.09864; Llama 3.1 for the "llama3" blend."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    match rope.kind:
+        case "default":
+            return frequencies
+        case "linear":
+            return frequencies / rope.factor
+        case "llama3":
+            return blend_llama3(frequencies, rope)
+
+
+def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
+    """Slow turns are divided by the factor, fast ones kept, those between blended by their wavelength."""
+    wavelengths = 2 * math.pi / frequencies
+    smooth = rope.original_max_positions / wavelengths - rope.low_freq_factor
+    share_kept = (smooth / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
+    return (1 - share_kept) * frequencies / rope.factor + share_kept * frequencies
+
+
+def rope_table(rope: RopeSpec, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
+    """[P, 2, D]: cos and sin of every position; the first half of sin is negated, see `kernels.reference.rope`."""
+    angles = torch.outer(torch.arange(num_positions).float(), inverse_frequencies(rope, head_dim))
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(device, dtype)

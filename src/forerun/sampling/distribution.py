@@ -1,0 +1,104 @@
+"""Logits to scores: penalties, bias, temperature, filters.
+
+Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is out of the question.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from forerun.core.config import SamplingParams
+
+MINUS_INFINITY = float("-inf")
+
+
+class LogitShaper:
+    """A request's sampling parameters applied to rows of logits.
+
+    Holds which tokens the text so far contains, for the penalties; the decode loop alone commits tokens to it. Filters
+    act in the order penalties, bias, temperature, top_k, top_p, min_p.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu") -> None:
+        self._params, self._device = params, device
+        self._is_filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+        self._counts_V = torch.zeros(vocab_size if params.has_penalties else 0, device=device)
+        self._seen_V = torch.zeros(vocab_size if params.has_penalties else 0, dtype=torch.bool, device=device)
+        if params.has_penalties:
+            self._seen_V[list(prompt_ids)] = True
+        known = {token: bias for token, bias in params.logit_bias.items() if 0 <= token < vocab_size}
+        self._bias_ids = torch.tensor(list(known.keys()), dtype=torch.int64, device=device)
+        self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
+
+    @property
+    def needs_paths(self) -> bool:
+        """True when a row's scores depend on the tokens between the committed text and it."""
+        return self._params.has_penalties
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """Count generated tokens."""
+        if self._params.has_penalties:
+            ids = torch.tensor(list(token_ids), dtype=torch.int64, device=self._device)
+            self._counts_V.index_put_((ids,), torch.ones(len(ids), device=self._device), accumulate=True)
+            self._seen_V[ids] = True
+
+    def shape(self, logits_TV: Tensor, paths: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Return scores [T, V], float32 or better.
+
+        Args:
+            logits_TV: raw logits, any float type.
+            paths: for each row the drafted tokens that come after the committed text, its own included; only looked
+                at when `needs_paths`.
+        """
+        params = self._params
+        scores_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+        if params.has_penalties:
+            scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
+        if len(self._bias_ids):
+            scores_TV = scores_TV.index_add(1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1))
+        if params.is_greedy:
+            return scores_TV
+        if params.temperature != 1.0:
+            scores_TV = scores_TV / params.temperature
+        return filter_scores(scores_TV, params) if self._is_filtered else scores_TV
+
+    def _penalise(self, scores_TV: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        counts_TV = self._counts_V.repeat(len(paths), 1)
+        seen_TV = self._seen_V.repeat(len(paths), 1)
+        rows = [row for row, path in enumerate(paths) for _ in path]
+        if rows:
+            where = (torch.tensor(rows, device=self._device), torch.tensor([t for path in paths for t in path], device=self._device))
+            counts_TV.index_put_(where, torch.ones(len(rows), device=self._device), accumulate=True)
+            seen_TV.index_put_(where, torch.ones(len(rows), dtype=torch.bool, device=self._device))
+        return penalise(scores_TV, seen_TV, counts_TV, self._params)
+
+
+def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
+    """Repetition penalty on tokens of prompt and answer; presence and frequency penalties on the answer alone.
+
+    Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Presence and frequency
+    are subtracted, as in the OpenAI API.
+    """
+    penalty = params.repetition_penalty
+    repeated = torch.where(scores_TV > 0, scores_TV / penalty, scores_TV * penalty)
+    scores_TV = torch.where(seen_TV, repeated, scores_TV)
+    return scores_TV - params.presence_penalty * (counts_TV > 0) - params.frequency_penalty * counts_TV
+
+
+def filter_scores(scores_TV: Tensor, params: SamplingParams) -> Tensor:
+    """Put tokens outside top_k, top_p or min_p at minus infinity.
+
+    Ties are broken by the lowest id, so that exactly top_k tokens stay. The token that carries the sum over top_p is
+    kept, hence at least one is. min_p keeps tokens at least min_p times as likely as the likeliest.
+    """
+    sorted_TV, order_TV = scores_TV.sort(dim=-1, descending=True, stable=True)
+    keep_TV = torch.ones_like(sorted_TV, dtype=torch.bool)
+    if params.top_k > 0:
+        keep_TV[:, params.top_k :] = False
+    if params.top_p < 1.0:
+        probs_TV = sorted_TV.masked_fill(~keep_TV, MINUS_INFINITY).softmax(-1)
+        keep_TV &= probs_TV.cumsum(-1) - probs_TV < params.top_p
+    if params.min_p > 0.0:
+        keep_TV &= (sorted_TV - sorted_TV[:, :1]).exp() >= params.min_p
+    return scores_TV.masked_fill(~torch.zeros_like(keep_TV).scatter_(1, order_TV, keep_TV), MINUS_INFINITY)

@@ -1,0 +1,85 @@
+"""Gumbel noise that is a function of (seed, position, token id) and of nothing else.
+
+Legend: P positions, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+MASK_64 = (1 << 64) - 1
+ELEMENTS_PER_BLOCK = 1 << 16  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
+MAX_ROWS_PER_BLOCK = 16
+MAX_BLOCKS = 8
+
+
+def splitmix64(value: int) -> int:
+    """One step of the SplitMix64 generator (Steele, Lea, Flood, 2014): a strong mix of 64 bits."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK_64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK_64
+    return value ^ (value >> 31)
+
+
+def signed32(value: int) -> int:
+    """The low 32 bits as a signed integer."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def mix32_(x: Tensor) -> Tensor:
+    """Mix int32 bits in place: a bijection with low bias (C. Wellons' hash prospector, "lowbias32")."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= 0x21F0AAAD
+    x ^= (x >> 15) & 0x1FFFF
+    x *= signed32(0xD35A2D97)
+    x ^= (x >> 15) & 0x1FFFF
+    return x
+
+
+def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device: str) -> Tensor:
+    """[P, V] float32 standard Gumbel noise for the tokens at `positions`.
+
+    Integer hashing gives 32 uniform bits, the same on every device; logarithms are taken in float64 and rounded once.
+    """
+    keys = [splitmix64(splitmix64(seed) ^ position) for position in positions]
+    low = torch.tensor([signed32(key) for key in keys], dtype=torch.int32, device=device)[:, None]
+    high = torch.tensor([signed32(key >> 32) for key in keys], dtype=torch.int32, device=device)[:, None]
+    tokens = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(0x9E3779B1)
+    bits = mix32_(mix32_(tokens[None] + low) ^ high)
+    uniform = bits.double().add_(2.0**31 + 0.5).mul_(2.0**-32)
+    return uniform.log_().neg_().log_().neg_().float()
+
+
+class KeyedNoise:
+    """Noise rows of one request, kept while they may be asked for again.
+
+    Nodes at the same depth, the drafter and the target all ask for the same rows: each is made once.
+    """
+
+    def __init__(self, seed: int, vocab_size: int, *, device: str = "cpu") -> None:
+        self.seed = seed
+        self._vocab_size, self._device = vocab_size, device
+        self._rows_per_block = max(1, min(MAX_ROWS_PER_BLOCK, ELEMENTS_PER_BLOCK // vocab_size))
+        self._blocks: dict[int, Tensor] = {}
+
+    def rows(self, positions: Sequence[int]) -> Tensor:
+        """[P, V] noise for the tokens at `positions`."""
+        size = self._rows_per_block
+        first, last = min(positions) // size, max(positions) // size
+        joined = self._block(first) if first == last else torch.cat([self._block(i) for i in range(first, last + 1)])
+        places = [position - first * size for position in positions]
+        if len(places) == 1:
+            return joined[places[0] : places[0] + 1]
+        return joined.index_select(0, torch.tensor(places, device=joined.device))
+
+    def _block(self, number: int) -> Tensor:
+        block = self._blocks.get(number)
+        if block is None:
+            start = number * self._rows_per_block
+            positions = range(start, start + self._rows_per_block)
+            block = self._blocks[number] = gumbel_rows(self.seed, positions, self._vocab_size, device=self._device)
+            while len(self._blocks) > MAX_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+        return block

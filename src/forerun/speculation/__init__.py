@@ -1,0 +1,1 @@
+"""The papers' ideas: decisions only, no model, no I/O."""

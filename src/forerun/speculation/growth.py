@@ -1,0 +1,57 @@
+"""Which nodes of the draft tree to expand next, and which children are worth keeping."""
+
+import heapq
+from bisect import insort
+from collections.abc import Sequence
+
+from forerun.speculation.tree import TokenTree
+
+
+class BestFirstGrowth:
+    """Best-first search for the `verify_width` likeliest nodes.
+
+    The frontier holds the nodes not yet expanded. A node can only lead into the cut if it is likelier than the cut's
+    last member, since children are never likelier than their parents; when no frontier node is, growth ends early.
+
+    Source: SpecExec, arXiv 2406.02532, algorithm 1; we drop hopeless children at once instead of compacting later.
+    """
+
+    def __init__(self, root_token: int, *, verify_width: int, draft_width: int) -> None:
+        self.tree = TokenTree(root_token)
+        self._verify_width, self._draft_width = verify_width, draft_width
+        self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node)
+        self._cut_costs: list[float] = [0.0]  # -log prob of the cut's members, ascending
+
+    def next_batch(self) -> list[int]:
+        """Up to draft_width nodes to expand now, likeliest first; empty when no new node can enter the cut."""
+        batch: list[int] = []
+        while self._frontier and len(batch) < self._draft_width and self._can_enter(self._frontier[0][0]):
+            batch.append(heapq.heappop(self._frontier)[2])
+        return batch
+
+    def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+        """Add an expanded node's children.
+
+        Args:
+            parent: the expanded node.
+            token_ids: distinct tokens, likeliest first.
+            log_probs: their log-probabilities given the parent, each <= 0, descending.
+        """
+        tree = self.tree
+        parent_log_prob, depth = tree.log_probs[parent], tree.depths[parent] + 1
+        for token_id, log_prob in zip(token_ids, log_probs, strict=True):
+            cost = -parent_log_prob - min(log_prob, 0.0)  # rounding may leave a hair above zero
+            if not self._can_enter(cost):
+                return
+            node = tree.add(parent, token_id, -cost)
+            heapq.heappush(self._frontier, (cost, depth, node))
+            insort(self._cut_costs, cost)
+            del self._cut_costs[self._verify_width :]
+
+    def cut(self) -> list[int]:
+        """The nodes to verify: at most verify_width, root first, ancestor-closed, ascending."""
+        return self.tree.best(self._verify_width)
+
+    def _can_enter(self, cost: float) -> bool:
+        """True while something this likely would be a member of the cut."""
+        return len(self._cut_costs) < self._verify_width or cost < self._cut_costs[-1]

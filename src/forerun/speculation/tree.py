@@ -1,0 +1,80 @@
+"""The draft tree."""
+
+from collections.abc import Sequence
+
+
+class TokenTree:
+    """Nodes with parents before children; node 0 is the root, the last committed token.
+
+    Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]. Growing only appends.
+    Whoever grows the tree is its only writer. Plain lists: at these sizes they beat arrays.
+    """
+
+    __slots__ = ("depths", "log_probs", "parents", "token_ids")
+
+    def __init__(self, root_token: int) -> None:
+        self.token_ids = [root_token]
+        self.parents = [-1]
+        self.depths = [0]
+        self.log_probs = [0.0]
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def add(self, parent: int, token_id: int, log_prob: float) -> int:
+        """Append a child of `parent` with its own cumulative log-probability; return its index."""
+        self.token_ids.append(token_id)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.log_probs.append(log_prob)
+        return len(self.token_ids) - 1
+
+    def child(self, parent: int, token_id: int) -> int | None:
+        """The child of `parent` with this token, or None."""
+        for node in range(parent + 1, len(self)):
+            if self.parents[node] == parent and self.token_ids[node] == token_id:
+                return node
+        return None
+
+    def path_tokens(self, node: int) -> list[int]:
+        """Tokens from below the root down to `node`."""
+        tokens: list[int] = []
+        while node > 0:
+            tokens.append(self.token_ids[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def select(self, nodes: Sequence[int]) -> "TokenTree":
+        """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
+        assert nodes and all(left < right for left, right in zip(nodes, nodes[1:], strict=False)), f"nodes {nodes}"
+        places = {node: place for place, node in enumerate(nodes)}
+        base_depth, base_log_prob = self.depths[nodes[0]], self.log_probs[nodes[0]]
+        chosen = TokenTree(self.token_ids[nodes[0]])
+        for node in nodes[1:]:
+            parent = places.get(self.parents[node])
+            assert parent is not None, f"node {node} is kept without its parent {self.parents[node]}"
+            chosen.token_ids.append(self.token_ids[node])
+            chosen.parents.append(parent)
+            chosen.depths.append(self.depths[node] - base_depth)
+            chosen.log_probs.append(self.log_probs[node] - base_log_prob)
+        return chosen
+
+    def subtree(self, root: int) -> tuple["TokenTree", dict[int, int]]:
+        """The tree below `root` as a tree of its own, and the map from old to new indices."""
+        nodes = [root]
+        reached = {root}
+        for node in range(root + 1, len(self)):
+            if self.parents[node] in reached:
+                reached.add(node)
+                nodes.append(node)
+        return self.select(nodes), {node: place for place, node in enumerate(nodes)}
+
+    def best(self, width: int) -> list[int]:
+        """The `width` likeliest nodes, ascending; ties go to the lower depth, then the earlier node.
+
+        Ancestor-closed, since no child is likelier than its parent and an equal one lies deeper.
+        """
+        if width >= len(self):
+            return list(range(len(self)))
+        order = sorted(range(len(self)), key=lambda node: (-self.log_probs[node], self.depths[node], node))
+        return sorted(order[:width])
