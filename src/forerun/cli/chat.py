@@ -15,7 +15,7 @@ from forerun.core.errors import ForerunError
 from forerun.core.steps import FinishReason, Generation
 
 if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
+    from forerun.engine.engine import Engine, Prompt
 
 HELP: Final = """\
 /help    this list             /clear   forget what was said
@@ -87,14 +87,22 @@ class Session:
 
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
-        stream = self._engine.stream(self._conversation.prompt(said), self._params)
-        self._last, is_interrupted = write_answer(stream, self._make_show())
-        self._conversation.add(said, self._last.text)
+        prompt = self._conversation.prompt(said)
+        self._last, is_interrupted = write_answer(self._engine.stream(prompt, self._params), self._make_show())
+        self._conversation.add(said, self._missing_space(prompt, self._last) + self._last.text)
         if self._last.finish_reason is FinishReason.LENGTH:
             say(f"(cut after {self._last.stats.num_new_tokens} tokens; --max-new-tokens allows more)")
         if self._says_stats:
             say_stats(self._last, self._engine)
         return is_interrupted
+
+    def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
+        """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
+        if not isinstance(prompt, str):
+            return ""
+        tokenizer, prompt_ids = self._engine.tokenizer, self._engine.encode(prompt)
+        joined = tokenizer.decode([*prompt_ids, *answer.token_ids])[len(tokenizer.decode(prompt_ids)) :]
+        return joined[: len(joined) - len(tokenizer.decode(answer.token_ids))]
 
     def _make_show(self) -> Show:
         return tree_shower(self._engine.tokenizer) if self._shows_tree else show_plainly

@@ -15,7 +15,7 @@ from forerun.cli.inspect import inspect
 
 
 class PlainGroup(TyperGroup):
-    """Shows its own help and every usage error as plain text, which spares importing rich; commands keep their panels."""
+    """Shows its own help and usage errors as plain text, which spares importing rich; commands keep their panels."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"rich_markup_mode": None})
@@ -64,7 +64,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    app()
+    app(prog_name="forerun")
 
 
 def _version_of(package: str) -> str:

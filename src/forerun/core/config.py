@@ -85,6 +85,7 @@ class DraftModel:
         depth: draft forwards per round at most, hence levels below the root.
         children: children considered per expanded node.
         noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
+        lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
     """
 
     model: str = BUILTIN_DRAFT
@@ -93,6 +94,7 @@ class DraftModel:
     depth: int = 5
     children: int = 4
     noise_aware: bool = True
+    lookup: bool = True
 
     def __post_init__(self) -> None:
         for name in ("verify_width", "draft_width", "depth", "children"):

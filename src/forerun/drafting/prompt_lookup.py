@@ -23,7 +23,7 @@ class PromptLookupDrafter:
 
     def propose(self) -> TokenTree:
         tree = TokenTree(self._root)
-        for token_id in self._index.continuation(self.verify_width - 1):
+        for token_id in self._index.continuation(self.verify_width - 1).token_ids:
             tree.add(len(tree) - 1, token_id, 0.0)
         return tree
 

@@ -147,7 +147,7 @@ class Engine:
         require_match(
             self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model
         )
-        capacity = self.max_length + drafter.draft_width * drafter.depth + 2
+        capacity = self.max_length + drafter.draft_width * drafter.depth + drafter.verify_width
         runner = draft.load(config, capacity=capacity, on_progress=on_progress)
         return build_drafter(drafter, target=self.spec, draft_runner=runner)
 

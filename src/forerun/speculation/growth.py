@@ -39,18 +39,28 @@ class BestFirstGrowth:
         """
         tree = self.tree
         parent_log_prob, depth = tree.log_probs[parent], tree.depths[parent] + 1
+        known = tree.children(parent)
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             cost = -parent_log_prob - min(log_prob, 0.0)  # rounding may leave a hair above zero
             if not self._can_enter(cost):
                 return
-            node = tree.add(parent, token_id, -cost)
-            heapq.heappush(self._frontier, (cost, depth, node))
-            insort(self._cut_costs, cost)
-            del self._cut_costs[self._verify_width :]
+            if token_id not in known:
+                self._push(tree.add(parent, token_id, -cost), cost, depth)
+
+    def add_chain(self, token_ids: Sequence[int], log_prob: float) -> None:
+        """Hang a chain of guesses below the root of a fresh tree, each token as likely as `log_prob` given the one before."""
+        assert len(self.tree) == 1, f"a tree of {len(self.tree)} nodes is not fresh"
+        for depth, token_id in enumerate(token_ids, start=1):
+            self._push(self.tree.add(depth - 1, token_id, depth * log_prob), -depth * log_prob, depth)
 
     def cut(self) -> list[int]:
         """The nodes to verify: at most verify_width, root first, ancestor-closed, ascending."""
         return self.tree.best(self._verify_width)
+
+    def _push(self, node: int, cost: float, depth: int) -> None:
+        heapq.heappush(self._frontier, (cost, depth, node))
+        insort(self._cut_costs, cost)
+        del self._cut_costs[self._verify_width :]
 
     def _can_enter(self, cost: float) -> bool:
         """True while something this likely would be a member of the cut."""

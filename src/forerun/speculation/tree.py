@@ -29,12 +29,10 @@ class TokenTree:
         self.log_probs.append(log_prob)
         return len(self.token_ids) - 1
 
-    def child(self, parent: int, token_id: int) -> int | None:
-        """The child of `parent` with this token, or None."""
-        for node in range(parent + 1, len(self)):
-            if self.parents[node] == parent and self.token_ids[node] == token_id:
-                return node
-        return None
+    def children(self, parent: int) -> dict[int, int]:
+        """The children of `parent`: token to node."""
+        nodes = range(parent + 1, len(self))
+        return {self.token_ids[node]: node for node in nodes if self.parents[node] == parent}
 
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from below the root down to `node`."""

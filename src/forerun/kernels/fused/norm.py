@@ -9,16 +9,19 @@ from forerun.kernels.layers import Norm
 def pack_norm(weight_H: Tensor, eps: float) -> Norm:
     """Return the RMS norm over the last dimension of x [..., H].
 
-    x / sqrt(mean(x^2) + eps) = x sqrt(H) / hypot(|x|, sqrt(H eps)): in float32 three small calls and half the time of
-    torch's own rms_norm (3.7 against 8.0 us). Narrow types would round the length of x, so they take the longer way.
+    x / sqrt(mean(x^2) + eps) = x sqrt(H) / hypot(|x|, sqrt(H eps)): a few small calls that take half the time of torch's
+    own rms_norm (256 wide, one row: 3.7 against 8.0 us in float32, 6.5 against 10.2 us in bfloat16).
     """
-    size = weight_H.shape[-1]
-    if weight_H.dtype not in (torch.float32, torch.float64):
-        return lambda x: torch.rms_norm(x, (size,), weight_H, eps)
-    scaled_weight_H, floor = weight_H * size**0.5, weight_H.new_tensor((size * eps) ** 0.5)
+    size, narrow = weight_H.shape[-1], weight_H.dtype
+    wide = torch.promote_types(narrow, torch.float32)
+    scaled_weight_H = weight_H.to(wide) * size**0.5
+    floor = scaled_weight_H.new_tensor((size * eps) ** 0.5)
 
-    def norm(x: Tensor) -> Tensor:
+    def norm_wide(x: Tensor) -> Tensor:
         length = torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), floor)
         return torch.div(x, length).mul_(scaled_weight_H)
 
-    return norm
+    def norm_narrow(x: Tensor) -> Tensor:
+        return norm_wide(x.to(wide)).to(narrow)
+
+    return norm_wide if wide == narrow else norm_narrow

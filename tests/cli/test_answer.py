@@ -1,0 +1,37 @@
+"""Characters are marked by the token that wrote them, however late they are shown."""
+
+from pathlib import Path
+
+from forerun.cli.answer import TokenOrigins, describe_stats
+from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+from forerun.engine.tokenizer import Tokenizer
+from tests.engine.tiny_tokenizers import write_byte_level
+
+
+def step(token_ids: list[int], text: str, *, num_accepted: int) -> DecodeStep:
+    stats = StepStats(
+        num_drafted=4, num_verified=5, num_accepted=num_accepted, num_near_ties=0, draft_s=0, verify_s=0, was_hit=False
+    )
+    return DecodeStep(token_ids=tuple(token_ids), text=text, finish=None, stats=stats)
+
+
+def test_text_that_lags_behind_its_tokens_keeps_their_origin(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    a, b, c = (tokenizer.vocabulary()[token] for token in "ABC")
+    euro = tokenizer.encode("€")
+    assert len(euro) == 3, "the test needs a character of several tokens"
+    origins = TokenOrigins(tokenizer)
+    assert origins.of(step([a, b, c], "AB", num_accepted=2)) == [("AB", True)]
+    assert origins.of(step([a, *euro[:2]], "CA", num_accepted=1)) == [("C", False), ("A", True)]
+    assert origins.of(step([euro[2], a], "€", num_accepted=1)) == [("€", True)]
+    assert origins.of(step([], "A!", num_accepted=0)) == [("A!", False)]
+
+
+def test_the_speed_up_is_the_speed_over_that_of_plain_decoding() -> None:
+    names = GenerationStats.__dataclass_fields__
+    stats = GenerationStats(**dict.fromkeys(names, 0) | {"tokens_per_s": 300.0, "hit_rate": 0.5})
+    result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
+    line = describe_stats(result, plain_step_s=0.01)
+    assert "3.00x plain decoding (10.00 ms a token)" in line
+    assert "hit rate 50%" in line
+    assert "plain" not in describe_stats(result, plain_step_s=None)

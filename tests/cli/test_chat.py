@@ -1,0 +1,110 @@
+"""forerun chat: history, commands and one-shot messages."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from typing import IO
+
+import pytest
+
+from forerun.cli.conversation import Conversation
+from tests.cli.conftest import Run, RunProcess, command, environment
+
+SHORT = ("-n", "8", "--ignore-eos")
+
+
+def test_a_templated_conversation_is_a_list_of_messages() -> None:
+    chat = Conversation(has_template=True, system_prompt="Be brief.")
+    chat.add("Hi", "Hello")
+    system, turn = chat.prompt("Why?")[0], chat.prompt("Why?")[1:]
+    assert system == {"role": "system", "content": "Be brief."}
+    assert [message["role"] for message in turn] == ["user", "assistant", "user"]  # type: ignore[index]
+    chat.clear()
+    assert chat.prompt("x") == [system, {"role": "user", "content": "x"}]
+
+
+def test_a_conversation_without_a_template_is_one_growing_text() -> None:
+    chat = Conversation(has_template=False, system_prompt=None)
+    assert chat.prompt("Once") == "Once"
+    chat.add("Once", " upon")
+    assert chat.prompt("Then") == "Once upon\nThen"
+
+
+def test_one_message_is_answered_as_the_template_says(run: Run, target: str) -> None:
+    shown = run("chat", target, "-q", "Hi", "--system-prompt", "Be brief.", "--stats", *SHORT)
+    assert shown.exit_code == 0, shown.output
+    prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    expected = json.loads(run("generate", target, "-p", prompt, "--json", *SHORT).stdout)["text"]
+    assert shown.stdout.rstrip("\n") == expected.rstrip("\n")
+    assert "tokens/s" in shown.stderr
+
+
+def test_commands_are_obeyed_and_unknown_ones_answered_with_the_list(run: Run, target: str) -> None:
+    shown = run("chat", target, *SHORT, typed="/stats\nHi\n!stats\n/clear\n/nonsense\n/exit\nnever read\n")
+    assert shown.exit_code == 0, shown.output
+    assert "nothing was answered yet" in shown.stderr
+    assert shown.stderr.count("tokens/s") == 1
+    assert "forgotten" in shown.stderr
+    assert "there is no command /nonsense" in shown.stderr
+    assert "cut after 8 tokens" in shown.stderr
+
+
+@pytest.mark.parametrize("typed", ["one \\\ntwo\n", "/multi\none \ntwo\n/end\n"])
+def test_several_lines_make_one_message(run: Run, target: str, typed: str) -> None:
+    expected = run("chat", target, "-q", "one \ntwo", *SHORT).stdout
+    assert run("chat", target, *SHORT, typed=typed).stdout == expected
+
+
+def test_a_later_turn_has_the_earlier_ones_before_it_until_they_are_cleared(run: Run, target: str) -> None:
+    fresh = run("chat", target, "-q", "Hi", *SHORT).stdout
+    answers = run("chat", target, *SHORT, typed="Hi\nHi\n/clear\nHi\n").stdout
+    assert answers.startswith(fresh)
+    assert answers.endswith(fresh)
+    assert answers != fresh * 3
+
+
+def test_a_turn_that_does_not_fit_is_told_and_the_chat_goes_on(run: Run, target: str) -> None:
+    shown = run("chat", target, *SHORT, typed=f"{'x ' * 600}\nHi\n")
+    assert shown.exit_code == 0, shown.output
+    assert "/clear" in shown.stderr
+    assert shown.stdout == run("chat", target, "-q", "Hi", *SHORT).stdout
+
+
+def test_a_model_without_a_template_says_once_that_it_continues_text(run_process: RunProcess, plain: str) -> None:
+    finished = run_process("chat", plain, *SHORT, typed="the fox\nand the\n")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count("no chat template") == 1
+
+
+def test_ctrl_c_stops_the_answer_and_at_the_prompt_the_chat(target: str) -> None:
+    ours, theirs = pty.openpty()
+    arguments = command("chat", target, "--drafter", "none", "-n", "400", "--logit-bias", "40=1000")
+    pipes = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, env=environment(TERM="dumb"), **pipes) as process:
+        try:
+            os.write(ours, b"Hi\n")
+            _read_until(process.stdout, b"IIIII")  # the answer has begun
+            process.send_signal(signal.SIGINT)
+            os.write(ours, b"/stats\n")
+            _read_until(process.stderr, b"tokens/s")
+            time.sleep(0.2)  # until it reads again
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    os.close(ours)
+    os.close(theirs)
+
+
+def _read_until(pipe: IO[bytes] | None, wanted: bytes) -> None:
+    assert pipe is not None
+    found = b""
+    while wanted not in found:
+        piece = os.read(pipe.fileno(), 4096)
+        assert piece, f"the process ended after {found!r}"
+        found += piece

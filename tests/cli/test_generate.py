@@ -1,0 +1,136 @@
+"""forerun generate, run as a user runs it."""
+
+import json
+import signal
+import subprocess
+from dataclasses import fields
+
+import pytest
+
+from forerun.core.steps import GenerationStats
+from tests.cli.conftest import Run, RunProcess, command, environment
+
+SAMPLED = ("--prompt", "Once upon", "--max-new-tokens", "24", "--temperature", "0.7", "--seed", "1", "--ignore-eos")
+
+
+def test_json_is_one_object_with_text_ids_and_all_statistics(run_process: RunProcess, target: str, draft: str) -> None:
+    finished = run_process(
+        *("generate", target, "--draft", draft, "--drafter", "draft_model", "--dtype", "float32", "--json"), *SAMPLED
+    )
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    assert set(result) == {"text", "token_ids", "finish_reason", "seed", "stats"}
+    assert set(result["stats"]) == {field.name for field in fields(GenerationStats)}
+    assert (len(result["token_ids"]), result["finish_reason"], result["seed"]) == (24, "length", 1)
+    assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("drafter", ["auto", "none", "prompt_lookup", "ngram"])
+def test_every_drafter_gives_the_text_of_the_draft_model(run: Run, target: str, draft: str, drafter: str) -> None:
+    expected = run("generate", target, "-md", draft, "--json", *SAMPLED)
+    found = run("generate", target, "--spec-method", drafter, "--json", *SAMPLED)
+    assert json.loads(found.stdout)["token_ids"] == json.loads(expected.stdout)["token_ids"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-stream",), ("--show-tree",)])
+def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
+    run: Run, target: str, draft: str, flags: tuple[str, ...]
+) -> None:
+    text = json.loads(run("generate", target, "--draft", draft, "--json", *SAMPLED).stdout)["text"]
+    shown = run("generate", target, "--draft", draft, *flags, *SAMPLED)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.rstrip("\n") == text.rstrip("\n")
+    numbers = [line for line in shown.stderr.splitlines() if "tokens/s" in line]
+    assert len(numbers) == 1
+    assert all(
+        part in numbers[0] for part in ("24 tokens", "accepted per round", "hit rate", "plain decoding", "seed 1")
+    )
+
+
+def test_show_tree_explains_its_marks_and_writes_no_escape_codes_into_a_pipe(run: Run, target: str) -> None:
+    shown = run("generate", target, "--show-tree", *SAMPLED)
+    assert "drafted and accepted" in shown.stderr
+    assert "\x1b" not in shown.output
+
+
+def test_the_prompt_may_come_from_stdin(run: Run, target: str) -> None:
+    piped = run("generate", target, "--json", *SAMPLED[2:], typed="Once upon")
+    assert json.loads(piped.stdout) | {"stats": 0} == json.loads(run("generate", target, "--json", *SAMPLED).stdout) | {
+        "stats": 0
+    }
+
+
+def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
+    forced = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--logit-bias", "41=-5")
+    assert json.loads(forced.stdout)["token_ids"] == [40] * 5
+    text = json.loads(forced.stdout)["text"]
+    stopped = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--stop", text[0] * 2)
+    assert json.loads(stopped.stdout) | {"stats": 0, "seed": 0} == {
+        "text": "",
+        "token_ids": [40, 40],
+        "finish_reason": "stop",
+        "seed": 0,
+        "stats": 0,
+    }
+
+
+def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, target: str) -> None:
+    arguments = ("generate", target, "-p", "x", "--ignore-eos", "--json")
+    finished = run_process(*arguments, FORERUN_MAX_NEW_TOKENS="3")
+    assert len(json.loads(finished.stdout)["token_ids"]) == 3
+    finished = run_process(*arguments, "--max-tokens", "4", FORERUN_MAX_NEW_TOKENS="3")
+    assert len(json.loads(finished.stdout)["token_ids"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--temperature", "-1"), 2, "temperature -1.0 must be"),
+        (("--logit-bias", "a=b"), 2, "ID=VALUE"),
+        (("--drafter", "draft_model"), 2, "--draft"),
+        (("--drafter", "none", "--depth", "3"), 2, "--depth has no effect"),
+        (("--json", "--show-tree"), 2, "exclude each other"),
+        (("--max-length", "100000"), 2, "max_length 100000 exceeds"),
+        (("--max-new-tokens", "600"), 2, "context of 512"),
+        (("--max-new-tokenz", "3"), 2, "--max-new-tokens"),
+        (("--dtype", "int4"), 2, "bfloat16"),
+        (("--draft", "no/where/at/all"), 5, "no/where/at/all"),
+    ],
+)
+def test_a_wrong_flag_is_told_in_one_message(
+    run: Run, target: str, flags: tuple[str, ...], code: int, message: str
+) -> None:
+    shown = run("generate", target, "-p", "x", *flags)
+    assert (shown.exit_code, shown.stdout) == (code, "")
+    assert message in shown.stderr
+
+
+def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:
+    shown = run("generate", target)
+    assert shown.exit_code == 2
+    assert "--prompt" in shown.stderr
+
+
+def test_a_pair_with_other_tokens_is_refused_without_a_traceback(
+    run_process: RunProcess, target: str, plain: str
+) -> None:
+    finished = run_process("generate", target, "--draft", plain, "-p", "x")
+    assert finished.returncode == 3
+    assert finished.stderr.startswith("forerun: error: ")
+    assert "id 0 is" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_ctrl_c_stops_with_the_text_so_far(target: str) -> None:
+    arguments = command("generate", target, "-p", "x", "--ignore-eos", "--drafter", "none", "--logit-bias", "40=1000")
+    process = subprocess.Popen(
+        [*arguments, "-n", "500"], env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert 0 < len(first + rest.rstrip("\n")) < 500
+    assert "tokens/s" in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,65 @@
+"""Facts about a model, and whether two fit together, without loading either."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forerun.cli.sheet import count, size
+from tests.cli.conftest import Run
+
+
+def test_inspect_gives_sizes_memory_and_files(run: Run, target: str) -> None:
+    facts = json.loads(run("inspect", target, "--json").stdout)
+    assert (facts["supported"], facts["problem"], facts["dtype"]) == (True, None, "float32")
+    assert facts["weights_bytes"] == 4 * facts["num_parameters"]
+    assert facts["kv_bytes_per_token"] == 2 * 3 * 2 * 8 * 4
+    assert facts["bytes_at_max_length"] == facts["weights_bytes"] + 512 * facts["kv_bytes_per_token"]
+    assert {"config.json", "model.safetensors"} <= {file["name"] for file in facts["files"]}
+    shown = run("inspect", target)
+    assert shown.exit_code == 0
+    assert "qwen2" in shown.stdout
+
+
+def test_inspect_says_why_a_model_cannot_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    for flags in ([], ["--json"]):
+        shown = run("inspect", str(tmp_path), *flags)
+        assert shown.exit_code == 3
+        assert "gpt2" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate", "chat"])
+def test_a_model_that_does_not_exist_has_its_own_exit_code(run: Run, command: str) -> None:
+    shown = run(command, "./nowhere", typed="x")
+    assert shown.exit_code == 5
+    assert shown.stderr.startswith("forerun: error: there is no folder './nowhere'")
+
+
+def test_check_accepts_a_pair_with_the_same_tokens(run: Run, target: str, draft: str) -> None:
+    facts = json.loads(run("check", target, draft, "--json").stdout)
+    assert (facts["fits"], facts["num_differences"], facts["first_differences"]) == (True, 0, [])
+    assert facts["size_ratio"] > 1
+    shown = run("check", target, draft)
+    assert shown.exit_code == 0
+    assert "yes" in shown.stdout
+
+
+def test_check_shows_where_two_models_differ(run: Run, target: str, plain: str) -> None:
+    shown = run("check", target, plain, "--json")
+    facts = json.loads(shown.stdout)
+    assert (shown.exit_code, facts["fits"]) == (3, False)
+    assert facts["first_differences"][0] == {"token_id": 0, "target_token": "!", "draft_token": "<unk>"}
+    assert "'<unk>'" in run("check", target, plain).stdout
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (None, "unknown")]
+)
+def test_bytes_are_written_for_people(num_bytes: int | None, text: str) -> None:
+    assert size(num_bytes) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(999, "999"), (1_540_000_000, "1.54 B"), (260_032, "260 K")])
+def test_parameters_are_written_for_people(number: int, text: str) -> None:
+    assert count(number) == text

@@ -1,0 +1,33 @@
+"""Help, version and mistyped commands."""
+
+import sys
+
+import pytest
+
+from forerun import __version__
+from tests.cli.conftest import Run, RunProcess
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("--version",)])
+def test_the_version_is_told(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).stdout.startswith(f"forerun {__version__} (Python {sys.version_info.major}.")
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
+    shown = run("genrate")
+    assert shown.exit_code == 2
+    assert "generate" in shown.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "inspect", "check"])
+def test_every_command_has_help(run: Run, command: str) -> None:
+    shown = run(command, "--help")
+    assert shown.exit_code == 0
+    assert "--" in shown.stdout
+
+
+def test_help_of_the_program_imports_no_rich_text(run_process: RunProcess) -> None:
+    finished = run_process("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert "generate" in finished.stdout
+    assert "typer" in finished.stderr
+    assert "rich.console" not in finished.stderr

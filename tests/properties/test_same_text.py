@@ -1,0 +1,189 @@
+"""The same text, whichever drafter: random models, prompts, parameters and trees.
+
+Plain decoding and every drafter are compared with a full recomputation that shares no code with the package.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from forerun.core.config import DraftModel, PromptLookup, SamplingParams
+from forerun.core.model_spec import ModelSpec
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from tests.dense_reference import reference_text
+from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+
+NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 400, 50
+FORBIDDEN = -1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One request of one model pair."""
+
+    number: int
+    spec: ModelSpec
+    weights: Weights
+    draft_kind: str
+    draft_spec: ModelSpec
+    draft_weights: Weights
+    drafter: DraftModel
+    lookup: PromptLookup
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    num_tokens: int
+
+
+def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
+    biased = rng.sample(range(vocab_size), min(vocab_size, rng.choice([0, 0, 0, 2])))
+    penalised = rng.random() < 0.3
+    return SamplingParams(
+        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
+        top_k=rng.choice([0, 0, 0, 1, 2, 5, 40]),
+        top_p=rng.choice([1.0, 1.0, 0.9, 0.5]),
+        min_p=rng.choice([0.0, 0.0, 0.05, 0.3]),
+        repetition_penalty=rng.choice([0.8, 1.0, 1.3]) if penalised else 1.0,
+        presence_penalty=rng.choice([-1.0, 0.0, 0.7]) if penalised else 0.0,
+        frequency_penalty=rng.choice([-0.5, 0.0, 0.4]) if penalised else 0.0,
+        logit_bias={token: rng.uniform(-4.0, 4.0) for token in biased},
+    )
+
+
+def random_draft(
+    rng: random.Random, spec: ModelSpec, weights: Weights, kind: str, seed: int
+) -> tuple[ModelSpec, Weights]:
+    """The draft of one case: the target itself, a stranger with a head of its own length, or the target's opposite."""
+    match kind:
+        case "equal":
+            return spec, weights
+        case "adversarial":
+            return spec, negated(weights)
+        case _:
+            num_rows = max(3, spec.vocab_size + rng.choice([0, 0, -2, 3]))
+            draft_spec = tiny_spec(rng, vocab_size=num_rows)
+            return draft_spec, random_weights(draft_spec, torch.Generator().manual_seed(seed + 1))
+
+
+def random_case(number: int) -> Case:
+    rng = random.Random(number)
+    spec = tiny_spec(rng)
+    weights = random_weights(spec, torch.Generator().manual_seed(number))
+    kind = rng.choice(["equal", "other", "adversarial"])
+    draft_spec, draft_weights = random_draft(rng, spec, weights, kind, number)
+    num_shared = min(spec.vocab_size, draft_spec.vocab_size)
+    params = random_params(rng, spec.vocab_size)
+    if num_shared < spec.vocab_size:  # rows that pad the target's head carry no token
+        padded = dict.fromkeys(range(num_shared, spec.vocab_size), FORBIDDEN)
+        params = replace(params, logit_bias={**params.logit_bias, **padded})
+    min_match = rng.randint(1, 3)
+    return Case(
+        number=number,
+        spec=spec,
+        weights=weights,
+        draft_kind=kind,
+        draft_spec=draft_spec,
+        draft_weights=draft_weights,
+        drafter=DraftModel(
+            verify_width=rng.randint(1, 12),
+            draft_width=rng.randint(1, 6),
+            depth=rng.randint(1, 6),
+            children=rng.randint(1, 5),
+            noise_aware=rng.random() < 0.5,
+            lookup=rng.random() < 0.5,
+        ),
+        lookup=PromptLookup(
+            verify_width=rng.randint(1, 12), min_match=min_match, max_match=min_match + rng.randint(0, 2)
+        ),
+        prompt_ids=[rng.randrange(num_shared) for _ in range(rng.randint(1, 20))],
+        params=params,
+        seed=rng.choice([0, 1, rng.randrange(2**63), 2**63 - 1]),
+        num_tokens=rng.randint(1, 24),
+    )
+
+
+def drafters_of(case: Case) -> dict[str, Drafter]:
+    draft_runner = tiny_runner(case.draft_spec, case.draft_weights)
+    poison_freed_slots(draft_runner)
+    return {
+        f"draft_model {case.draft_kind}": DraftModelDrafter(
+            draft_runner, case.drafter, target_vocab_size=case.spec.vocab_size
+        ),
+        "prompt_lookup": PromptLookupDrafter(case.lookup),
+    }
+
+
+def differences(case: Case, totals: Counter[str]) -> list[str]:
+    """Run one case; return every text that is not the reference's, in words."""
+    target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
+    poison_freed_slots(target)
+    request = {"seed": case.seed, "num_tokens": case.num_tokens}
+    expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
+    found = []
+    for name, drafter in {"none": NoneDrafter(), **drafters_of(case)}.items():
+        rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
+        text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
+        totals[f"{name}: drafted"] += sum(step.stats.num_drafted for step in rounds)
+        totals[f"{name}: accepted"] += sum(step.stats.num_accepted for step in rounds)
+        if text != expected:
+            found.append(f"case {case.number}, {name}: {text} instead of {expected}")
+    return found
+
+
+def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
+    totals: Counter[str] = Counter()
+    found = []
+    for number in range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK):
+        found += differences(random_case(number), totals)
+    return found, totals
+
+
+def assert_all_drafted(totals: Counter[str]) -> None:
+    """Equal texts say nothing about a drafter that never had a token accepted."""
+    for name in ("draft_model equal", "draft_model other", "prompt_lookup"):
+        assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
+        assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
+    assert totals["draft_model adversarial: drafted"] > 0
+
+
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+def test_every_drafter_gives_the_text_of_a_full_recomputation(chunk: int) -> None:
+    found, totals = check_chunk(chunk)
+    assert found == []
+    assert_all_drafted(totals)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS))
+def test_every_drafter_gives_the_text_of_a_full_recomputation_in_many_cases(
+    chunk: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, totals = check_chunk(chunk)
+    with capsys.disabled():
+        num_accepted = sum(count for name, count in totals.items() if name.endswith("accepted"))
+        print(f"\n{CASES_PER_CHUNK} cases from {chunk * CASES_PER_CHUNK}: {len(found)} differ, {num_accepted} accepted")  # noqa: T201
+    assert found == []
+    assert_all_drafted(totals)
+
+
+def test_the_cases_cover_what_they_are_for() -> None:
+    cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
+    assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial"}
+    assert {case.params.temperature for case in cases} == {0.0, 0.7, 1.0, 1.5}
+    assert {case.spec.rope.kind for case in cases} == {"default", "linear", "llama3"}
+    assert len({(case.drafter.noise_aware, case.drafter.lookup) for case in cases}) == 4
+    assert {(case.spec.qkv_bias, case.spec.qk_norm, case.spec.tied_embeddings) for case in cases} >= {
+        (left, middle, right) for left in (True, False) for middle in (True, False) for right in (True, False)
+    }
+    sizes = {
+        (case.draft_spec.vocab_size > case.spec.vocab_size) - (case.draft_spec.vocab_size < case.spec.vocab_size)
+        for case in cases
+    }
+    assert sizes == {-1, 0, 1}

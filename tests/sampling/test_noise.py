@@ -1,0 +1,176 @@
+"""Keyed noise: a function of (seed, position, token id), the same bits in any order, as good as random."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.sampling.choose import choose
+from forerun.sampling.distribution import filter_scores
+from forerun.sampling.noise import KeyedNoise, gumbel_rows
+from tests.dense_reference import gumbel
+from tests.statistics import chi_square_p_value
+
+ALPHA = 1e-6
+LARGEST_SEED = 2**63 - 1
+# Pinned: a change of these changes every sampled text that anyone has reproduced with a seed.
+GOLDEN = {
+    (0, 0, 0): 0.3141233026981354,
+    (0, 0, 1): 0.8277367949485779,
+    (0, 1, 0): -1.4514424800872803,
+    (1, 0, 0): 0.15641936659812927,
+    (42, 7, 1234): -0.2587677836418152,
+    (123456789, 100000, 151935): 3.866950035095215,
+    (9223372036854775807, 1, 31999): 3.589268922805786,
+    (9223372036854775807, 131071, 0): 2.61014461517334,
+}
+
+
+@pytest.mark.parametrize(("key", "value"), GOLDEN.items())
+def test_noise_never_changes(key: tuple[int, int, int], value: float) -> None:
+    seed, position, token_id = key
+    assert KeyedNoise(seed, token_id + 1).rows([position])[0, token_id].item() == value
+
+
+def test_noise_equals_that_of_whole_number_arithmetic() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        seed, position, vocab_size = rng.randrange(2**63), rng.randrange(2**20), rng.choice([1, 7, 500])
+        row = gumbel_rows(seed, [position], vocab_size, device="cpu")[0]
+        token_id = rng.randrange(vocab_size)
+        assert row[token_id].item() == pytest.approx(gumbel(seed, position, token_id), rel=2e-7)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 3, 1000, 5000, 70_000])
+def test_noise_is_the_same_in_any_order_of_asking(vocab_size: int) -> None:
+    rng = random.Random(vocab_size)
+    positions = [rng.randrange(400 if vocab_size < 10_000 else 12) for _ in range(60)]
+    expected = gumbel_rows(5, positions, vocab_size, device="cpu")
+    noise = KeyedNoise(5, vocab_size)
+    start = 0
+    while start < len(positions):
+        num_rows = rng.randint(1, 9)
+        asked = positions[start : start + num_rows]
+        assert torch.equal(noise.rows(asked), expected[start : start + num_rows])
+        start += num_rows
+
+
+def test_a_longer_vocabulary_keeps_the_noise_of_the_shorter_one() -> None:
+    positions = [0, 17, 4095]
+    short, long = (KeyedNoise(9, vocab_size).rows(positions) for vocab_size in (100, 70_000))
+    assert torch.equal(short, long[:, :100])
+
+
+def test_callers_cannot_change_the_noise() -> None:
+    noise = KeyedNoise(1, 10)
+    noise.rows([3]).zero_()
+    assert torch.equal(noise.rows([3]), gumbel_rows(1, [3], 10, device="cpu"))
+
+
+def test_noise_is_finite_and_differs_between_seeds_positions_and_tokens() -> None:
+    for seed in (0, 1, LARGEST_SEED):
+        assert gumbel_rows(seed, range(64), 4096, device="cpu").isfinite().all()
+    base = gumbel_rows(1, [5], 1000, device="cpu")[0]
+    assert base.unique().numel() == 1000
+    for other in (gumbel_rows(2, [5], 1000, device="cpu"), gumbel_rows(1, [6], 1000, device="cpu")):
+        assert (base != other[0]).all()
+
+
+def uniforms(seeds: list[int], positions: list[int], vocab_size: int) -> torch.Tensor:
+    """The uniform numbers behind the noise, [seeds, positions, vocabulary]."""
+    rows = torch.stack([gumbel_rows(seed, positions, vocab_size, device="cpu") for seed in seeds])
+    return (-(-rows.double()).exp()).exp()
+
+
+SHAPES = {
+    "tokens": ([7], [3], 200_000),
+    "positions": ([7], list(range(50_000)), 4),
+    "seeds": (list(range(20_000)), [0], 10),
+    "long texts": ([LARGEST_SEED], list(range(10**6, 10**6 + 2000)), 100),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_noise_is_uniform_before_its_logarithms(shape: str) -> None:
+    values = uniforms(*SHAPES[shape]).flatten()
+    num_bins = 1000
+    counts = torch.histc(values, num_bins, 0.0, 1.0).tolist()
+    assert chi_square_p_value(counts, [len(values) / num_bins] * num_bins) > ALPHA
+
+
+def correlation_z(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Standard deviations by which the correlation of two samples is away from none."""
+    pairs = torch.stack([left.flatten(), right.flatten()])
+    return float(torch.corrcoef(pairs)[0, 1]) * pairs.shape[1] ** 0.5
+
+
+NEIGHBOURS = [1, 2, 3, 4, 8, 16, 64, 256, 1024]
+
+
+def neighbour_pairs(axis: str, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Uniforms of places `distance` apart along an axis: 2 * 10^5 pairs or more."""
+    match axis:
+        case "seeds":
+            left = uniforms(list(range(200)), [1], 1000)
+            right = uniforms([seed + distance for seed in range(200)], [1], 1000)
+        case "positions":
+            left = uniforms([11], list(range(2000)), 100)
+            right = uniforms([11], [place + distance for place in range(2000)], 100)
+        case _:
+            values = uniforms([11], list(range(100)), 3072)
+            left, right = values[..., : 3072 - distance], values[..., distance:]
+    return left, right
+
+
+@pytest.mark.parametrize("axis", ["seeds", "positions", "tokens"])
+@pytest.mark.parametrize("distance", NEIGHBOURS)
+def test_neighbours_are_independent(axis: str, distance: int) -> None:
+    left, right = neighbour_pairs(axis, distance)
+    assert abs(correlation_z(left, right)) < 5.5
+    cells = (left.flatten() * 10).long() * 10 + (right.flatten() * 10).long()
+    counts = torch.bincount(cells, minlength=100).tolist()
+    assert chi_square_p_value(counts, [cells.numel() / 100] * 100) > ALPHA
+
+
+def test_a_seed_and_a_position_cannot_be_traded_for_each_other() -> None:
+    """A key made of seed + position or seed ^ position would share rows between requests."""
+    rows = {(seed, place): gumbel_rows(seed, [place], 8, device="cpu")[0] for seed in range(8) for place in range(8)}
+    texts = {tuple(row.tolist()) for row in rows.values()}
+    assert len(texts) == len(rows)
+
+
+LAWS = {
+    "three tokens": ([0.5, 0.3, 0.2], SamplingParams(temperature=1.0)),
+    "three tokens, one rare": ([0.9, 0.0999, 0.0001], SamplingParams(temperature=1.0)),
+    "temperature": ([0.4, 0.3, 0.2, 0.05, 0.05], SamplingParams(temperature=0.7)),
+    "filters": ([0.3, 0.25, 0.2, 0.1, 0.1, 0.05], SamplingParams(temperature=1.3, top_k=5, top_p=0.9, min_p=0.1)),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_choosing_by_score_plus_noise_draws_from_the_law(law: str) -> None:
+    """The Gumbel-max identity, on a million keyed draws."""
+    probs, params = LAWS[law]
+    scores = filter_scores(torch.tensor([probs]).log() / params.temperature, params)
+    num_draws, counts = 1_000_000, torch.zeros(len(probs))
+    for start in range(0, num_draws, 100_000):
+        noise = gumbel_rows(123, range(start, start + 100_000), len(probs), device="cpu")
+        choices = choose(scores.expand(100_000, -1), noise)
+        counts += torch.bincount(torch.tensor(choices.token_ids), minlength=len(probs))
+    expected = scores.double().softmax(-1)[0] * num_draws
+    assert counts[expected == 0].sum() == 0, "a token outside the filters was chosen"
+    live = expected > 0
+    assert chi_square_p_value(counts[live].tolist(), expected[live].tolist()) > ALPHA
+
+
+def test_draws_at_neighbouring_positions_are_independent() -> None:
+    """Pairs of draws over a million positions follow the product of their laws."""
+    probs = torch.tensor([0.5, 0.3, 0.2])
+    noise = gumbel_rows(5, range(300_000), 3, device="cpu")
+    draws = choose(probs.log().expand(300_000, -1), noise).token_ids
+    counts = torch.zeros(9)
+    counts += torch.bincount(torch.tensor([3 * left + right for left, right in pairwise(draws)]), minlength=9)
+    expected = torch.outer(probs, probs).flatten() * (len(draws) - 1)
+    assert chi_square_p_value(counts.tolist(), expected.tolist()) > ALPHA

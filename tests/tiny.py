@@ -1,0 +1,165 @@
+"""Tiny random models in float64, built without a checkpoint, and the decode loop without a tokenizer."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.core.config import Exactness, SamplingParams
+from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.drafting.drafter import Drafter
+from forerun.engine.loop import Round, TargetSide, decode
+from forerun.kernels.dispatch import Kernels, choose_kernels
+from forerun.model.runner import Runner
+from forerun.sampling.noise import KeyedNoise
+
+CAPACITY = 128
+LOGIT_SPREAD = 2.0  # the logits' standard deviation: a few units, so that temperatures 0, 0.7 and 1 all matter
+
+Weights = dict[str, Tensor]
+
+
+def random_rope(rng: random.Random) -> RopeSpec:
+    """Any kind of rotary embedding, its scalings set so that even short texts reach the stretched positions."""
+    theta = rng.choice([100.0, 10_000.0])
+    match rng.choice(["default", "linear", "llama3"]):
+        case "linear":
+            return RopeSpec(theta=theta, kind="linear", factor=rng.choice([2.0, 4.0]))
+        case "llama3":
+            return RopeSpec(
+                theta=theta,
+                kind="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_positions=32,
+            )
+        case _:
+            return RopeSpec(theta=theta)
+
+
+def tiny_spec(rng: random.Random, **changes: object) -> ModelSpec:
+    """A random architecture of at most three layers; `changes` fixes fields."""
+    num_kv_heads = rng.choice([1, 2, 3])
+    fields: dict[str, object] = {
+        "family": "llama",
+        "num_layers": rng.randint(1, 3),
+        "hidden_size": rng.choice([8, 12, 20]),
+        "num_heads": num_kv_heads * rng.choice([1, 2, 3]),
+        "num_kv_heads": num_kv_heads,
+        "head_dim": rng.choice([2, 4, 6, 8]),
+        "intermediate_size": rng.choice([7, 16, 24]),
+        "vocab_size": rng.randint(3, 60),
+        "max_positions": CAPACITY,
+        "norm_eps": 1e-5,
+        "qkv_bias": rng.random() < 0.4,
+        "out_bias": rng.random() < 0.2,
+        "mlp_bias": rng.random() < 0.2,
+        "qk_norm": rng.random() < 0.4,
+        "tied_embeddings": rng.random() < 0.5,
+        "rope": random_rope(rng),
+    }
+    return ModelSpec(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def plain_spec(**changes: object) -> ModelSpec:
+    """The same small architecture every time: two layers, grouped heads."""
+    return tiny_spec(
+        random.Random(0),
+        **{
+            "num_layers": 2,
+            "hidden_size": 20,
+            "num_heads": 6,
+            "num_kv_heads": 2,
+            "head_dim": 4,
+            "vocab_size": 29,
+            "tied_embeddings": False,
+            "rope": RopeSpec(theta=100.0),
+            **changes,
+        },
+    )
+
+
+def random_weights(
+    spec: ModelSpec, generator: torch.Generator, scale: float = 1.5, *, dtype: torch.dtype = torch.float64
+) -> Weights:
+    """Every weight of `spec` under our names. `scale` is the layers' gain; the logits spread by LOGIT_SPREAD."""
+    head = "embedding" if spec.tied_embeddings else "head"
+    weights = {}
+    for name, shape in fused_shapes(tensor_plan(spec)).items():
+        weight = torch.randn(shape, generator=generator, dtype=torch.float64)
+        if name.endswith("norm.weight"):
+            weight = 0.75 + 0.1 * weight
+        elif name == f"{head}.weight":
+            weight *= LOGIT_SPREAD / 0.75 / shape[1] ** 0.5
+        elif name.endswith(".weight") and name != "embedding.weight":
+            weight *= scale / shape[1] ** 0.5
+        weights[name] = weight.to(dtype)
+    return weights
+
+
+def negated(weights: Mapping[str, Tensor]) -> Weights:
+    """The weights of a model whose logits are minus those of the given one: the worst drafter there is."""
+    return {**weights, "final_norm.weight": -weights["final_norm.weight"]}
+
+
+def tiny_runner(
+    spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    *,
+    exactness: Exactness = "exact",
+    kernels: Kernels | None = None,
+    capacity: int = CAPACITY,
+) -> Runner:
+    """A runner on the CPU in the weights' own dtype. The weights are shared with the caller's, not consumed."""
+    return Runner(
+        spec,
+        dict(weights),
+        kernels=kernels or choose_kernels(exactness),
+        capacity=capacity,
+        dtype=weights["embedding.weight"].dtype,
+        device="cpu",
+    )
+
+
+def decode_rounds(
+    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+) -> list[Round]:
+    """One request, round by round, as the engine runs it."""
+    noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
+    target.sync(prompt_ids[:-1])
+    drafter.begin(prompt_ids, params, noise)
+    side = TargetSide(target, params, prompt_ids, noise)
+    return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
+
+
+def decode_ids(
+    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+) -> list[int]:
+    """The tokens of one request, cut to `num_tokens`."""
+    rounds = decode_rounds(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens)
+    return [token for step in rounds for token in step.token_ids][:num_tokens]
+
+
+def poison_freed_slots(runner: Runner) -> None:
+    """From now on, NaN in every slot that holds neither committed text nor a live row, after each commit and sync."""
+    cache = runner.cache
+    plain_commit, plain_truncate = cache.keep_subtree, cache.truncate
+
+    def poison() -> None:
+        first_free = cache.committed_len + cache.num_tree
+        cache.keys_LSKD[:, first_free:] = float("nan")
+        cache.values_LSKD[:, first_free:] = float("nan")
+
+    def keep_subtree(rows: Sequence[int], *, num_committed: int = 0) -> None:
+        plain_commit(rows, num_committed=num_committed)
+        poison()
+
+    def truncate(length: int) -> None:
+        plain_truncate(length)
+        poison()
+
+    cache.keep_subtree, cache.truncate = keep_subtree, truncate  # type: ignore[method-assign]
+    poison()
