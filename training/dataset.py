@@ -67,8 +67,14 @@ def held_out_prompts(documents: list[Document], limit: int = 96) -> list[str]:
     for document in sorted(documents, key=lambda item: item.name):
         if document.name.endswith(".py"):
             lines += [
-                json.dumps({"question_id": 0, "category": document.name.split("/")[0], "source": document.name,
-                            "turns": [text]})
+                json.dumps(
+                    {
+                        "question_id": 0,
+                        "category": document.name.split("/")[0],
+                        "source": document.name,
+                        "turns": [text],
+                    }
+                )
                 for text in function_headers(document.text)[:2]
             ]
     random.Random(0).shuffle(lines)

@@ -29,7 +29,11 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        width, q_width, kv_width = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        width, q_width, kv_width = (
+            shape.hidden_size,
+            shape.num_heads * shape.head_dim,
+            shape.num_kv_heads * shape.head_dim,
+        )
         self.attention_norm = nn.Parameter(torch.ones(width))
         self.mlp_norm = nn.Parameter(torch.ones(width))
         self.q = nn.Linear(width, q_width, bias=False)

@@ -1,7 +1,7 @@
 """Train target and draft together: the target on text, the draft on the target's own distributions.
 
 One budget of wall-clock seconds decides the schedule. For the first `JOINT_SHARE` of it both models learn from the same
-windows; in the rest the target is finished and only the draft goes on, against the target without dropped sublayers.
+windows; in the rest the target is finished and only the draft goes on, on texts that the target writes itself.
 Stopping is safe at any time: the state is saved every few minutes and a second call goes on from there.
 """
 
@@ -18,15 +18,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.network import Network, Shape
+from training.rollout import write_texts
 
 TARGET = Shape(num_layers=12, hidden_size=256, num_heads=4, num_kv_heads=2, intermediate_size=704, vocab_size=4096)
-DRAFT = Shape(num_layers=2, hidden_size=160, num_heads=5, num_kv_heads=1, intermediate_size=448, vocab_size=4096, head_dim=32)
+DRAFT = Shape(
+    num_layers=2, hidden_size=160, num_heads=5, num_kv_heads=1, intermediate_size=448, vocab_size=4096, head_dim=32
+)
 MAX_DROP = 0.2
-JOINT_SHARE = 0.88
+JOINT_SHARE = 0.86
 LONG_CONTEXT_SHARE = 0.70  # from here on windows are 1024 tokens long, before that 512
 TOKENS_PER_STEP = 4096
 TOKENS_PER_MICRO_BATCH = 2048
 SAVE_EVERY_S = 300.0
+ROLLOUT_TEXTS, ROLLOUT_PROMPT, ROLLOUT_NEW = 48, 64, 192  # texts per step, tokens each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,7 @@ class Run:
         self.held_out = np.load(folder / "data" / "held_out.npy", mmap_mode="r")
         self.target, self.draft = Side(Network(TARGET, MAX_DROP)), Side(Network(DRAFT))
         self.step_count, self.tokens_seen, self.elapsed_s = 0, 0, 0.0
+        self.rng = np.random.default_rng(seed + 1)
         self.order = np.random.default_rng(seed).permutation(len(self.tokens) // 1025)
         if (folder / "state.pt").exists():
             self.restore(torch.load(folder / "state.pt", weights_only=True))
@@ -97,16 +102,24 @@ class Run:
         return Budget(elapsed_s=self.elapsed_s, total_s=self.total_s)
 
     def save(self) -> None:
-        state = {"target": self.target.state(), "draft": self.draft.state(), "step_count": self.step_count,
-                 "tokens_seen": self.tokens_seen, "elapsed_s": self.elapsed_s}
+        state = {
+            "target": self.target.state(),
+            "draft": self.draft.state(),
+            "step_count": self.step_count,
+            "tokens_seen": self.tokens_seen,
+            "elapsed_s": self.elapsed_s,
+        }
         torch.save(state, self.folder / "state.tmp")
-        os.replace(self.folder / "state.tmp", self.folder / "state.pt")
+        (self.folder / "state.tmp").replace(self.folder / "state.pt")
 
     def restore(self, state: dict) -> None:
         self.target.load(state["target"])
         self.draft.load(state["draft"])
         self.step_count, self.tokens_seen, self.elapsed_s = (
-            state["step_count"], state["tokens_seen"], state["elapsed_s"])
+            state["step_count"],
+            state["tokens_seen"],
+            state["elapsed_s"],
+        )
 
     def micro_batch(self) -> Tensor:
         """[B, T + 1] int64: the next windows of the shuffled stream."""
@@ -120,28 +133,46 @@ class Run:
         return torch.stack(rows)
 
     def train_step(self) -> dict[str, float]:
-        """One optimizer step on both sides; losses in nats per token."""
-        is_joint = self.budget.share < JOINT_SHARE
-        self.target.network.train(is_joint)
+        """One optimizer step; losses in nats per token."""
+        return self.joint_step() if self.budget.share < JOINT_SHARE else self.rollout_step()
+
+    def joint_step(self) -> dict[str, float]:
+        """Both sides learn from the same windows of text."""
+        self.target.network.train()
         num_parts = TOKENS_PER_STEP // TOKENS_PER_MICRO_BATCH
         text_loss = guess_loss = 0.0
         for _ in range(num_parts):
             ids = self.micro_batch()
             with torch.autocast("cpu", torch.bfloat16):
-                with torch.set_grad_enabled(is_joint):
-                    target_logits = self.target.network(ids[:, :-1]).flatten(0, 1).float()
+                target_logits = self.target.network(ids[:, :-1]).flatten(0, 1).float()
                 draft_logits = self.draft.network(ids[:, :-1]).flatten(0, 1).float()
             loss = functional.cross_entropy(target_logits, ids[:, 1:].flatten())
-            distance = functional.kl_div(
-                draft_logits.log_softmax(-1), target_logits.detach().log_softmax(-1), log_target=True, reduction="batchmean")
-            ((loss if is_joint else 0.0) + distance).div(num_parts).backward()
+            distance = divergence(draft_logits, target_logits.detach())
+            (loss + distance).div(num_parts).backward()
             text_loss += loss.item() / num_parts
             guess_loss += distance.item() / num_parts
-        if is_joint:
-            self.target.step(self.budget.rate(JOINT_SHARE))
+        self.target.step(self.budget.rate(JOINT_SHARE))
         self.draft.step(self.budget.rate(1.0))
         self.step_count += 1
         return {"loss": text_loss, "kl": guess_loss}
+
+    def rollout_step(self) -> dict[str, float]:
+        """The draft learns on texts of the finished target, one half greedy and one half drawn at temperature 1."""
+        self.target.network.eval()
+        starts = self.rng.integers(0, len(self.tokens) - ROLLOUT_PROMPT, ROLLOUT_TEXTS)
+        prompts = np.stack([self.tokens[start : start + ROLLOUT_PROMPT] for start in starts]).astype(np.int64)
+        temperatures = (torch.arange(ROLLOUT_TEXTS) % 2).float()
+        ids, target_logits = write_texts(self.target.network, torch.from_numpy(prompts), ROLLOUT_NEW, temperatures)
+        guess_loss = 0.0
+        for part in torch.arange(ROLLOUT_TEXTS).split(12):
+            with torch.autocast("cpu", torch.bfloat16):
+                draft_logits = self.draft.network(ids[part, :-1])[:, ROLLOUT_PROMPT - 1 :].flatten(0, 1).float()
+            distance = divergence(draft_logits, target_logits[part].flatten(0, 1))
+            (distance * (len(part) / ROLLOUT_TEXTS)).backward()
+            guess_loss += distance.item() * len(part) / ROLLOUT_TEXTS
+        self.draft.step(self.budget.rate(1.0))
+        self.step_count += 1
+        return {"rollout_kl": guess_loss}
 
     @torch.inference_mode()
     def evaluate(self, num_windows: int = 48) -> dict[str, float]:
@@ -155,10 +186,21 @@ class Run:
                 target_logits = self.target.network(ids[:, :-1])[0].float()
                 draft_logits = self.draft.network(ids[:, :-1])[0].float()
             loss += functional.cross_entropy(target_logits, ids[0, 1:]).item() / num_windows
-            distance += functional.kl_div(draft_logits.log_softmax(-1), target_logits.log_softmax(-1),
-                                          log_target=True, reduction="batchmean").item() / num_windows
+            distance += divergence(draft_logits, target_logits).item() / num_windows
             agreement += (target_logits.argmax(-1) == draft_logits.argmax(-1)).float().mean().item() / num_windows
         return {"held_out_loss": loss, "held_out_kl": distance, "agreement": agreement}
+
+
+def describe(record: dict[str, float]) -> str:
+    """The losses of one step for the progress bar."""
+    return " ".join(f"{name} {record[name]:.3f}" for name in ("loss", "kl", "rollout_kl") if name in record)
+
+
+def divergence(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence of the draft from the target, in nats per token; logits [T, V]."""
+    return functional.kl_div(
+        draft_logits.log_softmax(-1), target_logits.log_softmax(-1), log_target=True, reduction="batchmean"
+    )
 
 
 def train(folder: Path, total_s: float, seed: int) -> Run:
@@ -180,7 +222,7 @@ def train(folder: Path, total_s: float, seed: int) -> Run:
             record |= {"step": run.step_count, "tokens": run.tokens_seen, "elapsed_s": round(run.elapsed_s, 1)}
             log.write(json.dumps(record) + "\n")
             log.flush()
-            progress.update(bar, completed=run.elapsed_s, description=f"loss {record['loss']:.3f} kl {record['kl']:.3f}")
+            progress.update(bar, completed=run.elapsed_s, description=describe(record))
             if run.elapsed_s - last_save_s > SAVE_EVERY_S:
                 run.save()
                 last_save_s = run.elapsed_s

@@ -1,8 +1,12 @@
 """Characters are marked by the token that wrote them, however late they are shown."""
 
+import io
+import sys
 from pathlib import Path
 
-from forerun.cli.answer import TokenOrigins, describe_stats
+import pytest
+
+from forerun.cli.answer import TokenOrigins, describe_stats, tree_shower
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
 from forerun.engine.tokenizer import Tokenizer
 from tests.engine.tiny_tokenizers import write_byte_level
@@ -25,6 +29,24 @@ def test_text_that_lags_behind_its_tokens_keeps_their_origin(tmp_path: Path) -> 
     assert origins.of(step([a, *euro[:2]], "CA", num_accepted=1)) == [("C", False), ("A", True)]
     assert origins.of(step([euro[2], a], "€", num_accepted=1)) == [("€", True)]
     assert origins.of(step([], "A!", num_accepted=0)) == [("A!", False)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "mark"), [("", "\x1b[32;4m"), ("1", "\x1b[4m")])
+def test_a_terminal_shows_drafted_text_underlined_and_in_colour_unless_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_color: str, mark: str
+) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    show = tree_shower(tokenizer)
+    show(step(tokenizer.encode("AB"), "AB", num_accepted=1))
+    assert sys.stdout.getvalue() == f"{mark}A\x1b[0mB"  # type: ignore[attr-defined]
 
 
 def test_the_speed_up_is_the_speed_over_that_of_plain_decoding() -> None:

@@ -166,7 +166,7 @@ def walk_without_the_bonus_choice(tree: TokenTree, choices: list[int]) -> Accept
 
 @pytest.mark.parametrize("broken", [walk_with_the_drafts_bonus, walk_past_the_parent, walk_without_the_bonus_choice])
 def test_a_broken_walk_changes_the_law(broken: Walk) -> None:
-    assert sum(law_differs(number, broken) for number in range(100)) >= 10
+    assert sum(law_differs(number, broken) for number in range(200)) >= 10
 
 
 # The filters against whole numbers. Weights are squares, so that temperatures 1/2, 1 and 2 keep them rational.

@@ -43,7 +43,7 @@ def test_noise_equals_that_of_whole_number_arithmetic() -> None:
         assert row[token_id].item() == pytest.approx(gumbel(seed, position, token_id), rel=2e-7)
 
 
-@pytest.mark.parametrize("vocab_size", [1, 3, 1000, 5000, 70_000])
+@pytest.mark.parametrize("vocab_size", [1, 3, 1000, 70_000])
 def test_noise_is_the_same_in_any_order_of_asking(vocab_size: int) -> None:
     rng = random.Random(vocab_size)
     positions = [rng.randrange(400 if vocab_size < 10_000 else 12) for _ in range(60)]
@@ -59,14 +59,8 @@ def test_noise_is_the_same_in_any_order_of_asking(vocab_size: int) -> None:
 
 def test_a_longer_vocabulary_keeps_the_noise_of_the_shorter_one() -> None:
     positions = [0, 17, 4095]
-    short, long = (KeyedNoise(9, vocab_size).rows(positions) for vocab_size in (100, 70_000))
+    short, long = (gumbel_rows(9, positions, vocab_size, device="cpu") for vocab_size in (100, 70_000))
     assert torch.equal(short, long[:, :100])
-
-
-def test_callers_cannot_change_the_noise() -> None:
-    noise = KeyedNoise(1, 10)
-    noise.rows([3]).zero_()
-    assert torch.equal(noise.rows([3]), gumbel_rows(1, [3], 10, device="cpu"))
 
 
 def test_noise_is_finite_and_differs_between_seeds_positions_and_tokens() -> None:
@@ -154,7 +148,7 @@ def test_choosing_by_score_plus_noise_draws_from_the_law(law: str) -> None:
     """The Gumbel-max identity, on a million keyed draws."""
     probs, params = LAWS[law]
     scores = filter_scores(torch.tensor([probs]).log() / params.temperature, params)
-    num_draws, counts = 1_000_000, torch.zeros(len(probs))
+    num_draws, counts = 1_000_000, torch.zeros(len(probs), dtype=torch.float64)
     for start in range(0, num_draws, 100_000):
         noise = gumbel_rows(123, range(start, start + 100_000), len(probs), device="cpu")
         choices = choose(scores.expand(100_000, -1), noise)

@@ -1,13 +1,12 @@
 """Keys and values of the committed text and of the live draft tree.
 
-Legend: L layers, S slots, K key/value heads, D head size. Keys are stored rotated: a row's position does not change when
-it moves to another slot.
+Legend: L layers, S slots, K key/value heads, D head size. Keys are stored rotated: a row's position does not change
+when it moves to another slot.
 """
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from forerun.cache.slots import SlotTable
 from forerun.core.model_spec import ModelSpec

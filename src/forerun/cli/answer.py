@@ -1,9 +1,10 @@
 """An answer on stdout as it is written, and the line of numbers after it."""
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TextIO
 
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from forerun.engine.tokenizer import Tokenizer
 
 Show = Callable[[DecodeStep], None]
-ACCEPTED_STYLE = "green underline"
+GREEN_UNDERLINED: Final = "\x1b[32;4m"
+UNDERLINED: Final = "\x1b[4m"
+RESET: Final = "\x1b[0m"
 
 
 def write_answer(stream: "GenerationStream", show: Show) -> tuple[Generation, bool]:
@@ -43,19 +46,22 @@ def show_plainly(step: DecodeStep) -> None:
 
 def tree_shower(tokenizer: "Tokenizer") -> Show:
     """A `Show` that marks the text of drafted and accepted tokens, and explains itself on stderr first."""
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(stderr=True, soft_wrap=True).print(
-        Text.assemble(("drafted and accepted", ACCEPTED_STYLE), " · chosen by the target itself\n")
-    )
-    console, origins = Console(soft_wrap=True, highlight=False), TokenOrigins(tokenizer)
+    begin, end = _marks(sys.stderr)
+    say(f"{begin}drafted and accepted{end} · chosen by the target itself\n")
+    origins, (begin, end) = TokenOrigins(tokenizer), _marks(sys.stdout)
 
     def show(step: DecodeStep) -> None:
-        pieces = [(text, ACCEPTED_STYLE if was_drafted else "") for text, was_drafted in origins.of(step)]
-        console.print(Text.assemble(*pieces), end="")
+        pieces = [f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in origins.of(step)]
+        print("".join(pieces), end="", flush=True)
 
     return show
+
+
+def _marks(stream: TextIO) -> tuple[str, str]:
+    """What to write around drafted text: green and underlined on a terminal, under NO_COLOR underlined alone."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return "", ""
+    return UNDERLINED if os.environ.get("NO_COLOR") else GREEN_UNDERLINED, RESET
 
 
 class TokenOrigins:

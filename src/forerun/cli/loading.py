@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.cli.failures import find_model
@@ -42,7 +43,7 @@ def _load(engine_class: type["Engine"], config: EngineConfig) -> "Engine":
 
         def show(what: str, num_done: int, num_total: int) -> None:
             if what not in tasks:
-                tasks[what] = progress.add_task(what, total=num_total)
+                tasks[what] = progress.add_task(Path(what).name, total=num_total)
             progress.update(tasks[what], completed=num_done)
 
         return engine_class(config, on_progress=show)

@@ -22,7 +22,7 @@ def require(condition: bool, message: str) -> None:
 class SamplingParams:
     """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
 
-    `seed` None draws a fresh seed for each request. `max_new_tokens` None goes on until the context is full.
+    `seed` None draws a fresh seed for each request. `max_new_tokens` None means 256, or as many as still fit.
     Filters apply in the order penalties, bias, temperature, top_k, top_p, min_p.
     """
 
@@ -34,26 +34,34 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    max_new_tokens: int | None = 256
+    max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.temperature < float("inf"), f"temperature {self.temperature} must be finite and >= 0 (0 is greedy)")
+        require(
+            0.0 <= self.temperature < float("inf"),
+            f"temperature {self.temperature} must be finite and >= 0 (0 is greedy)",
+        )
         require(self.top_k >= 0, f"top_k {self.top_k} must be >= 0 (0 switches it off)")
         require(0.0 < self.top_p <= 1.0, f"top_p {self.top_p} must lie in (0, 1] (1 switches it off)")
         require(0.0 <= self.min_p <= 1.0, f"min_p {self.min_p} must lie in [0, 1] (0 switches it off)")
-        require(self.repetition_penalty > 0.0, f"repetition_penalty {self.repetition_penalty} must be > 0 (1 switches it off)")
+        require(
+            self.repetition_penalty > 0.0,
+            f"repetition_penalty {self.repetition_penalty} must be > 0 (1 switches it off)",
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             require(-2.0 <= value <= 2.0, f"{name} {value} must lie in [-2, 2] (0 switches it off)")
         require(
             self.max_new_tokens is None or self.max_new_tokens >= 1,
-            f"max_new_tokens {self.max_new_tokens} must be >= 1, or None to fill the context",
+            f"max_new_tokens {self.max_new_tokens} must be >= 1, or None for 256 or as many as fit",
         )
-        require(not isinstance(self.stop, str), f'stop {self.stop!r} must be a tuple of strings: write ("{self.stop}",)')
+        require(
+            not isinstance(self.stop, str), f'stop {self.stop!r} must be a tuple of strings: write ("{self.stop}",)'
+        )
         require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
         require(
             self.seed is None or 0 <= self.seed < 2**63,
@@ -127,7 +135,7 @@ DrafterConfig: TypeAlias = NoDrafter | DraftModel | PromptLookup
 
 
 def automatic_drafter(target: str, draft: str | None) -> DrafterConfig:
-    """The named draft model, else the built-in one for the built-in target, else prompt lookup, which needs no model."""
+    """The named draft model, or the built-in one for the built-in target, or prompt lookup, which needs no model."""
     if draft is not None:
         return DraftModel(model=draft)
     return DraftModel() if target == BUILTIN_TARGET else PromptLookup()

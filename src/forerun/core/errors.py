@@ -1,11 +1,11 @@
 """The exception tree. Every error a user can cause is a `ForerunError`.
 
-    ForerunError
-    ├── ConfigError            a setting is unknown, out of range or contradicts another
-    ├── CheckpointError        a model folder is missing, damaged or of an unsupported family
-    ├── VocabularyError        draft and target do not share their tokens
-    ├── ContextOverflowError   the text does not fit into the context
-    └── NumericalError         the target produced NaN or infinity
+ForerunError
+├── ConfigError            a setting is unknown, out of range or contradicts another
+├── CheckpointError        a model folder is missing, damaged or of an unsupported family
+├── VocabularyError        draft and target do not share their tokens
+├── ContextOverflowError   the text does not fit into the context
+└── NumericalError         the target produced NaN or infinity
 """
 
 

@@ -14,7 +14,9 @@ class TextAssembly:
     A token that ends the text belongs to the ids, but neither it nor a stop string belongs to the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, eos_ids: Sequence[int], max_new_tokens: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, *, eos_ids: Sequence[int], max_new_tokens: int
+    ) -> None:
         self._decoder = IncrementalDecoder(tokenizer)
         self._stops = StopStrings(params.stop)
         self._stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))

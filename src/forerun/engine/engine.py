@@ -27,9 +27,11 @@ from forerun.speculation.tree import TokenTree
 
 Prompt = str | Sequence[int] | Sequence[Message]
 
-# Margins below which rounding may decide a choice in the fast mode: twice the largest difference between a one-row and an
-# eight-row pass that was measured in each dtype, see docs/benchmarks.md.
+# Margins below which rounding may decide a choice in the fast mode: twice the largest difference between a one-row and
+# an eight-row pass that was measured in each dtype, see docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
+WARM_UP_TOKENS = 16
+DEFAULT_NEW_TOKENS = 256
 
 
 class Engine:
@@ -53,11 +55,14 @@ class Engine:
         self._near_tie = 0.0 if config.exactness == "exact" else NEAR_TIE[target.dtype]
         self._running: GenerationStream | None = None
         self._plain_step_s: float | None = None
+        self._warm_up()
 
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -75,7 +80,7 @@ class Engine:
 
         Args:
             prompt: a text, token ids, or chat messages for the checkpoint's own template.
-            params: greedy, 256 tokens, when left out.
+            params: greedy when left out.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -115,7 +120,9 @@ class Engine:
             raise ConfigError("the prompt holds no token: give at least one character, id or message")
         unknown = next((token for token in prompt_ids if not 0 <= token < self.spec.vocab_size), None)
         if unknown is not None:
-            raise ConfigError(f"the prompt holds token id {unknown}; {self.config.target} has ids 0 to {self.spec.vocab_size - 1}")
+            raise ConfigError(
+                f"the prompt holds token id {unknown}; {self.config.target} has ids 0 to {self.spec.vocab_size - 1}"
+            )
         return prompt_ids
 
     @property
@@ -126,6 +133,11 @@ class Engine:
             times = [self._time_step(target) for _ in range(15)]
             self._plain_step_s = median(times)
         return self._plain_step_s
+
+    def _warm_up(self) -> None:
+        """Let every library choose and load its code now, not during the first request."""
+        self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
+        self._target.close()
 
     def _time_step(self, target: TargetSide) -> float:
         began = perf_counter()
@@ -144,9 +156,7 @@ class Engine:
         if not isinstance(drafter, DraftModel):
             return build_drafter(drafter, target=self.spec, draft_runner=None)
         draft = Checkpoint.open(drafter.model, locate(drafter.model), config)
-        require_match(
-            self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model
-        )
+        require_match(self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model)
         capacity = self.max_length + drafter.draft_width * drafter.depth + drafter.verify_width
         runner = draft.load(config, capacity=capacity, on_progress=on_progress)
         return build_drafter(drafter, target=self.spec, draft_runner=runner)
@@ -154,12 +164,12 @@ class Engine:
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
         """Tokens to write at most."""
         room = self.max_length - num_prompt
-        wanted = room if params.max_new_tokens is None else params.max_new_tokens
+        wanted = min(DEFAULT_NEW_TOKENS, room) if params.max_new_tokens is None else params.max_new_tokens
         if room < 1 or wanted > room:
             asked = "" if params.max_new_tokens is None else f" and max_new_tokens {params.max_new_tokens}"
             advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
             raise ContextOverflowError(
-                f"a prompt of {num_prompt} tokens{asked} exceed the context of {self.max_length}: {advice}, or raise "
+                f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}, or raise "
                 f"max_length (the model itself has {self.spec.max_positions} positions)"
             )
         return wanted

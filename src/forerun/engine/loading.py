@@ -31,7 +31,10 @@ class Checkpoint:
     @classmethod
     def open(cls, name: str, folder: Path, config: EngineConfig) -> "Checkpoint":
         return cls(
-            name=name, folder=folder, spec=read_model_spec(folder), dtype=resolve_dtype(config.dtype, folder, config.device)
+            name=name,
+            folder=folder,
+            spec=read_model_spec(folder),
+            dtype=resolve_dtype(config.dtype, folder, config.device),
         )
 
     def load(self, config: EngineConfig, *, capacity: int, on_progress: Progress | None) -> Runner:
@@ -65,7 +68,7 @@ def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
 
 def has_fast_bfloat16() -> bool:
     """True where the CPU multiplies bfloat16 natively; elsewhere float32 is faster."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if torch.backends.mkldnn.is_available() else False
+    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:

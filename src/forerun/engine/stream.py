@@ -12,11 +12,19 @@ from forerun.engine.loop import Round
 class GenerationStream:
     """Iterate for the steps; `result()` for the whole. Closing early cancels and leaves nothing behind.
 
-    Invariant: every id a step carries is final; the steps' texts joined are the result's text.
+    Invariant: every id a step carries is final. The steps' texts joined are the result's text, except that a cancelled
+    one's result also has what was still held back.
     """
 
     def __init__(
-        self, rounds: Iterator[Round], assembly: TextAssembly, *, seed: int, num_prompt: int, num_reused: int, prefill_s: float
+        self,
+        rounds: Iterator[Round],
+        assembly: TextAssembly,
+        *,
+        seed: int,
+        num_prompt: int,
+        num_reused: int,
+        prefill_s: float,
     ) -> None:
         self._rounds, self._assembly, self._seed = rounds, assembly, seed
         self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
@@ -43,7 +51,9 @@ class GenerationStream:
     def __enter__(self) -> "GenerationStream":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.cancel()
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""The shapes of bound layers, common to all kernels: a weight, laid out as its kernel likes it, and what to do with it."""
+"""The shapes of bound layers, common to all kernels: a weight, laid out as its kernel likes it, and its use."""
 
 from collections.abc import Callable
 from typing import Protocol

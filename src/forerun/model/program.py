@@ -10,7 +10,9 @@ from typing import Literal
 from forerun.core.model_spec import ModelSpec
 from forerun.model.inputs import Sublayer
 
-OpKind = Literal["embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"]
+OpKind = Literal[
+    "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,12 @@ class Op:
     reads: tuple[str, ...]
     writes: str
     weights: str = ""
-    layer: int = -1
     sublayer: Sublayer | None = None
+
+    @property
+    def layer(self) -> int:
+        assert self.sublayer is not None, f"{self.kind} belongs to no layer"
+        return self.sublayer[0]
 
 
 def build_program(spec: ModelSpec) -> tuple[Op, ...]:
@@ -43,23 +49,23 @@ def build_program(spec: ModelSpec) -> tuple[Op, ...]:
 
 
 def attention_ops(layer: int) -> list[Op]:
-    part, at = f"layers.{layer}.", {"layer": layer}
+    part = f"layers.{layer}."
     name: Sublayer = (layer, "attention")
     return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "attention_norm", sublayer=name, **at),
-        Op(kind="linear", reads=("h",), writes="qkv", weights=part + "qkv", sublayer=name, **at),
-        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part, sublayer=name, **at),
-        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", sublayer=name, **at),
-        Op(kind="linear_add", reads=("mixed", "x"), writes="x", weights=part + "attention_out", sublayer=name, **at),
+        Op(kind="norm", reads=("x",), writes="h", weights=part + "attention_norm", sublayer=name),
+        Op(kind="linear", reads=("h",), writes="qkv", weights=part + "qkv", sublayer=name),
+        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part, sublayer=name),
+        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", sublayer=name),
+        Op(kind="linear_add", reads=("mixed", "x"), writes="x", weights=part + "attention_out", sublayer=name),
     ]
 
 
 def mlp_ops(layer: int) -> list[Op]:
-    part, at = f"layers.{layer}.", {"layer": layer}
+    part = f"layers.{layer}."
     name: Sublayer = (layer, "mlp")
     return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name, **at),
-        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up", sublayer=name, **at),
-        Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name, **at),
-        Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name, **at),
+        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
+        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up", sublayer=name),
+        Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name),
+        Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name),
     ]

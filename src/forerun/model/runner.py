@@ -18,11 +18,18 @@ PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code,
 class Runner:
     """Model, cache and the text the cache stands for.
 
-    Invariant: `cached_ids` are the committed tokens of the cache, in order. Tokens enter it by `sync` and `commit` alone.
+    Invariant: `cached_ids` are the committed tokens of the cache, in order; they enter by `sync` and `commit` alone.
     """
 
     def __init__(
-        self, spec: ModelSpec, weights: dict[str, Tensor], *, kernels: Kernels, capacity: int, dtype: torch.dtype, device: str
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        kernels: Kernels,
+        capacity: int,
+        dtype: torch.dtype,
+        device: str,
     ) -> None:
         self.spec = spec
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)

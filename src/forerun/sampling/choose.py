@@ -21,8 +21,8 @@ class Choices:
 def choose(scores_TV: Tensor, noise_TV: Tensor | None) -> Choices:
     """Pick argmax(score + noise) in each row; ties go to the lowest id.
 
-    With Gumbel noise this is a draw from softmax(scores) (the Gumbel-max identity), and it is a function of the scores and
-    of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy decoding.
+    With Gumbel noise this is a draw from softmax(scores), the Gumbel-max identity, and a function of the scores
+    and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy decoding.
 
     Raises:
         NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
@@ -44,7 +44,9 @@ def choose(scores_TV: Tensor, noise_TV: Tensor | None) -> Choices:
     return Choices(token_ids=token_ids.tolist(), margins=margins)
 
 
-def rank_children(scores_TV: Tensor, noise_TV: Tensor | None, num_children: int) -> tuple[list[list[int]], list[list[float]]]:
+def rank_children(
+    scores_TV: Tensor, noise_TV: Tensor | None, num_children: int
+) -> tuple[list[list[int]], list[list[float]]]:
     """A drafter's likeliest guesses of what `choose` will pick in each row.
 
     Children are ranked by the draft's score plus the target's own noise. A child's log-probability is that of the same

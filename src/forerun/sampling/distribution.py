@@ -1,6 +1,6 @@
 """Logits to scores: penalties, bias, temperature, filters.
 
-Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is out of the question.
+Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is never chosen.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ class LogitShaper:
     act in the order penalties, bias, temperature, top_k, top_p, min_p.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu") -> None:
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu"
+    ) -> None:
         self._params, self._device = params, device
         self._is_filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self._counts_V = torch.zeros(vocab_size if params.has_penalties else 0, device=device)
@@ -56,7 +58,9 @@ class LogitShaper:
         if params.has_penalties:
             scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
         if len(self._bias_ids):
-            scores_TV = scores_TV.index_add(1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1))
+            scores_TV = scores_TV.index_add(
+                1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
+            )
         if params.is_greedy:
             return scores_TV
         if params.temperature != 1.0:
@@ -68,7 +72,10 @@ class LogitShaper:
         seen_TV = self._seen_V.repeat(len(paths), 1)
         rows = [row for row, path in enumerate(paths) for _ in path]
         if rows:
-            where = (torch.tensor(rows, device=self._device), torch.tensor([t for path in paths for t in path], device=self._device))
+            where = (
+                torch.tensor(rows, device=self._device),
+                torch.tensor([t for path in paths for t in path], device=self._device),
+            )
             counts_TV.index_put_(where, torch.ones(len(rows), device=self._device), accumulate=True)
             seen_TV.index_put_(where, torch.ones(len(rows), dtype=torch.bool, device=self._device))
         return penalise(scores_TV, seen_TV, counts_TV, self._params)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 MASK_64 = (1 << 64) - 1
-ELEMENTS_PER_BLOCK = 1 << 16  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
+ELEMENTS_PER_BLOCK = (
+    1 << 16
+)  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
 MAX_ROWS_PER_BLOCK = 16
 MAX_BLOCKS = 8
 

@@ -48,7 +48,7 @@ class BestFirstGrowth:
                 self._push(tree.add(parent, token_id, -cost), cost, depth)
 
     def add_chain(self, token_ids: Sequence[int], log_prob: float) -> None:
-        """Hang a chain of guesses below the root of a fresh tree, each token as likely as `log_prob` given the one before."""
+        """Hang a chain of guesses below a new tree's root, each token as likely as `log_prob` given the one before."""
         assert len(self.tree) == 1, f"a tree of {len(self.tree)} nodes is not fresh"
         for depth, token_id in enumerate(token_ids, start=1):
             self._push(self.tree.add(depth - 1, token_id, depth * log_prob), -depth * log_prob, depth)

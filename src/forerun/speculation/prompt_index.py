@@ -23,7 +23,9 @@ class PromptIndex:
     def __init__(self, *, min_match: int, max_match: int) -> None:
         self._lengths = range(max_match, min_match - 1, -1)
         self._token_ids: list[int] = []
-        self._next_place: dict[tuple[int, ...], int] = {}  # n-gram to the place after its latest occurrence but the last
+        self._next_place: dict[
+            tuple[int, ...], int
+        ] = {}  # n-gram to the place after its latest occurrence but the last
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the text. An n-gram is indexed once a token follows it, so no text continues itself."""
@@ -37,8 +39,8 @@ class PromptIndex:
     def continuation(self, limit: int) -> Continuation:
         """Up to `limit` tokens that followed the latest earlier occurrence of the longest matching suffix.
 
-        Where that occurrence is too close to the end to give them all, the tokens found are read on from their start, as
-        a text that repeats itself would go on.
+        Where that occurrence is too close to the end to give them all, the tokens found are read on from their start,
+        as a text that repeats itself would go on.
         """
         for length in self._lengths:
             if length <= len(self._token_ids):

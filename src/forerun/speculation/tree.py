@@ -1,13 +1,14 @@
 """The draft tree."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 class TokenTree:
     """Nodes with parents before children; node 0 is the root, the last committed token.
 
-    Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]. Growing only appends.
-    Whoever grows the tree is its only writer. Plain lists: at these sizes they beat arrays.
+    Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]; growing only
+    appends. Whoever grows the tree is its only writer. Plain lists: at these sizes they beat arrays.
     """
 
     __slots__ = ("depths", "log_probs", "parents", "token_ids")
@@ -44,7 +45,7 @@ class TokenTree:
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
         """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
-        assert nodes and all(left < right for left, right in zip(nodes, nodes[1:], strict=False)), f"nodes {nodes}"
+        assert nodes and all(left < right for left, right in pairwise(nodes)), f"nodes {nodes}"
         places = {node: place for place, node in enumerate(nodes)}
         base_depth, base_log_prob = self.depths[nodes[0]], self.log_probs[nodes[0]]
         chosen = TokenTree(self.token_ids[nodes[0]])

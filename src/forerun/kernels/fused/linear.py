@@ -21,8 +21,8 @@ def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
 
 def can_prepack(weight_OI: Tensor) -> bool:
     """True where oneDNN has its own layout for this weight and its matrix code is the faster one."""
-    is_cpu = weight_OI.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return is_cpu and weight_OI.dtype in (torch.bfloat16, torch.float32)
+    is_cpu = weight_OI.device.type == "cpu"
+    return is_cpu and torch._C._has_mkldnn and weight_OI.dtype in (torch.bfloat16, torch.float32)
 
 
 def prepacked(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from forerun.kernels.layers import Linear
 
 # A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
-# count fixed they do not: neither the row's index nor the other rows' values change them (measured on fp32, bf16, fp64).
+# count fixed they do not: neither the row's index nor the other rows' values change them (fp32, bf16, fp64 measured).
 ROWS_PER_BLOCK = 8
 
 

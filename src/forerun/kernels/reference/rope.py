@@ -1,7 +1,7 @@
 """Rotary position embedding on whole heads.
 
-Legend: T rows, N heads, D head size. The tables hold cos and sin of each row's position; sin carries a minus sign in its
-first half, so that swapping the halves of x and multiplying is the rotation. Source: arXiv 2104.09864.
+Legend: T rows, N heads, D head size. The tables hold cos and sin of each row's position; sin carries a minus sign in
+its first half, so that swapping the halves of x and multiplying is the rotation. Source: arXiv 2104.09864.
 """
 
 from torch import Tensor

@@ -1,0 +1,123 @@
+"""Best-first growth against the full tree, grown by brute force."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+
+from forerun.speculation.growth import BestFirstGrowth
+
+Path = tuple[int, ...]
+Law = Callable[[Path], list[float]]  # log-probabilities of the next token after a path
+
+NUM_CASES = 150
+
+
+def random_law(seed: int, vocab_size: int) -> Law:
+    """A different law after every path; never equal likelihoods."""
+
+    def law(path: Path) -> list[float]:
+        rng = random.Random(f"{seed} {path}")
+        weights = [rng.random() ** 3 + 1e-6 for _ in range(vocab_size)]
+        return [math.log(weight / sum(weights)) for weight in weights]
+
+    return law
+
+
+def ranked(law: Law, path: Path) -> tuple[list[int], list[float]]:
+    """All children of a path, likeliest first."""
+    values = law(path)
+    order = sorted(range(len(values)), key=lambda token: -values[token])
+    return order, [values[token] for token in order]
+
+
+def grow(law: Law, *, verify_width: int, draft_width: int, depth: int) -> tuple[BestFirstGrowth, list[list[int]]]:
+    """Run the growth as a drafter does; return it with the batches it asked for."""
+    growth = BestFirstGrowth(0, verify_width=verify_width, draft_width=draft_width)
+    batches: list[list[int]] = []
+    while len(batches) < depth and (batch := growth.next_batch()):
+        batches.append(batch)
+        for node in batch:
+            growth.add_children(node, *ranked(law, tuple(growth.tree.path_tokens(node))))
+    return growth, batches
+
+
+def cut_paths(growth: BestFirstGrowth) -> dict[Path, float]:
+    tree = growth.tree
+    return {tuple(tree.path_tokens(node)): tree.log_probs[node] for node in growth.cut()}
+
+
+def all_paths(law: Law, vocab_size: int, max_depth: int) -> Iterator[tuple[Path, float]]:
+    """Every path of at most `max_depth` tokens with its log-probability."""
+    for depth in range(max_depth + 1):
+        for path in product(range(vocab_size), repeat=depth):
+            yield path, sum(law(path[:place])[token] for place, token in enumerate(path))
+
+
+@pytest.mark.parametrize("verify_width", [1, 2, 3, 5, 8])
+def test_the_cut_is_the_likeliest_nodes_of_the_full_tree(verify_width: int) -> None:
+    """A node among the w likeliest lies at depth w - 1 at most, since its ancestors are likelier."""
+    vocab_size = 3
+    for seed in range(8):
+        law = random_law(seed, vocab_size)
+        best = sorted(all_paths(law, vocab_size, verify_width - 1), key=lambda entry: -entry[1])[:verify_width]
+        for draft_width in (1, 2, 64):
+            growth, _ = grow(law, verify_width=verify_width, draft_width=draft_width, depth=10_000)
+            assert cut_paths(growth) == pytest.approx(dict(best))
+
+
+@pytest.mark.parametrize("seed", range(NUM_CASES))
+def test_growth_keeps_its_books(seed: int) -> None:
+    rng = random.Random(seed)
+    verify_width, draft_width, depth = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 6)
+    law = random_law(seed, rng.randint(2, 7))
+    growth, batches = grow(law, verify_width=verify_width, draft_width=draft_width, depth=depth)
+    tree, cut = growth.tree, growth.cut()
+    expanded = [node for batch in batches for node in batch]
+    assert len(batches) <= depth
+    assert all(1 <= len(batch) <= draft_width for batch in batches)
+    assert len(set(expanded)) == len(expanded), "a node was expanded twice"
+    assert all(tree.parents[node] in expanded for node in range(1, len(tree)))
+    assert all(parent < node for node, parent in enumerate(tree.parents))
+    assert all(tree.log_probs[node] <= tree.log_probs[tree.parents[node]] for node in range(1, len(tree)))
+    siblings = list(zip(tree.parents, tree.token_ids, strict=True))
+    assert len(set(siblings)) == len(siblings), "two siblings have the same token"
+    assert cut == sorted(set(cut))
+    assert cut[0] == 0
+    assert len(cut) == min(verify_width, len(tree))
+    assert all(tree.parents[node] in cut for node in cut[1:])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> None:
+    rng = random.Random(seed)
+    verify_width = rng.randint(2, 8)
+    law = random_law(seed, 4)
+    growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=10_000)
+    expanded = {node for batch in batches for node in batch}
+    worst_kept = min(growth.tree.log_probs[node] for node in growth.cut())
+    waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]
+    assert max(waiting, default=-math.inf) <= worst_kept, "an unexpanded node could still lead into the cut"
+    assert growth.next_batch() == []
+
+
+def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None:
+    growth, batches = grow(lambda path: [math.log(0.97), math.log(0.03)], verify_width=4, draft_width=4, depth=100)
+    assert [len(growth.tree.path_tokens(node)) for node in growth.cut()] == [0, 1, 2, 3]
+    assert batches[0] == [0]
+    assert len(batches) == 3
+
+
+def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
+    growth = BestFirstGrowth(7, verify_width=1, draft_width=4)
+    assert growth.next_batch() == []
+    assert growth.cut() == [0]
+
+
+@pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
+def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
+    growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
+    chosen = growth.tree.select(growth.cut())
+    assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
