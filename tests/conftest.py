@@ -1,8 +1,38 @@
-"""Random cases are the same in every run, and no case is too slow for the clock of a busy machine."""
+"""Random cases are the same in every run and never too slow for a busy machine; tiny checkpoints for whole engines."""
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.engine.tiny_tokenizers import write_byte_level, write_llama
+from tests.golden.families import llama, qwen2
 
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
+
+SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Qwen2-like chat model."""
+    folder = tmp_path_factory.mktemp("target")
+    qwen2(**SIZES).save(folder)
+    return str(write_byte_level(folder))
+
+
+@pytest.fixture(scope="session")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A shallower model with the target's tokens."""
+    folder = tmp_path_factory.mktemp("draft")
+    qwen2(**SIZES, num_hidden_layers=1).save(folder)
+    return str(write_byte_level(folder))
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Llama-like model with other tokens and no chat template."""
+    folder = tmp_path_factory.mktemp("plain")
+    llama(**SIZES).save(folder)
+    return str(write_llama(folder))

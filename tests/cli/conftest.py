@@ -1,4 +1,4 @@
-"""Tiny random checkpoints with tokenizers, as a user would name them on the command line."""
+"""Commands run in this process or in one of their own."""
 
 import os
 import subprocess
@@ -10,37 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forerun.cli.main import app
-from tests.engine.tiny_tokenizers import write_byte_level, write_llama
-from tests.golden.families import llama, qwen2
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., Result]
 RunProcess = Callable[..., subprocess.CompletedProcess[str]]
-SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
-
-
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Qwen2-like chat model."""
-    folder = tmp_path_factory.mktemp("target")
-    qwen2(**SIZES).save(folder)
-    return str(write_byte_level(folder))
-
-
-@pytest.fixture(scope="session")
-def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A shallower model with the target's tokens."""
-    folder = tmp_path_factory.mktemp("draft")
-    qwen2(**SIZES, num_hidden_layers=1).save(folder)
-    return str(write_byte_level(folder))
-
-
-@pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Llama-like model with other tokens and no chat template."""
-    folder = tmp_path_factory.mktemp("plain")
-    llama(**SIZES).save(folder)
-    return str(write_llama(folder))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from forerun.core.errors import ConfigError
 
 
 def test_no_flags_ask_for_the_defaults() -> None:
-    assert EngineOptions().config(BUILTIN_TARGET) == EngineConfig()
+    assert EngineOptions().config(BUILTIN_TARGET) == EngineConfig(drafter=DraftModel())
     assert SamplingOptions().params() == SamplingParams()
 
 

@@ -10,8 +10,8 @@ from forerun.core.config import SamplingParams
 from forerun.sampling.choose import choose
 from forerun.sampling.distribution import filter_scores
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
+from tests.chi_square import chi_square_p_value
 from tests.dense_reference import gumbel
-from tests.statistics import chi_square_p_value
 
 ALPHA = 1e-6
 LARGEST_SEED = 2**63 - 1

@@ -139,8 +139,15 @@ class SamplingOptions:
     """How tokens are chosen and when to stop."""
 
     max_new_tokens: Annotated[
-        int, option("--max-new-tokens", "--max-tokens", "-n", help="Tokens to write at most.", panel=SAMPLING)
-    ] = DEFAULTS.max_new_tokens or 256
+        int | None,
+        option(
+            "--max-new-tokens",
+            "--max-tokens",
+            "-n",
+            help="Tokens to write at most [256, or what fits].",
+            panel=SAMPLING,
+        ),
+    ] = DEFAULTS.max_new_tokens
     temperature: Annotated[
         float, option("--temperature", "--temp", help="0 always takes the likeliest token.", panel=SAMPLING)
     ] = DEFAULTS.temperature

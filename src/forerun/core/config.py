@@ -147,6 +147,7 @@ class EngineConfig:
 
     Args:
         target: checkpoint folder, hub name, or the built-in target.
+        drafter: None takes what suits the target, see `automatic_drafter`.
         dtype: "auto" takes the checkpoint's own.
         device: a torch device, such as "cpu" or "cuda:0".
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
@@ -155,7 +156,7 @@ class EngineConfig:
     """
 
     target: str = BUILTIN_TARGET
-    drafter: DrafterConfig = DraftModel()
+    drafter: DrafterConfig | None = None
     dtype: DTypeName = "auto"
     device: str = "cpu"
     max_length: int | None = None

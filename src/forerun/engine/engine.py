@@ -10,7 +10,7 @@ import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
-from forerun.core.config import DraftModel, EngineConfig, SamplingParams
+from forerun.core.config import DraftModel, EngineConfig, SamplingParams, automatic_drafter
 from forerun.core.errors import ConfigError, ContextOverflowError
 from forerun.core.steps import Generation
 from forerun.drafting.build import build_drafter
@@ -152,7 +152,8 @@ class Engine:
             self._running = None
 
     def _load_drafter(self, on_progress: Progress | None) -> Drafter:
-        config, drafter = self.config, self.config.drafter
+        config = self.config
+        drafter = config.drafter or automatic_drafter(config.target, None)
         if not isinstance(drafter, DraftModel):
             return build_drafter(drafter, target=self.spec, draft_runner=None)
         draft = Checkpoint.open(drafter.model, locate(drafter.model), config)

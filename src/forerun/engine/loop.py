@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from forerun.core.config import SamplingParams
+from forerun.core.errors import NumericalError
 from forerun.core.steps import StepStats
 from forerun.drafting.drafter import Drafter
 from forerun.model.inputs import ForwardInput
@@ -54,7 +55,12 @@ class TargetSide:
         )
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
-        return choose(scores, self._noise.rows([place + 1 for place in positions]) if self._noise else None)
+        noise = self._noise.rows([place + 1 for place in positions]) if self._noise else None
+        try:
+            return choose(scores, noise)
+        except NumericalError:
+            self._runner.close()  # the cache may hold what caused it
+            raise
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
         """Keep the rows of the root and of the accepted path."""

@@ -1,4 +1,4 @@
-"""The few statistics the tests need."""
+"""How well counts fit a law."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,259 @@
+"""What a drafter may cost is speed: good, bad and broken ones, up to the last slot of the context."""
+
+import random
+
+import pytest
+import torch
+
+from forerun.core.config import DraftModel, NoDrafter, PromptLookup, SamplingParams
+from forerun.core.model_spec import ModelSpec
+from forerun.drafting.build import build_drafter
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.engine.loop import Round
+from tests.tiny import (
+    Weights,
+    decode_ids,
+    decode_rounds,
+    negated,
+    plain_spec,
+    poison_freed_slots,
+    random_weights,
+    tiny_runner,
+)
+
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+PROMPT = [3, 1, 4, 1, 5]
+NUM_TOKENS = 40
+SPEC = plain_spec()
+
+
+def weights_of(seed: int, spec: ModelSpec = SPEC) -> Weights:
+    return random_weights(spec, torch.Generator().manual_seed(seed))
+
+
+WEIGHTS = weights_of(1)
+
+
+def drafter_of(
+    weights: Weights, config: DraftModel, *, spec: ModelSpec = SPEC, capacity: int = 128, is_poisoned: bool = True
+) -> DraftModelDrafter:
+    runner = tiny_runner(spec, weights, capacity=capacity)
+    if is_poisoned:
+        poison_freed_slots(runner)
+    return DraftModelDrafter(runner, config, target_vocab_size=SPEC.vocab_size)
+
+
+def rounds_of(drafter: Drafter, params: SamplingParams, *, seed: int = 7, num_tokens: int = NUM_TOKENS) -> list[Round]:
+    return decode_rounds(tiny_runner(SPEC, WEIGHTS), drafter, PROMPT, params, seed=seed, num_tokens=num_tokens)
+
+
+def ids_of(rounds: list[Round], num_tokens: int = NUM_TOKENS) -> list[int]:
+    return [token for step in rounds for token in step.token_ids][:num_tokens]
+
+
+def plain_ids(params: SamplingParams, *, seed: int = 7) -> list[int]:
+    return ids_of(rounds_of(NoneDrafter(), params, seed=seed))
+
+
+@PARAMS
+def test_a_draft_equal_to_the_target_has_every_chain_accepted(params: SamplingParams) -> None:
+    """Noise-aware and of one child a node, it guesses the target's very draw."""
+    drafter = drafter_of(WEIGHTS, DraftModel(verify_width=5, depth=5, children=1, lookup=False))
+    rounds = rounds_of(drafter, params)
+    assert all(step.stats.num_drafted == step.stats.num_accepted > 0 for step in rounds)
+    assert ids_of(rounds) == plain_ids(params)
+
+
+@PARAMS
+@pytest.mark.parametrize("lookup", [False, True])
+def test_a_draft_equal_to_the_target_is_worth_several_tokens_a_round(params: SamplingParams, lookup: bool) -> None:
+    rounds = rounds_of(drafter_of(WEIGHTS, DraftModel(lookup=lookup)), params)
+    assert ids_of(rounds) == plain_ids(params)
+    assert len(rounds) < NUM_TOKENS / 2
+    assert sum(step.stats.num_accepted for step in rounds) > NUM_TOKENS / 2
+
+
+def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
+    accepted = {}
+    for noise_aware in (True, False):
+        drafter = drafter_of(WEIGHTS, DraftModel(noise_aware=noise_aware, lookup=False))
+        steps = [step.stats for seed in range(5) for step in rounds_of(drafter, SAMPLED, seed=seed)]
+        accepted[noise_aware] = sum(item.num_accepted for item in steps) / len(steps)
+    assert accepted[True] > 1.5 * accepted[False] > 0
+
+
+@PARAMS
+def test_a_draft_that_is_always_wrong_costs_no_token(params: SamplingParams) -> None:
+    rounds = rounds_of(drafter_of(negated(WEIGHTS), DraftModel(children=1, lookup=False)), params)
+    assert sum(step.stats.num_drafted for step in rounds) > 0
+    assert ids_of(rounds) == plain_ids(params)
+    if params.is_greedy:
+        assert all(step.stats.num_accepted == 0 for step in rounds)
+
+
+@PARAMS
+def test_rounds_keep_their_books(params: SamplingParams) -> None:
+    config = DraftModel(verify_width=6)
+    for step in rounds_of(drafter_of(weights_of(2), config), params):
+        stats = step.stats
+        assert 1 <= stats.num_verified <= config.verify_width
+        assert stats.num_drafted == stats.num_verified - 1
+        assert len(step.token_ids) == stats.num_accepted + 1 <= config.depth + config.verify_width
+
+
+def broken_weights() -> dict[str, Weights]:
+    nan_column = {**WEIGHTS, "head.weight": WEIGHTS["head.weight"].clone()}
+    nan_column["head.weight"][3] = float("nan")
+    return {
+        "nan": {name: torch.full_like(weight, float("nan")) for name, weight in WEIGHTS.items()},
+        "one nan column": nan_column,
+        "overflow": {**WEIGHTS, "head.weight": WEIGHTS["head.weight"] * 1e308 * 100},
+        "flat": {**WEIGHTS, "head.weight": torch.zeros_like(WEIGHTS["head.weight"])},
+    }
+
+
+@PARAMS
+@pytest.mark.parametrize("kind", ["nan", "one nan column", "overflow", "flat"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_draft_that_computes_nonsense_costs_no_token(params: SamplingParams, kind: str, seed: int) -> None:
+    rng = random.Random(seed)
+    config = DraftModel(
+        verify_width=rng.randint(2, 12),
+        draft_width=rng.randint(1, 6),
+        depth=rng.randint(1, 6),
+        children=rng.randint(1, 5),
+        lookup=rng.random() < 0.5,
+    )
+    drafter = drafter_of(broken_weights()[kind], config, is_poisoned=False)
+    assert ids_of(rounds_of(drafter, params)) == plain_ids(params)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("repetition_penalty", [1.0, 1.3])
+def test_a_draft_with_fewer_tokens_than_the_target_costs_no_token(
+    temperature: float, repetition_penalty: float
+) -> None:
+    """Prompt and answer may hold ids behind the draft's head: added tokens, or the padding of the target's head."""
+    params = SamplingParams(temperature=temperature, repetition_penalty=repetition_penalty)
+    short = plain_spec(vocab_size=SPEC.vocab_size - 9)
+    target = tiny_runner(SPEC, WEIGHTS)
+    drafter = drafter_of(weights_of(3, short), DraftModel(), spec=short)
+    prompt = [3, SPEC.vocab_size - 1, 4]
+    expected = decode_ids(target, NoneDrafter(), prompt, params, seed=7, num_tokens=NUM_TOKENS)
+    assert decode_ids(target, drafter, prompt, params, seed=7, num_tokens=NUM_TOKENS) == expected
+    if temperature:
+        assert max(expected) >= short.vocab_size, "no id behind the draft's head was written, so nothing was tested"
+
+
+@PARAMS
+def test_a_draft_with_more_tokens_than_the_target_never_proposes_them(params: SamplingParams) -> None:
+    long = plain_spec(vocab_size=SPEC.vocab_size + 9)
+    weights = weights_of(3, long)
+    weights["head.weight"][SPEC.vocab_size :] *= 20.0  # its favourites are tokens that the target does not have
+    drafter = drafter_of(weights, DraftModel(lookup=False), spec=long)
+    drafter.begin(PROMPT, params, None)
+    tree = drafter.propose()
+    assert len(tree) > 1
+    assert max(tree.token_ids) < SPEC.vocab_size
+    assert ids_of(rounds_of(drafter, params)) == plain_ids(params)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"top_k": 1},
+        {"top_p": 0.3},
+        {"min_p": 0.5},
+        {"logit_bias": {2: 30.0}},
+        {"repetition_penalty": 3.0},
+        {"presence_penalty": 2.0, "frequency_penalty": 2.0},
+        {"temperature": 0.1},
+    ],
+    ids=str,
+)
+def test_parameters_act_on_target_and_draft_alike(changes: dict[str, object]) -> None:
+    """On the draft alone they would change nothing; on the target alone an equal draft would miss."""
+    params = SamplingParams(**{"temperature": 1.0, **changes})  # type: ignore[arg-type]
+    drafter = drafter_of(WEIGHTS, DraftModel(verify_width=4, depth=4, children=1, lookup=False))
+    rounds = rounds_of(drafter, params)
+    assert ids_of(rounds) == plain_ids(params) != plain_ids(SAMPLED)
+    assert all(step.stats.num_accepted == step.stats.num_drafted > 0 for step in rounds)
+
+
+@PARAMS
+@pytest.mark.parametrize("seed", range(10))
+def test_the_context_can_be_filled_to_its_last_slot(params: SamplingParams, seed: int) -> None:
+    """The caches are no larger than the engine makes them."""
+    rng = random.Random(seed)
+    config = DraftModel(
+        verify_width=rng.randint(1, 10), draft_width=rng.randint(1, 4), depth=rng.randint(1, 5), children=2
+    )
+    max_length = len(PROMPT) + NUM_TOKENS
+    target = tiny_runner(SPEC, WEIGHTS, capacity=max_length + config.verify_width)
+    draft_capacity = max_length + config.draft_width * config.depth + config.verify_width
+    drafter = drafter_of(WEIGHTS if seed % 2 else weights_of(2), config, capacity=draft_capacity)
+    rounds = decode_rounds(target, drafter, PROMPT, params, seed=7, num_tokens=NUM_TOKENS)
+    assert ids_of(rounds) == plain_ids(params)
+
+
+@PARAMS
+def test_a_drafter_serves_one_request_after_another(params: SamplingParams) -> None:
+    """Nothing of the last request is left over, also when the next prompt begins with the last text."""
+    target = tiny_runner(SPEC, WEIGHTS)
+    drafters = [drafter_of(weights_of(2), DraftModel()), PromptLookupDrafter(PromptLookup())]
+    prompt = list(PROMPT)
+    for turn in range(4):
+        expected = decode_ids(tiny_runner(SPEC, WEIGHTS), NoneDrafter(), prompt, params, seed=turn, num_tokens=12)
+        for drafter in drafters:
+            assert decode_ids(target, drafter, prompt, params, seed=turn, num_tokens=12) == expected
+        prompt = [*prompt, *expected, 2, 3] if turn != 1 else [9, 9]
+
+
+@PARAMS
+@pytest.mark.parametrize("cut", [1, 2, 7, 39])
+def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: int) -> None:
+    """The noise is keyed by the place in the text, not by a count of draws."""
+    drafter = drafter_of(weights_of(2), DraftModel())
+    whole, target = plain_ids(params), tiny_runner(SPEC, WEIGHTS)
+    first = decode_ids(target, drafter, PROMPT, params, seed=7, num_tokens=cut)
+    rest = decode_ids(target, drafter, [*PROMPT, *first], params, seed=7, num_tokens=NUM_TOKENS - cut)
+    assert [*first, *rest] == whole
+
+
+def test_seeds_give_different_texts_and_greedy_none() -> None:
+    assert len({tuple(plain_ids(SAMPLED, seed=seed)) for seed in range(8)}) == 8
+    assert plain_ids(GREEDY, seed=1) == plain_ids(GREEDY, seed=2)
+
+
+@PARAMS
+def test_prompt_lookup_finds_what_a_text_repeats(params: SamplingParams) -> None:
+    params = SamplingParams(temperature=params.temperature, logit_bias=dict.fromkeys(range(4), 30.0))
+    rounds = rounds_of(PromptLookupDrafter(PromptLookup(min_match=1)), params)
+    assert sum(step.stats.num_drafted for step in rounds) > 0
+    assert sum(step.stats.num_accepted for step in rounds) > 0
+    assert ids_of(rounds) == plain_ids(params)
+
+
+def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() -> None:
+    """Such a node was a child once likely enough, which likelier nodes then displaced from the cut."""
+    drafter = drafter_of(
+        weights_of(2), DraftModel(verify_width=4, depth=6, draft_width=1, lookup=False, noise_aware=False)
+    )
+    num_hits = sum(step.stats.was_hit for seed in range(10) for step in rounds_of(drafter, SAMPLED, seed=seed))
+    assert num_hits > 0
+    assert not any(step.stats.was_hit for step in rounds_of(NoneDrafter(), SAMPLED))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(NoDrafter(), NoneDrafter), (PromptLookup(), PromptLookupDrafter), (DraftModel(), DraftModelDrafter)],
+    ids=["none", "prompt_lookup", "draft_model"],
+)
+def test_every_config_builds_its_drafter(config: NoDrafter | PromptLookup | DraftModel, kind: type[Drafter]) -> None:
+    drafter = build_drafter(config, target=SPEC, draft_runner=tiny_runner(SPEC, WEIGHTS))
+    assert isinstance(drafter, kind)
+    assert ids_of(rounds_of(drafter, SAMPLED)) == plain_ids(SAMPLED)

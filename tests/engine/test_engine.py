@@ -1,0 +1,179 @@
+"""What a program that uses an engine may rely on."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import forerun
+from forerun import (
+    ConfigError,
+    ContextOverflowError,
+    DraftModel,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    NoDrafter,
+    NumericalError,
+    PromptLookup,
+    SamplingParams,
+    VocabularyError,
+)
+
+PROMPT = "the cat sat on the mat and the cat "
+SAMPLED = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def plain_engine(target: str) -> Iterator[Engine]:
+    with Engine(EngineConfig(target=target, drafter=NoDrafter(), dtype="float64")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=["draft_model", "prompt_lookup"])
+def engine(request: pytest.FixtureRequest, target: str, draft: str) -> Iterator[Engine]:
+    drafter = {"draft_model": DraftModel(model=draft), "prompt_lookup": PromptLookup()}[request.param]
+    with Engine(EngineConfig(target=target, drafter=drafter, dtype="float64")) as engine:
+        yield engine
+
+
+def test_every_drafter_writes_the_plain_text(engine: Engine, plain_engine: Engine) -> None:
+    num_drafted = num_accepted = 0
+    for seed in range(6):
+        params = SamplingParams(temperature=seed % 3 / 2, seed=seed, max_new_tokens=60, ignore_eos=True)
+        ours, plain = engine.generate(PROMPT, params), plain_engine.generate(PROMPT, params)
+        assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
+        num_drafted += ours.stats.num_drafted
+        num_accepted += ours.stats.num_accepted
+    assert num_drafted > 0 and num_accepted > 0, "a drafter that never drafts shows nothing"
+
+
+def test_the_seed_of_a_result_reproduces_it(engine: Engine) -> None:
+    free = engine.generate(PROMPT, SamplingParams(temperature=1.0, max_new_tokens=30, ignore_eos=True))
+    again = engine.generate(PROMPT, SamplingParams(temperature=1.0, max_new_tokens=30, ignore_eos=True, seed=free.seed))
+    other = engine.generate(PROMPT, SamplingParams(temperature=1.0, max_new_tokens=30, ignore_eos=True))
+    assert again.token_ids == free.token_ids
+    assert other.token_ids != free.token_ids
+
+
+def test_steps_joined_are_the_result(engine: Engine) -> None:
+    stream = engine.stream(PROMPT, SAMPLED)
+    steps = list(stream)
+    result = stream.result()
+    assert "".join(step.text for step in steps) == result.text
+    assert tuple(token for step in steps for token in step.token_ids) == result.token_ids
+    assert [step.finish for step in steps[:-1]] == [None] * (len(steps) - 1)
+    assert steps[-1].finish == result.finish_reason == FinishReason.LENGTH
+    assert len(result.token_ids) == 40
+
+
+def test_a_second_turn_does_not_prefill_the_first_again(engine: Engine, plain_engine: Engine) -> None:
+    first = engine.generate(PROMPT, SAMPLED)
+    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode(" more")]
+    second, plain = engine.generate(prompt_ids, SAMPLED), plain_engine.generate(prompt_ids, SAMPLED)
+    num_first = first.stats.num_prompt_tokens + first.stats.num_new_tokens
+    assert second.stats.num_reused_tokens >= num_first - 1
+    assert second.token_ids == plain.token_ids
+
+
+def test_a_shorter_or_other_prompt_after_a_long_one_is_not_confused_by_it(engine: Engine, plain_engine: Engine) -> None:
+    for prompt in (PROMPT * 4, PROMPT, "another text", PROMPT * 2, "a"):
+        assert engine.generate(prompt, SAMPLED).token_ids == plain_engine.generate(prompt, SAMPLED).token_ids
+
+
+def test_cancelling_leaves_nothing_behind(engine: Engine, plain_engine: Engine) -> None:
+    with engine.stream(PROMPT, SAMPLED) as stream:
+        seen = next(stream).token_ids
+    cut = stream.result()
+    assert cut.finish_reason == FinishReason.CANCELLED and cut.token_ids == seen
+    abandoned = engine.stream(PROMPT, SAMPLED)
+    next(abandoned)
+    whole = engine.generate(PROMPT, SAMPLED)
+    assert whole.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
+    assert abandoned.result().finish_reason == FinishReason.CANCELLED
+
+
+def test_a_stop_string_ends_the_text_at_the_same_character_for_every_drafter(
+    engine: Engine, plain_engine: Engine
+) -> None:
+    text = plain_engine.generate(PROMPT, SAMPLED).text
+    stop = text[7:10]
+    params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True, stop=(stop,))
+    ours, plain = engine.generate(PROMPT, params), plain_engine.generate(PROMPT, params)
+    assert ours.text == text[: text.index(stop)]
+    assert (ours.text, ours.token_ids, ours.finish_reason) == (plain.text, plain.token_ids, FinishReason.STOP)
+
+
+def test_a_stop_token_ends_the_text_and_is_not_shown(engine: Engine, plain_engine: Engine) -> None:
+    whole = plain_engine.generate(PROMPT, SAMPLED)
+    stop = whole.token_ids[11]
+    params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True, stop_token_ids=(stop,))
+    result = engine.generate(PROMPT, params)
+    assert result.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+    assert result.finish_reason == FinishReason.STOP
+    assert result.text == engine.tokenizer.decode(result.token_ids[:-1])
+
+
+def test_the_context_can_be_filled_to_its_last_place(engine: Engine, plain_engine: Engine) -> None:
+    prompt_ids = engine.encode(PROMPT * 30)[: engine.max_length - 37]
+    params = SamplingParams(max_new_tokens=engine.max_length - len(prompt_ids), ignore_eos=True)
+    result = engine.generate(prompt_ids, params)
+    assert len(result.token_ids) + len(prompt_ids) == engine.max_length
+    assert result.token_ids == plain_engine.generate(prompt_ids, params).token_ids
+    assert len(engine.generate(prompt_ids, SamplingParams(ignore_eos=True)).token_ids) == 37
+
+
+@pytest.mark.parametrize(("num_prompt", "max_new"), [(500, 13), (512, 1), (600, 1), (512, None)])
+def test_what_does_not_fit_is_refused_with_numbers(plain_engine: Engine, num_prompt: int, max_new: int | None) -> None:
+    with pytest.raises(ContextOverflowError, match=rf"prompt of {num_prompt} tokens.*context of 512"):
+        plain_engine.generate([5] * num_prompt, SamplingParams(max_new_tokens=max_new))
+
+
+@pytest.mark.parametrize("prompt", ["", []])
+def test_an_empty_prompt_is_refused(plain_engine: Engine, prompt: object) -> None:
+    with pytest.raises(ConfigError, match="holds no token"):
+        plain_engine.generate(prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("token", [-1, 320, 10**9])
+def test_an_unknown_id_is_refused(plain_engine: Engine, token: int) -> None:
+    with pytest.raises(ConfigError, match=f"token id {token}"):
+        plain_engine.generate([1, token, 2])
+
+
+def test_a_draft_with_other_tokens_is_refused(target: str, plain: str) -> None:
+    with pytest.raises(VocabularyError, match="do not share their tokens"):
+        Engine(EngineConfig(target=target, drafter=DraftModel(model=plain)))
+
+
+def test_a_context_longer_than_the_models_is_refused(target: str) -> None:
+    with pytest.raises(ConfigError, match="max_length 513 exceeds the 512 positions"):
+        Engine(EngineConfig(target=target, drafter=NoDrafter(), max_length=513))
+
+
+def test_a_target_that_produces_nan_ends_the_request_with_an_error(target: str) -> None:
+    with Engine(EngineConfig(target=target, drafter=NoDrafter(), dtype="float64")) as engine:
+        sound = engine.generate(PROMPT, SAMPLED)
+        engine._target.cache.keys_LSKD[:, 3] = torch.nan  # the fault itself: one damaged row of the cache
+        with pytest.raises(NumericalError, match="float32"):
+            engine.generate(PROMPT, SAMPLED)
+        assert engine.generate(PROMPT, SAMPLED).token_ids == sound.token_ids
+
+
+def test_exact_mode_gives_the_same_text_in_bfloat16(target: str, draft: str) -> None:
+    params = [SamplingParams(temperature=t, seed=3, max_new_tokens=24, ignore_eos=True) for t in (0.0, 1.0)]
+    texts = []
+    for drafter in (NoDrafter(), DraftModel(model=draft, verify_width=12), PromptLookup()):
+        config = EngineConfig(target=target, drafter=drafter, dtype="bfloat16", exactness="exact")
+        with Engine(config) as engine:
+            results = [engine.generate(PROMPT, item) for item in params]
+            assert all(result.stats.num_near_ties == 0 for result in results)
+            texts.append([result.token_ids for result in results])
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_load_takes_what_suits_the_models(target: str, draft: str) -> None:
+    with forerun.load(target, draft, dtype="float32") as engine:
+        assert engine.generate(PROMPT, SAMPLED).stats.num_drafted > 0
+    with forerun.load(target) as engine:
+        assert engine.generate(PROMPT * 3, SAMPLED).stats.num_drafted > 0
