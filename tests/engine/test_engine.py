@@ -45,7 +45,7 @@ def test_every_drafter_writes_the_plain_text(engine: Engine, plain_engine: Engin
         assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
         num_drafted += ours.stats.num_drafted
         num_accepted += ours.stats.num_accepted
-    assert num_drafted > 0 and num_accepted > 0, "a drafter that never drafts shows nothing"
+    assert min(num_drafted, num_accepted) > 0, "a drafter that never drafts shows nothing"
 
 
 def test_the_seed_of_a_result_reproduces_it(engine: Engine) -> None:
@@ -85,7 +85,7 @@ def test_cancelling_leaves_nothing_behind(engine: Engine, plain_engine: Engine) 
     with engine.stream(PROMPT, SAMPLED) as stream:
         seen = next(stream).token_ids
     cut = stream.result()
-    assert cut.finish_reason == FinishReason.CANCELLED and cut.token_ids == seen
+    assert (cut.finish_reason, cut.token_ids) == (FinishReason.CANCELLED, seen)
     abandoned = engine.stream(PROMPT, SAMPLED)
     next(abandoned)
     whole = engine.generate(PROMPT, SAMPLED)

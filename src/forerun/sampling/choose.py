@@ -22,7 +22,7 @@ def choose(scores_TV: Tensor, noise_TV: Tensor | None) -> Choices:
     """Pick argmax(score + noise) in each row; ties go to the lowest id.
 
     With Gumbel noise this is a draw from softmax(scores), the Gumbel-max identity, and a function of the scores
-    and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy decoding.
+    and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
 
     Raises:
         NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
