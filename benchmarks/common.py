@@ -36,16 +36,16 @@ class Contestant:
         return [1e3 * s / n for s, n in zip(self.seconds, self.tokens, strict=True)]
 
 
-def measure_in_turn(contestants: Sequence[Contestant], num_prompts: int, num_warm_up: int = 1) -> None:
-    """A B C A B C ...: every contestant writes prompt 0, then prompt 1, and so on; warm-up rounds do not count."""
-    for number in range(-num_warm_up, num_prompts):
+def measure_in_turn(contestants: Sequence[Contestant], num_prompts: int) -> None:
+    """A B C A B C ...: every contestant writes prompt 0 to warm up, then prompt 1, prompt 2, and so on, which count."""
+    for contestant in contestants:
+        contestant.write(0)
+    for number in range(1, num_prompts + 1):
         for contestant in contestants:
             began = perf_counter()
-            count = contestant.write(max(number, 0))
-            elapsed = perf_counter() - began
-            if number >= 0:
-                contestant.tokens.append(count)
-                contestant.seconds.append(elapsed)
+            count = contestant.write(number)
+            contestant.seconds.append(perf_counter() - began)
+            contestant.tokens.append(count)
 
 
 def ratio(faster: Contestant, slower: Contestant) -> tuple[float, float]:

@@ -24,15 +24,18 @@ class Ours:
         )
         self.prompts = prompts
         self.texts: dict[int, tuple[int, ...]] = {}
-        self.num_rounds = self.num_tokens = self.num_near_ties = 0
+        self.num_rounds = self.num_tokens = self.num_near_ties = self.num_accepted = 0
         self.contestant = Contestant(name=name, write=self.write)
 
     def write(self, number: int) -> int:
         result = self.engine.generate(self.prompts[number], self.params)
+        if number == 0:
+            return len(result.token_ids)  # warm-up
         self.texts[number] = result.token_ids
         self.num_rounds += result.stats.num_rounds
         self.num_tokens += result.stats.num_new_tokens
         self.num_near_ties += result.stats.num_near_ties
+        self.num_accepted += result.stats.num_accepted
         return len(result.token_ids)
 
     def equality(self, other: "Ours") -> str:
@@ -74,12 +77,13 @@ def peer(
 
 def run(arguments: argparse.Namespace, temperature: float) -> list[dict[str, object]]:
     encode = Engine(EngineConfig(drafter=NoDrafter())).tokenizer.encode
-    prompts = [encode(prompt) for prompt in read_prompts(arguments.num_prompts, arguments.skip)]
+    prompts = [encode(prompt) for prompt in read_prompts(arguments.num_prompts + 1, arguments.skip)]
     mine = [Ours(name, arguments, temperature, prompts) for name in DRAFTERS]
     contestants = [item.contestant for item in mine]
     if arguments.peers:
         contestants += [peer(arguments, temperature, prompts, count) for count in (None, 0, 3, 5)]
-    measure_in_turn(contestants, len(prompts))
+    measure_in_turn(contestants, arguments.num_prompts)
+    assert all(item.num_accepted > 0 for item in mine[1:]), "a drafter that is never right was not measured"
     base = contestants[0]
     rows = []
     for place, contestant in enumerate(contestants):
@@ -118,5 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with torch.inference_mode():
-        main()
+    main()

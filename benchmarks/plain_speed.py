@@ -58,7 +58,7 @@ def theirs(folder: str, dtype: str, prompts: list[list[int]], num_new: int) -> C
 def run(name: str, dtype: str, arguments) -> dict[str, object]:
     num_new, num_prompts = {"builtin": (96, 24), "125m": (32, 12), "1b": (12, 6)}[name]
     tokenizer = Engine(EngineConfig(drafter=NoDrafter())).tokenizer
-    prompts = [tokenizer.encode(prompt)[:64] for prompt in read_prompts(num_prompts)]
+    prompts = [tokenizer.encode(prompt)[:64] for prompt in read_prompts(num_prompts + 1)]
     with tempfile.TemporaryDirectory() as folder:
         place = str(ASSETS / "target") if name == "builtin" else str(random_llama(name, Path(folder)))
         contestants = [
@@ -93,5 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with torch.inference_mode():
-        main()
+    main()

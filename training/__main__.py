@@ -18,7 +18,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=5400.0, help="training time, without pauses (default: %(default)s)"
     )
-    parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the tokenizer (default: %(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="order of the text and start of the weights (default: %(default)s)"
     )
@@ -34,7 +33,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare, train, export and plot. A stopped run goes on from its last saved state when called again."""
     options = parse(arguments)
-    dataset.prepare(options.folder / "data", options.prose, options.vocab_size, options.seed)
+    dataset.prepare(options.folder / "data", options.prose, train.TARGET.vocab_size, options.seed)
     train.train(options.folder, options.seconds, options.seed)
     destination = options.destination or options.folder / "export"
     export.export(options.folder, destination)

@@ -66,7 +66,7 @@ def draw(axes: Axes, *, x: Values, values: Values, points: tuple[Values, Values]
 
 def decorate(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.set_xlabel("million tokens seen", color=INK)
+    axes.set_xlabel("minutes", color=INK)
     axes.set_ylabel("nats per token", color=INK)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -75,7 +75,9 @@ def decorate(axes: Axes, title: str) -> None:
 
 
 def plot_losses(log: Path, picture: Path) -> None:
-    """Draw the target's loss and the draft's distance from the target, by tokens seen, into `picture`.
+    """Draw the target's loss and the draft's distance from the target over time into `picture`.
+
+    The draft's last part is measured on the target's own texts, the rest on the training text.
 
     Args:
         log: log.jsonl as `training.train` writes it: loss and kl per step, held_out_loss and held_out_kl now and then.
@@ -85,20 +87,22 @@ def plot_losses(log: Path, picture: Path) -> None:
     if not records:
         raise ValueError(f"{log} holds no training step yet: train first")
     evaluated = [record for record in records if "held_out_loss" in record]
-    x, point_x = column(records, "tokens", 1e-6), column(evaluated, "tokens", 1e-6)
+    joint = [record for record in records if "loss" in record]
+    guesses = [record | {"kl": record.get("kl", record.get("rollout_kl"))} for record in records]
+    point_x = column(evaluated, "elapsed_s", 1 / 60)
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw(
         left,
-        x=x,
-        values=column(records, "loss"),
+        x=column(joint, "elapsed_s", 1 / 60),
+        values=column(joint, "loss"),
         points=(point_x, column(evaluated, "held_out_loss")),
         colour=TEXT_COLOUR,
     )
     draw(
         right,
-        x=x,
-        values=column(records, "kl"),
+        x=column(guesses, "elapsed_s", 1 / 60),
+        values=column(guesses, "kl"),
         points=(point_x, column(evaluated, "held_out_kl")),
         colour=GUESS_COLOUR,
     )

@@ -90,7 +90,7 @@ class Run:
         self.held_out = np.load(folder / "data" / "held_out.npy", mmap_mode="r")
         self.target, self.draft = Side(Network(TARGET, MAX_DROP)), Side(Network(DRAFT))
         self.step_count, self.tokens_seen, self.elapsed_s = 0, 0, 0.0
-        self.rng = np.random.default_rng(seed + 1)
+        self.seed = seed
         self.order = np.random.default_rng(seed).permutation(len(self.tokens) // 1025)
         if (folder / "state.pt").exists():
             self.restore(torch.load(folder / "state.pt", weights_only=True))
@@ -159,7 +159,8 @@ class Run:
     def rollout_step(self) -> dict[str, float]:
         """The draft learns on texts of the finished target, one half greedy and one half drawn at temperature 1."""
         self.target.network.eval()
-        starts = self.rng.integers(0, len(self.tokens) - ROLLOUT_PROMPT, ROLLOUT_TEXTS)
+        rng = np.random.default_rng((self.seed, self.step_count))
+        starts = rng.integers(0, len(self.tokens) - ROLLOUT_PROMPT, ROLLOUT_TEXTS)
         prompts = np.stack([self.tokens[start : start + ROLLOUT_PROMPT] for start in starts]).astype(np.int64)
         temperatures = (torch.arange(ROLLOUT_TEXTS) % 2).float()
         ids, target_logits = write_texts(self.target.network, torch.from_numpy(prompts), ROLLOUT_NEW, temperatures)

@@ -17,7 +17,7 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.sampling.choose import choose
-from forerun.sampling.distribution import filter_scores
+from forerun.sampling.filters import filter_scores
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 

@@ -21,14 +21,16 @@ UNDERLINED: Final = "\x1b[4m"
 RESET: Final = "\x1b[0m"
 
 
-def write_answer(stream: "GenerationStream", show: Show) -> tuple[Generation, bool]:
-    """Show every step, and end the line. Ctrl-C stops the answer.
+def write_answer(start: "Callable[[], GenerationStream]", show: Show) -> tuple[Generation, bool]:
+    """Start a stream, show every step, and end the line. Ctrl-C stops the answer, also while the prompt is read.
 
     Returns:
         The text so far or in full, and whether it was interrupted.
     """
     with StopOnInterrupt() as interrupt:
-        shown = ""
+        shown, stream = "", start()
+        if interrupt.is_asked:
+            stream.cancel()
         for step in stream:
             show(step)
             shown += step.text

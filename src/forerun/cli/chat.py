@@ -88,7 +88,7 @@ class Session:
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
         prompt = self._conversation.prompt(said)
-        self._last, is_interrupted = write_answer(self._engine.stream(prompt, self._params), self._make_show())
+        self._last, is_interrupted = write_answer(lambda: self._engine.stream(prompt, self._params), self._make_show())
         self._conversation.add(said, self._missing_space(prompt, self._last) + self._last.text)
         if self._last.finish_reason is FinishReason.LENGTH:
             say(f"(cut after {self._last.stats.num_new_tokens} tokens; --max-new-tokens allows more)")

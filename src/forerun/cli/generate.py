@@ -42,7 +42,7 @@ def generate(
             is_interrupted = False
         else:
             show = tree_shower(engine.tokenizer) if show_tree else show_plainly
-            result, is_interrupted = write_answer(engine.stream(text, params), show)
+            result, is_interrupted = write_answer(lambda: engine.stream(text, params), show)
         if not as_json:
             say_stats(result, engine)
     if is_interrupted:

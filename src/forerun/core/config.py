@@ -1,8 +1,8 @@
 """What a user can ask for: frozen, checked when built, unknown keys refused by Python itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from forerun.core.errors import ConfigError
 
@@ -42,15 +42,15 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         require(
-            0.0 <= self.temperature < float("inf"),
-            f"temperature {self.temperature} must be finite and >= 0 (0 is greedy)",
+            self.temperature == 0.0 or 1e-4 <= self.temperature < float("inf"),
+            f"temperature {self.temperature} must be 0 (greedy) or a finite number of at least 0.0001",
         )
         require(self.top_k >= 0, f"top_k {self.top_k} must be >= 0 (0 switches it off)")
         require(0.0 < self.top_p <= 1.0, f"top_p {self.top_p} must lie in (0, 1] (1 switches it off)")
         require(0.0 <= self.min_p <= 1.0, f"min_p {self.min_p} must lie in [0, 1] (0 switches it off)")
         require(
-            self.repetition_penalty > 0.0,
-            f"repetition_penalty {self.repetition_penalty} must be > 0 (1 switches it off)",
+            0.0 < self.repetition_penalty < float("inf"),
+            f"repetition_penalty {self.repetition_penalty} must be finite and > 0 (1 switches it off)",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
@@ -62,6 +62,13 @@ class SamplingParams:
         require(
             not isinstance(self.stop, str), f'stop {self.stop!r} must be a tuple of strings: write ("{self.stop}",)'
         )
+        require(
+            isinstance(self.stop_token_ids, Sequence), f"stop_token_ids {self.stop_token_ids!r} must be a tuple of ids"
+        )
+        for token_id, bias in self.logit_bias.items():
+            require(
+                bias < float("inf"), f"logit_bias of token {token_id} is {bias}: finite or minus infinity is needed"
+            )
         require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
         require(
             self.seed is None or 0 <= self.seed < 2**63,
@@ -148,7 +155,7 @@ class EngineConfig:
     Args:
         target: checkpoint folder, hub name, or the built-in target.
         drafter: None takes what suits the target, see `automatic_drafter`.
-        dtype: "auto" takes the checkpoint's own.
+        dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it.
         device: a torch device, such as "cpu" or "cuda:0".
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
@@ -166,4 +173,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
+        require(
+            self.dtype in get_args(DTypeName), f"dtype {self.dtype!r} must be one of {', '.join(get_args(DTypeName))}"
+        )
         require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')

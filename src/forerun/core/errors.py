@@ -5,7 +5,8 @@ ForerunError
 ├── CheckpointError        a model folder is missing, damaged or of an unsupported family
 ├── VocabularyError        draft and target do not share their tokens
 ├── ContextOverflowError   the text does not fit into the context
-└── NumericalError         the target produced NaN or infinity
+├── NumericalError         the target produced NaN or infinity
+└── EngineBusyError        the engine is at work in another thread, or was closed
 """
 
 
@@ -31,3 +32,7 @@ class ContextOverflowError(ForerunError):
 
 class NumericalError(ForerunError):
     """The target produced a row of logits with NaN or infinity; such a row is never sampled from."""
+
+
+class EngineBusyError(ForerunError):
+    """An engine does one thing at a time: it is at work in another thread, or it was closed."""

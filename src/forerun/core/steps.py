@@ -18,7 +18,7 @@ class StepStats:
 
     num_drafted: nodes of the proposal, root left out. num_verified: rows of the target's forward, root included.
     num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
-    was_hit: the bonus token was a node of the drafter's tree.
+    was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
     """
 
     num_drafted: int
@@ -35,8 +35,8 @@ class StepStats:
 class DecodeStep:
     """One round's outcome: the first `stats.num_accepted` ids were drafted, the one after them is the bonus token.
 
-    A stop may cut the ids short. `text` is what these ids add to the text shown so far; text that may still turn out
-    to be the start of a stop string is held back.
+    A stop may cut the ids short, of which the statistics of the round know nothing. `text` is what these ids add to the
+    text shown so far; text that may still turn out to be the start of a stop string is held back.
     """
 
     token_ids: tuple[int, ...]

@@ -35,16 +35,16 @@ class DraftModelDrafter:
         self._ancestry = np.zeros((max_rows, max_rows), dtype=np.bool_)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._token_ids = list(prompt_ids)
-        self._shaper = LogitShaper(params, self._vocab_size, prompt_ids)
+        self._root, self._token_ids = prompt_ids[-1], self._known(prompt_ids)
+        self._shaper = LogitShaper(params, self._vocab_size, self._token_ids, device=self._runner.device)
         self._noise = noise if self._config.noise_aware else None
-        self._runner.sync(prompt_ids[:-1])
+        self._runner.sync(self._token_ids[:-1])
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
 
     def propose(self) -> TokenTree:
         growth = BestFirstGrowth(
-            self._token_ids[-1], verify_width=self._config.verify_width, draft_width=self._config.draft_width
+            self._root, verify_width=self._config.verify_width, draft_width=self._config.draft_width
         )
         if self._lookup is not None:
             self._lookup.hang_into(growth)
@@ -60,18 +60,24 @@ class DraftModelDrafter:
 
     def accept(self, acceptance: Acceptance) -> bool:
         nodes = [self._cut[place] for place in acceptance.path]
+        token_ids = self._known(acceptance.tokens)
         if 0 in self._rows:
             kept = [self._rows[node] for node in nodes if node in self._rows]
             rows = [*range(len(self._missing)), *kept]
-            self._runner.commit(rows, [*self._missing, *acceptance.tokens[: len(kept)]])
-        self._token_ids.extend(acceptance.tokens)
-        self._shaper.commit(acceptance.tokens)
+            self._runner.commit(rows, [*self._missing, *token_ids[: len(kept)]])
+        self._root = acceptance.bonus_token
+        self._token_ids.extend(token_ids)
+        self._shaper.commit(token_ids)
         if self._lookup is not None:
             self._lookup.accept(acceptance.tokens)
         return acceptance.bonus_token in self._tree.children(nodes[-1] if nodes else 0)
 
     def close(self) -> None:
-        self._runner.close()
+        self._runner.forget()
+
+    def _known(self, token_ids: Sequence[int]) -> list[int]:
+        """The ids as the draft can read them: one that only the target has becomes id 0, at the price of a guess."""
+        return [token_id if token_id < self._vocab_size else 0 for token_id in token_ids]
 
     def _expand(self, tree: TokenTree, batch: list[int]) -> Tensor:
         """Run the nodes of `batch`, before the root what it follows; return the nodes' logits [len(batch), V]."""
@@ -83,7 +89,7 @@ class DraftModelDrafter:
         self._place(tree, batch, first_row, num_catch_up=len(catch_up))
         return self._runner.forward(
             ForwardInput(
-                token_ids=[*catch_up, *(tree.token_ids[node] for node in batch)],
+                token_ids=[*catch_up, *self._known([tree.token_ids[node] for node in batch])],
                 positions=[root_position + depth for depth in depths],
                 first_slot=first_slot,
                 prefix_len=cache.committed_len,
@@ -106,7 +112,7 @@ class DraftModelDrafter:
     def _add_children(self, growth: BestFirstGrowth, batch: list[int], logits: Tensor) -> None:
         """Guess what the target will choose after each node of `batch`."""
         tree, next_position = growth.tree, len(self._token_ids)
-        paths = [tree.path_tokens(node) for node in batch] if self._shaper.needs_paths else None
+        paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits[:, : self._vocab_size], paths)
         noise = None
         if self._noise is not None:

@@ -1,7 +1,8 @@
 """Text in, text out."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import index
 from statistics import median
 from time import perf_counter
 from types import TracebackType
@@ -21,6 +22,7 @@ from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import TargetSide, decode
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
+from forerun.engine.turn import Turn
 from forerun.engine.vocabulary import require_match
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -31,11 +33,12 @@ Prompt = str | Sequence[int] | Sequence[Message]
 # an eight-row pass that was measured in each dtype, see docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 WARM_UP_TOKENS = 16
+MAX_MEASURING_S = 0.3
 DEFAULT_NEW_TOKENS = 256
 
 
 class Engine:
-    """One target, one drafter, one request at a time, for one thread at a time.
+    """One target, one drafter, one request at a time, for one thread at a time (another one gets an EngineBusyError).
 
     A new request ends the one before it. The text of the last request stays in the caches, so that a prompt that begins
     with it, such as a chat's next turn, is not computed again.
@@ -51,9 +54,10 @@ class Engine:
         self._eos_ids = read_stop_ids(target.folder)
         self._drafter = self._load_drafter(on_progress)
         capacity = self.max_length + self._drafter.verify_width
-        self._target = target.load(config, capacity=capacity, on_progress=on_progress)
+        self._target = target.load(config, exactness=config.exactness, capacity=capacity, on_progress=on_progress)
         self._near_tie = 0.0 if config.exactness == "exact" else NEAR_TIE[target.dtype]
         self._running: GenerationStream | None = None
+        self._turn = Turn()
         self._plain_step_s: float | None = None
         self._warm_up()
 
@@ -66,10 +70,11 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End what is running and let go of the drafter."""
+        """End what is running and let go of the models. A closed engine answers nothing more."""
         self._end_running()
+        self._turn.is_over = True
         self._drafter.close()
-        self._target.close()
+        self._target.forget()
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
         """Write the whole text. See `stream`."""
@@ -86,21 +91,23 @@ class Engine:
             ContextOverflowError: prompt and answer do not fit into max_length.
             ConfigError: the prompt is empty or holds ids that the model does not know.
         """
-        self._end_running()
         params = params or SamplingParams()
         prompt_ids = self.encode(prompt)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.config.device)
-        began = perf_counter()
-        num_reused = self._target.sync(prompt_ids[:-1])
-        self._drafter.begin(prompt_ids, params, noise)
-        prefill_s = perf_counter() - began
+        with self._turn, torch.inference_mode():
+            self._end_running()
+            began = perf_counter()
+            num_reused = self._target.sync(prompt_ids[:-1])
+            self._drafter.begin(prompt_ids, params, noise)
+            prefill_s = perf_counter() - began
         target = TargetSide(self._target, params, prompt_ids, noise)
         near_tie = self._near_tie / (params.temperature or 1.0)
         self._running = GenerationStream(
             decode(target, self._drafter, near_tie=near_tie, num_tokens=max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
+            self._turn,
             seed=seed,
             num_prompt=len(prompt_ids),
             num_reused=num_reused,
@@ -112,10 +119,10 @@ class Engine:
         """Token ids of any kind of prompt, checked against the vocabulary."""
         if isinstance(prompt, str):
             prompt_ids = self.tokenizer.encode(prompt)
-        elif prompt and not isinstance(prompt[0], int):
+        elif len(prompt) and isinstance(prompt[0], Mapping):
             prompt_ids = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
-            prompt_ids = list(prompt)  # type: ignore[arg-type]
+            prompt_ids = read_ids(prompt)
         if not prompt_ids:
             raise ConfigError("the prompt holds no token: give at least one character, id or message")
         unknown = next((token for token in prompt_ids if not 0 <= token < self.spec.vocab_size), None)
@@ -129,15 +136,13 @@ class Engine:
     def plain_step_s(self) -> float:
         """Seconds of one plain target step where the text stands now: the median of a few, measured once."""
         if self._plain_step_s is None:
-            target = TargetSide(self._target, SamplingParams(), (), None)
-            times = [self._time_step(target) for _ in range(15)]
+            with self._turn, torch.inference_mode():
+                target = TargetSide(self._target, SamplingParams(), (0,), None)
+                times = [self._time_step(target) for _ in range(3)]
+                while len(times) < 15 and sum(times) < MAX_MEASURING_S:
+                    times.append(self._time_step(target))
             self._plain_step_s = median(times)
         return self._plain_step_s
-
-    def _warm_up(self) -> None:
-        """Let every library choose and load its code now, not during the first request."""
-        self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
-        self._target.close()
 
     def _time_step(self, target: TargetSide) -> float:
         began = perf_counter()
@@ -145,6 +150,11 @@ class Engine:
         elapsed = perf_counter() - began
         self._target.cache.truncate(self._target.cache.committed_len)
         return elapsed
+
+    def _warm_up(self) -> None:
+        """Let every library choose and load its code now, not during the first request."""
+        self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
+        self._target.forget()
 
     def _end_running(self) -> None:
         if self._running is not None:
@@ -159,7 +169,8 @@ class Engine:
         draft = Checkpoint.open(drafter.model, locate(drafter.model), config)
         require_match(self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model)
         capacity = self.max_length + drafter.draft_width * drafter.depth + drafter.verify_width
-        runner = draft.load(config, capacity=capacity, on_progress=on_progress)
+        # A draft's bits can change no token, so it always takes the fast kernels.
+        runner = draft.load(config, exactness="fast", capacity=capacity, on_progress=on_progress)
         return build_drafter(drafter, target=self.spec, draft_runner=runner)
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
@@ -174,3 +185,18 @@ class Engine:
                 f"max_length (the model itself has {self.spec.max_positions} positions)"
             )
         return wanted
+
+
+def read_ids(prompt: object) -> list[int]:
+    """Token ids out of any sequence of whole numbers.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    try:
+        return [index(item) for item in prompt]  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise ConfigError(
+            f"a prompt of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
+            "or a sequence of messages, each with role and content"
+        ) from error

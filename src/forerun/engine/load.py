@@ -3,6 +3,7 @@
 from typing import Any
 
 from forerun.core.config import BUILTIN_TARGET, EngineConfig, automatic_drafter
+from forerun.core.errors import ConfigError
 from forerun.engine.engine import Engine
 
 
@@ -14,5 +15,7 @@ def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any
         draft: checkpoint folder or hub name of a smaller model with the same tokens.
         settings: any field of EngineConfig.
     """
+    if draft is not None and "drafter" in settings:
+        raise ConfigError(f"draft {draft!r} and a drafter were both given: put the draft into the drafter's config")
     settings.setdefault("drafter", automatic_drafter(target, draft))
     return Engine(EngineConfig(target=target, **settings))

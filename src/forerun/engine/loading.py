@@ -9,7 +9,7 @@ import torch
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.dtype import read_dtype
 from forerun.checkpoints.load import load_weights
-from forerun.core.config import DTypeName, EngineConfig
+from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 from forerun.kernels.dispatch import choose_kernels
@@ -37,7 +37,9 @@ class Checkpoint:
             dtype=resolve_dtype(config.dtype, folder, config.device),
         )
 
-    def load(self, config: EngineConfig, *, capacity: int, on_progress: Progress | None) -> Runner:
+    def load(
+        self, config: EngineConfig, *, exactness: Exactness, capacity: int, on_progress: Progress | None
+    ) -> Runner:
         """Read the weights and build a runner whose cache has room for `capacity` tokens."""
 
         def report(done: int, total: int) -> None:
@@ -48,7 +50,7 @@ class Checkpoint:
         return Runner(
             self.spec,
             weights,
-            kernels=choose_kernels(config.exactness),
+            kernels=choose_kernels(exactness),
             capacity=capacity,
             dtype=self.dtype,
             device=config.device,

@@ -1,5 +1,6 @@
 """The one decode loop."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -14,8 +15,11 @@ from forerun.sampling.choose import Choices, choose
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.proposal import find_fault
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,8 @@ class TargetSide:
         self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
     ) -> None:
         self._runner, self._noise = runner, noise
-        self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids)
+        self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
+        self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
 
     def choose(self, tree: TokenTree) -> Choices:
         """One forward over the tree, one row per node; the choice after each node."""
@@ -56,16 +61,39 @@ class TargetSide:
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.rows([place + 1 for place in positions]) if self._noise else None
+        return choose(scores, noise)
+
+    def choose_safely(self, tree: TokenTree) -> tuple[TokenTree, Choices]:
+        """The tree that was verified and its choices.
+
+        A drafted node that makes the target overflow must not end the request: the root is then run alone, as plain
+        decoding would have done. If it fails alone, the cache may hold what caused it and is emptied.
+        """
         try:
-            return choose(scores, noise)
+            return tree, self.choose(tree)
         except NumericalError:
-            self._runner.close()  # the cache may hold what caused it
+            self._runner.cache.truncate(self._runner.cache.committed_len)
+        alone = TokenTree(tree.token_ids[0])
+        try:
+            return alone, self.choose(alone)
+        except NumericalError:
+            self._runner.forget()
             raise
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
         """Keep the rows of the root and of the accepted path."""
         self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
         self._shaper.commit(acceptance.tokens)
+        self.root = acceptance.bonus_token
+
+
+def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
+    """The proposal, or the root alone where it is not one: a drafter can cost speed, never a token."""
+    fault = find_fault(tree, root=target.root, max_nodes=max_nodes, vocab_size=target.vocab_size)
+    if fault is None:
+        return tree
+    logger.warning("a proposal was dropped: %s", fault)
+    return TokenTree(target.root)
 
 
 def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int) -> Iterator[Round]:
@@ -80,9 +108,9 @@ def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens:
     num_emitted = 0
     while num_emitted < num_tokens:
         began = perf_counter()
-        tree = drafter.propose()
+        tree = checked(drafter.propose(), target, drafter.verify_width)
         drafted = perf_counter()
-        choices = target.choose(tree)
+        tree, choices = target.choose_safely(tree)
         acceptance = walk(tree, choices.token_ids)
         verified = perf_counter()
         was_hit = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from time import perf_counter
 from types import TracebackType
 
+import torch
+
+from forerun.core.errors import EngineBusyError
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.loop import Round
+from forerun.engine.turn import Turn
 
 
 class GenerationStream:
@@ -20,16 +24,18 @@ class GenerationStream:
         self,
         rounds: Iterator[Round],
         assembly: TextAssembly,
+        turn: Turn,
         *,
         seed: int,
         num_prompt: int,
         num_reused: int,
         prefill_s: float,
     ) -> None:
-        self._rounds, self._assembly, self._seed = rounds, assembly, seed
+        self._rounds, self._assembly, self._turn, self._seed = rounds, assembly, turn, seed
         self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
         self._stats: list[StepStats] = []
         self._decode_s = 0.0
+        self._error: BaseException | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
         return self
@@ -39,8 +45,12 @@ class GenerationStream:
             raise StopIteration
         began = perf_counter()
         try:
-            step = next(self._rounds)
-        except BaseException:
+            with self._turn, torch.inference_mode():
+                step = next(self._rounds)
+        except EngineBusyError:
+            raise
+        except BaseException as error:
+            self._error = error
             self.cancel()
             raise
         self._decode_s += perf_counter() - began
@@ -62,9 +72,11 @@ class GenerationStream:
             self._assembly.end(FinishReason.CANCELLED)
 
     def result(self) -> Generation:
-        """Run to the end and return the whole text with its statistics."""
+        """Run to the end and return the whole text with its statistics; raise again what ended it early."""
         for _ in self:
             pass
+        if self._error is not None:
+            raise self._error
         assert self._assembly.finish is not None, "a drained stream has ended"
         return Generation(
             text=self._assembly.text,

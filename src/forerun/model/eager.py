@@ -58,7 +58,6 @@ class EagerExecutor:
         self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, kernels: Kernels
     ) -> None:
         self._spec, self._weights, self._cache, self._kernels = spec, weights, cache, kernels
-        self._linears: dict[str, Linear] = {}
         storage = cache.keys_LSKD
         self._device = storage.device
         self._turns_P2D = rope_table(
@@ -103,7 +102,7 @@ class EagerExecutor:
             case "mask":
                 return bind_mask(self._spec, self._kernels, self._cache)
             case "norm":
-                return bind_norm(self._norm(op.weights))
+                return bind_norm(op, self._norm(op.weights))
             case "linear":
                 return bind_linear(op, self._linear(op.weights))
             case "linear_add":
@@ -114,7 +113,7 @@ class EagerExecutor:
             case "tree_attention":
                 return bind_tree_attention(op, self._cache, self._kernels)
             case "silu_mul":
-                return bind_silu_mul(self._kernels)
+                return bind_silu_mul(op, self._kernels)
             case "select_rows":
                 return select_rows
 
@@ -126,12 +125,8 @@ class EagerExecutor:
 
     def _linear(self, name: str) -> Linear:
         """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
-        if name not in self._linears:
-            take = self._weights.get if name == "embedding" else self._weights.pop
-            weight = take(name + ".weight")
-            assert weight is not None, f"no weight named {name}"
-            self._linears[name] = self._kernels.pack_linear(weight, self._weights.pop(name + ".bias", None))
-        return self._linears[name]
+        take = self._weights.__getitem__ if name == "embedding" else self._weights.pop
+        return self._kernels.pack_linear(take(name + ".weight"), self._weights.pop(name + ".bias", None))
 
 
 def bind_embed(table_VH: Tensor) -> Step:
@@ -156,27 +151,29 @@ def bind_mask(spec: ModelSpec, kernels: Kernels, cache: TreeCache) -> Step:
     return mask
 
 
-def bind_norm(norm: Norm) -> Step:
+def bind_norm(op: Op, norm: Norm) -> Step:
+    (reads,), writes = op.reads, op.writes
+
     def normalise(frame: Frame) -> None:
-        frame.h = norm(frame.x)
+        setattr(frame, writes, norm(getattr(frame, reads)))
 
     return normalise
 
 
 def bind_linear(op: Op, linear: Linear) -> Step:
-    writes = op.writes
+    (reads,), writes = op.reads, op.writes
 
     def product(frame: Frame) -> None:
-        setattr(frame, writes, linear(frame.h))
+        setattr(frame, writes, linear(getattr(frame, reads)))
 
     return product
 
 
 def bind_linear_add(op: Op, linear: Linear) -> Step:
-    source = op.reads[0]
+    (reads, residual), writes = op.reads, op.writes
 
     def product(frame: Frame) -> None:
-        frame.x = linear(getattr(frame, source), frame.x)
+        setattr(frame, writes, linear(getattr(frame, reads), getattr(frame, residual)))
 
     return product
 
@@ -218,11 +215,11 @@ def bind_tree_attention(op: Op, cache: TreeCache, kernels: Kernels) -> Step:
     return tree_attention
 
 
-def bind_silu_mul(kernels: Kernels) -> Step:
-    multiply = kernels.silu_mul
+def bind_silu_mul(op: Op, kernels: Kernels) -> Step:
+    (reads,), writes, multiply = op.reads, op.writes, kernels.silu_mul
 
     def silu_mul(frame: Frame) -> None:
-        frame.gated = multiply(frame.gate_up)
+        setattr(frame, writes, multiply(getattr(frame, reads)))
 
     return silu_mul
 

@@ -31,7 +31,7 @@ class Runner:
         dtype: torch.dtype,
         device: str,
     ) -> None:
-        self.spec = spec
+        self.spec, self.device = spec, device
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
         with torch.inference_mode():
@@ -42,15 +42,15 @@ class Runner:
         """Logits [num_logit_rows, V] in the model's dtype; keys and values of all rows are in the cache afterwards."""
         return self._executor.run(inputs, observe)
 
-    def close(self) -> None:
-        """Forget the text. Weights and cache go with the runner itself."""
+    def forget(self) -> None:
+        """Empty the cache."""
         self.sync(())
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Make the cache hold exactly `token_ids`; return how many of them it held already."""
         num_shared = shared_length(self.cached_ids, token_ids)
+        del self.cached_ids[num_shared:]  # before the cache: an interrupt between may leave it longer, never shorter
         self.cache.truncate(num_shared)
-        del self.cached_ids[num_shared:]
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
             self.extend(rows, num_logit_rows=0)
@@ -70,6 +70,7 @@ class Runner:
         self.commit(list(range(len(token_ids))), token_ids)
         return logits
 
+    @torch.inference_mode()
     def commit(self, rows: list[int], token_ids: Sequence[int]) -> None:
         """Commit tree rows, which hold `token_ids`, and forget the other rows."""
         assert len(rows) == len(token_ids), f"{len(rows)} rows for {len(token_ids)} tokens"

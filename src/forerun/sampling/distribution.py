@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-
-MINUS_INFINITY = float("-inf")
+from forerun.sampling.filters import filter_scores
 
 
 class LogitShaper:
@@ -91,21 +90,3 @@ def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: Samp
     repeated = torch.where(scores_TV > 0, scores_TV / penalty, scores_TV * penalty)
     scores_TV = torch.where(seen_TV, repeated, scores_TV)
     return scores_TV - params.presence_penalty * (counts_TV > 0) - params.frequency_penalty * counts_TV
-
-
-def filter_scores(scores_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Put tokens outside top_k, top_p or min_p at minus infinity.
-
-    Ties are broken by the lowest id, so that exactly top_k tokens stay. The token that carries the sum over top_p is
-    kept, hence at least one is. min_p keeps tokens at least min_p times as likely as the likeliest.
-    """
-    sorted_TV, order_TV = scores_TV.sort(dim=-1, descending=True, stable=True)
-    keep_TV = torch.ones_like(sorted_TV, dtype=torch.bool)
-    if params.top_k > 0:
-        keep_TV[:, params.top_k :] = False
-    if params.top_p < 1.0:
-        probs_TV = sorted_TV.masked_fill(~keep_TV, MINUS_INFINITY).softmax(-1)
-        keep_TV &= probs_TV.cumsum(-1) - probs_TV < params.top_p
-    if params.min_p > 0.0:
-        keep_TV &= (sorted_TV - sorted_TV[:, :1]).exp() >= params.min_p
-    return scores_TV.masked_fill(~torch.zeros_like(keep_TV).scatter_(1, order_TV, keep_TV), MINUS_INFINITY)

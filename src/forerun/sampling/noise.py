@@ -13,7 +13,7 @@ ELEMENTS_PER_BLOCK = (
     1 << 16
 )  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
 MAX_ROWS_PER_BLOCK = 16
-MAX_BLOCKS = 8
+MAX_ROWS_KEPT = 128
 
 
 def splitmix64(value: int) -> int:
@@ -82,6 +82,6 @@ class KeyedNoise:
             start = number * self._rows_per_block
             positions = range(start, start + self._rows_per_block)
             block = self._blocks[number] = gumbel_rows(self.seed, positions, self._vocab_size, device=self._device)
-            while len(self._blocks) > MAX_BLOCKS:
+            while len(self._blocks) * self._rows_per_block > MAX_ROWS_KEPT:
                 del self._blocks[next(iter(self._blocks))]
         return block

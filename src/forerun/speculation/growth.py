@@ -41,6 +41,8 @@ class BestFirstGrowth:
         parent_log_prob, depth = tree.log_probs[parent], tree.depths[parent] + 1
         known = tree.children(parent)
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
+            if not log_prob > float("-inf"):
+                return  # impossible, or not a number: no guess
             cost = -parent_log_prob - min(log_prob, 0.0)  # rounding may leave a hair above zero
             if not self._can_enter(cost):
                 return
