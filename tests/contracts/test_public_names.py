@@ -26,6 +26,7 @@ EXPECTED = {
     "CheckpointError",
     "VocabularyError",
     "ContextOverflowError",
+    "EngineBusyError",
     "NumericalError",
 }
 

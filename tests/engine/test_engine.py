@@ -1,7 +1,9 @@
 """What a program that uses an engine may rely on."""
 
 from collections.abc import Iterator
+from threading import Thread
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from forerun import (
     ContextOverflowError,
     DraftModel,
     Engine,
+    EngineBusyError,
     EngineConfig,
     FinishReason,
     NoDrafter,
@@ -177,3 +180,42 @@ def test_load_takes_what_suits_the_models(target: str, draft: str) -> None:
         assert engine.generate(PROMPT, SAMPLED).stats.num_drafted > 0
     with forerun.load(target) as engine:
         assert engine.generate(PROMPT * 3, SAMPLED).stats.num_drafted > 0
+
+
+def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain_engine: Engine) -> None:
+    failures: list[BaseException] = []
+
+    def intrude() -> None:
+        try:
+            engine.generate("something else entirely", SAMPLED)
+        except EngineBusyError as error:
+            failures.append(error)
+
+    stream = engine.stream(PROMPT, SAMPLED)
+    next(stream)
+    with engine._turn:
+        thread = Thread(target=intrude)
+        thread.start()
+        thread.join()
+    assert len(failures) == 1
+    assert stream.result().token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
+
+
+def test_a_closed_engine_says_so(target: str) -> None:
+    engine = Engine(EngineConfig(target=target, drafter=NoDrafter()))
+    engine.close()
+    with pytest.raises(EngineBusyError, match="closed"):
+        engine.generate(PROMPT)
+
+
+@pytest.mark.parametrize("prompt", [[1.5, 2], ["a", "b"], 7, None, [[1, 2]]])
+def test_a_prompt_of_another_kind_is_refused(plain_engine: Engine, prompt: object) -> None:
+    with pytest.raises(ConfigError, match="sequence of token ids"):
+        plain_engine.generate(prompt)  # type: ignore[arg-type]
+
+
+def test_ids_may_come_as_an_array(plain_engine: Engine) -> None:
+    ids = plain_engine.encode(PROMPT)
+    expected = plain_engine.generate(ids, SAMPLED).token_ids
+    assert plain_engine.generate(np.array(ids), SAMPLED).token_ids == expected
+    assert plain_engine.generate(torch.tensor(ids), SAMPLED).token_ids == expected

@@ -64,7 +64,7 @@ def test_the_cut_is_the_likeliest_nodes_of_the_full_tree(verify_width: int) -> N
         law = random_law(seed, vocab_size)
         best = sorted(all_paths(law, vocab_size, verify_width - 1), key=lambda entry: -entry[1])[:verify_width]
         for draft_width in (1, 2, 64):
-            growth, _ = grow(law, verify_width=verify_width, draft_width=draft_width, depth=10_000)
+            growth, _ = grow(law, verify_width=verify_width, draft_width=draft_width, depth=100)
             assert cut_paths(growth) == pytest.approx(dict(best))
 
 
@@ -95,7 +95,7 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
     rng = random.Random(seed)
     verify_width = rng.randint(2, 8)
     law = random_law(seed, 4)
-    growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=10_000)
+    growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=100)
     expanded = {node for batch in batches for node in batch}
     worst_kept = min(growth.tree.log_probs[node] for node in growth.cut())
     waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]

@@ -119,7 +119,7 @@ class Engine:
         """Token ids of any kind of prompt, checked against the vocabulary."""
         if isinstance(prompt, str):
             prompt_ids = self.tokenizer.encode(prompt)
-        elif len(prompt) and isinstance(prompt[0], Mapping):
+        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
             prompt_ids = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             prompt_ids = read_ids(prompt)

@@ -1,0 +1,82 @@
+"""What a drafter proposes can cost speed, never a token and never the request."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import NumericalError
+from forerun.drafting.none import NoneDrafter
+from forerun.model.runner import Runner
+from forerun.speculation.tree import TokenTree
+from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
+
+PROMPT = [1, 2, 3, 4]
+PARAMS = [SamplingParams(), SamplingParams(temperature=1.0)]
+SPEC = plain_spec(vocab_size=30, tied_embeddings=False)
+
+
+class FaultyDrafter(NoneDrafter):
+    """Hangs whatever `spoil` makes below the right root."""
+
+    verify_width = 6
+
+    def __init__(self, spoil: Callable[[TokenTree], object]) -> None:
+        self._spoil = spoil
+
+    def propose(self) -> TokenTree:
+        tree = TokenTree(self._root)
+        for token in range(5):
+            tree.add(len(tree) - 1, token, 0.0)
+        self._spoil(tree)
+        return tree
+
+
+SPOILS: dict[str, Callable[[TokenTree], object]] = {
+    "another root": lambda tree: tree.token_ids.__setitem__(0, (tree.token_ids[0] + 1) % 30),
+    "an unknown token": lambda tree: tree.token_ids.__setitem__(3, 30),
+    "too wide": lambda tree: tree.add(0, 17, 0.0),
+    "no tree": lambda tree: tree.parents.__setitem__(2, 4),
+}
+
+
+def runner() -> Runner:
+    return tiny_runner(SPEC, random_weights(SPEC, torch.Generator().manual_seed(5)))
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("kind", SPOILS)
+def test_a_faulty_proposal_is_dropped_and_reported(
+    kind: str, params: SamplingParams, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=20)
+    with caplog.at_level(logging.WARNING):
+        ours = decode_ids(runner(), FaultyDrafter(SPOILS[kind]), PROMPT, params, seed=3, num_tokens=20)
+    assert ours == plain
+    assert "a proposal was dropped" in caplog.text
+
+
+def weights_that_overflow_on(token: int) -> dict[str, torch.Tensor]:
+    weights = random_weights(SPEC, torch.Generator().manual_seed(5))
+    weights["embedding.weight"][token] = torch.nan
+    return weights
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_a_drafted_token_that_breaks_the_target_does_not_break_the_request(params: SamplingParams) -> None:
+    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=20)
+    unused = next(token for token in range(30) if token not in plain + PROMPT)
+    sick = tiny_runner(SPEC, weights_that_overflow_on(unused))
+    drafter = FaultyDrafter(lambda tree: tree.token_ids.__setitem__(1, unused))
+    ours = decode_ids(sick, drafter, PROMPT, params, seed=3, num_tokens=20)
+    assert ours == plain
+
+
+def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:
+    sick = tiny_runner(SPEC, weights_that_overflow_on(PROMPT[-1]))
+    with pytest.raises(NumericalError):
+        list(decode_rounds(sick, NoneDrafter(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
+    assert sick.cache.committed_len == 0
+    assert sick.cached_ids == []
