@@ -4,7 +4,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.engine.tiny_tokenizers import write_byte_level, write_llama
-from tests.golden.families import llama, qwen2
 
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -17,6 +16,8 @@ SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Qwen2-like chat model."""
+    from tests.golden.families import qwen2  # brings transformers along
+
     folder = tmp_path_factory.mktemp("target")
     qwen2(**SIZES).save(folder)
     return str(write_byte_level(folder))
@@ -25,6 +26,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A shallower model with the target's tokens."""
+    from tests.golden.families import qwen2
+
     folder = tmp_path_factory.mktemp("draft")
     qwen2(**SIZES, num_hidden_layers=1).save(folder)
     return str(write_byte_level(folder))
@@ -33,6 +36,8 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Llama-like model with other tokens and no chat template."""
+    from tests.golden.families import llama
+
     folder = tmp_path_factory.mktemp("plain")
     llama(**SIZES).save(folder)
     return str(write_llama(folder))

@@ -41,6 +41,6 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: li
     for q_QD, slots in zip(q_TQD, mask, strict=True):
         keys_1KSD = keys_SKD.index_select(0, slots).transpose(0, 1)[None]
         values_1KSD = values_SKD.index_select(0, slots).transpose(0, 1)[None]
-        q_1KGD = q_QD.reshape(1, num_kv_heads, -1, q_QD.shape[-1])
+        q_1KGD = q_QD.clone().reshape(1, num_kv_heads, -1, q_QD.shape[-1])  # aligned alike, whichever row it is
         outputs.append(functional.scaled_dot_product_attention(q_1KGD, keys_1KSD, values_1KSD).reshape(1, -1))
     return torch.cat(outputs)

@@ -12,12 +12,15 @@ from torch.nn import functional
 from forerun.kernels.layers import Linear
 
 # A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
-# count fixed they do not: neither the row's index nor the other rows' values change them (fp32, bf16, fp64 measured).
+# count fixed and every row aligned alike they do not: neither the row's index nor the other rows' values change them
+# (measured in fp32, bf16 and fp64; with rows of odd length, half of all fp64 shapes depended on the index).
 ROWS_PER_BLOCK = 8
+FEATURES_PER_STEP = 16
 
 
 def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
     """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given."""
+    weight_OI = functional.pad(weight_OI, (0, -weight_OI.shape[1] % FEATURES_PER_STEP))
 
     def linear(x_TI: Tensor, residual_TO: Tensor | None = None) -> Tensor:
         y_TO = in_blocks(x_TI, lambda block: functional.linear(block, weight_OI, bias_O))
@@ -27,11 +30,11 @@ def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
 
 
 def in_blocks(x_TI: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `compute` to blocks of ROWS_PER_BLOCK rows, the last one filled up with zeros."""
+    """Apply `compute` to blocks of ROWS_PER_BLOCK rows; zeros fill up the last block and the end of each row."""
     outputs = []
     for start in range(0, x_TI.shape[0], ROWS_PER_BLOCK):
         block = x_TI[start : start + ROWS_PER_BLOCK]
-        missing = ROWS_PER_BLOCK - block.shape[0]
-        padded = functional.pad(block, (0, 0, 0, missing)) if missing else block.contiguous()
+        missing_rows, missing_features = ROWS_PER_BLOCK - block.shape[0], -block.shape[1] % FEATURES_PER_STEP
+        padded = functional.pad(block, (0, missing_features, 0, missing_rows)).clone()
         outputs.append(compute(padded)[: block.shape[0]])
     return torch.cat(outputs)
