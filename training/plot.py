@@ -77,8 +77,6 @@ def decorate(axes: Axes, title: str) -> None:
 def plot_losses(log: Path, picture: Path) -> None:
     """Draw the target's loss and the draft's distance from the target over time into `picture`.
 
-    The draft's last part is measured on the target's own texts, the rest on the training text.
-
     Args:
         log: log.jsonl as `training.train` writes it: loss and kl per step, held_out_loss and held_out_kl now and then.
         picture: file to write; its suffix names the format.
@@ -88,7 +86,8 @@ def plot_losses(log: Path, picture: Path) -> None:
         raise ValueError(f"{log} holds no training step yet: train first")
     evaluated = [record for record in records if "held_out_loss" in record]
     joint = [record for record in records if "loss" in record]
-    guesses = [record | {"kl": record.get("kl", record.get("rollout_kl"))} for record in records]
+    guesses = [record | {"kl": record.get("kl", record.get("distil_kl"))} for record in records]
+    guesses = [record for record in guesses if record["kl"] is not None]
     point_x = column(evaluated, "elapsed_s", 1 / 60)
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -1,7 +1,7 @@
 """Train target and draft together: the target on text, the draft on the target's own distributions.
 
 One budget of wall-clock seconds decides the schedule. For the first `JOINT_SHARE` of it both models learn from the same
-windows; in the rest the target is finished and only the draft goes on, on texts that the target writes itself.
+windows; in the rest the target is finished and only the draft goes on, against the target without dropped sublayers.
 Stopping is safe at any time: the state is saved every few minutes and a second call goes on from there.
 """
 
@@ -18,19 +18,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.network import Network, Shape
-from training.rollout import write_texts
 
 TARGET = Shape(num_layers=12, hidden_size=256, num_heads=4, num_kv_heads=2, intermediate_size=704, vocab_size=4096)
 DRAFT = Shape(
     num_layers=2, hidden_size=160, num_heads=5, num_kv_heads=1, intermediate_size=448, vocab_size=4096, head_dim=32
 )
 MAX_DROP = 0.2
-JOINT_SHARE = 0.86
+JOINT_SHARE = 0.80
 LONG_CONTEXT_SHARE = 0.70  # from here on windows are 1024 tokens long, before that 512
 TOKENS_PER_STEP = 4096
 TOKENS_PER_MICRO_BATCH = 2048
 SAVE_EVERY_S = 300.0
-ROLLOUT_TEXTS, ROLLOUT_PROMPT, ROLLOUT_NEW = 48, 64, 192  # texts per step, tokens each
+DISTIL_RATE = 0.6  # learning-rate factor at which the draft goes on alone; falls to 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,6 @@ class Run:
         self.held_out = np.load(folder / "data" / "held_out.npy", mmap_mode="r")
         self.target, self.draft = Side(Network(TARGET, MAX_DROP)), Side(Network(DRAFT))
         self.step_count, self.tokens_seen, self.elapsed_s = 0, 0, 0.0
-        self.seed = seed
         self.order = np.random.default_rng(seed).permutation(len(self.tokens) // 1025)
         if (folder / "state.pt").exists():
             self.restore(torch.load(folder / "state.pt", weights_only=True))
@@ -134,7 +132,7 @@ class Run:
 
     def train_step(self) -> dict[str, float]:
         """One optimizer step; losses in nats per token."""
-        return self.joint_step() if self.budget.share < JOINT_SHARE else self.rollout_step()
+        return self.joint_step() if self.budget.share < JOINT_SHARE else self.distil_step()
 
     def joint_step(self) -> dict[str, float]:
         """Both sides learn from the same windows of text."""
@@ -152,28 +150,26 @@ class Run:
             text_loss += loss.item() / num_parts
             guess_loss += distance.item() / num_parts
         self.target.step(self.budget.rate(JOINT_SHARE))
-        self.draft.step(self.budget.rate(1.0))
+        self.draft.step(min(1.0, self.budget.share / 0.01))
         self.step_count += 1
         return {"loss": text_loss, "kl": guess_loss}
 
-    def rollout_step(self) -> dict[str, float]:
-        """The draft learns on texts of the finished target, one half greedy and one half drawn at temperature 1."""
+    def distil_step(self) -> dict[str, float]:
+        """The draft alone learns, from the finished target with all its sublayers."""
         self.target.network.eval()
-        rng = np.random.default_rng((self.seed, self.step_count))
-        starts = rng.integers(0, len(self.tokens) - ROLLOUT_PROMPT, ROLLOUT_TEXTS)
-        prompts = np.stack([self.tokens[start : start + ROLLOUT_PROMPT] for start in starts]).astype(np.int64)
-        temperatures = (torch.arange(ROLLOUT_TEXTS) % 2).float()
-        ids, target_logits = write_texts(self.target.network, torch.from_numpy(prompts), ROLLOUT_NEW, temperatures)
-        guess_loss = 0.0
-        for part in torch.arange(ROLLOUT_TEXTS).split(12):
+        num_parts, guess_loss = TOKENS_PER_STEP // TOKENS_PER_MICRO_BATCH, 0.0
+        for _ in range(num_parts):
+            ids = self.micro_batch()
             with torch.autocast("cpu", torch.bfloat16):
-                draft_logits = self.draft.network(ids[part, :-1])[:, ROLLOUT_PROMPT - 1 :].flatten(0, 1).float()
-            distance = divergence(draft_logits, target_logits[part].flatten(0, 1))
-            (distance * (len(part) / ROLLOUT_TEXTS)).backward()
-            guess_loss += distance.item() * len(part) / ROLLOUT_TEXTS
-        self.draft.step(self.budget.rate(1.0))
+                with torch.no_grad():
+                    target_logits = self.target.network(ids[:, :-1]).flatten(0, 1).float()
+                draft_logits = self.draft.network(ids[:, :-1]).flatten(0, 1).float()
+            distance = divergence(draft_logits, target_logits)
+            distance.div(num_parts).backward()
+            guess_loss += distance.item() / num_parts
+        self.draft.step(DISTIL_RATE * (1.0 - self.budget.share) / (1.0 - JOINT_SHARE))
         self.step_count += 1
-        return {"rollout_kl": guess_loss}
+        return {"distil_kl": guess_loss}
 
     @torch.inference_mode()
     def evaluate(self, num_windows: int = 48) -> dict[str, float]:
@@ -194,7 +190,7 @@ class Run:
 
 def describe(record: dict[str, float]) -> str:
     """The losses of one step for the progress bar."""
-    return " ".join(f"{name} {record[name]:.3f}" for name in ("loss", "kl", "rollout_kl") if name in record)
+    return " ".join(f"{name} {record[name]:.3f}" for name in ("loss", "kl", "distil_kl") if name in record)
 
 
 def divergence(draft_logits: Tensor, target_logits: Tensor) -> Tensor:

@@ -98,6 +98,7 @@ class DraftModel:
         verify_width: rows the target verifies per round, root included.
         draft_width: nodes one draft forward expands.
         depth: draft forwards per round at most, hence levels below the root.
+        min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1].
         children: children considered per expanded node.
         noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
         lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
@@ -106,7 +107,8 @@ class DraftModel:
     model: str = BUILTIN_DRAFT
     verify_width: int = 8
     draft_width: int = 4
-    depth: int = 5
+    depth: int = 6
+    min_mass: float = 0.3
     children: int = 4
     noise_aware: bool = True
     lookup: bool = True
@@ -114,6 +116,7 @@ class DraftModel:
     def __post_init__(self) -> None:
         for name in ("verify_width", "draft_width", "depth", "children"):
             require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
+        require(0.0 <= self.min_mass <= 1.0, f"min_mass {self.min_mass} must lie in [0, 1] (0 grows to the full depth)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,14 +43,18 @@ class DraftModelDrafter:
             self._lookup.begin(prompt_ids)
 
     def propose(self) -> TokenTree:
+        config = self._config
         growth = BestFirstGrowth(
-            self._root, verify_width=self._config.verify_width, draft_width=self._config.draft_width
+            self._root,
+            verify_width=config.verify_width,
+            draft_width=config.draft_width,
+            min_mass=config.min_mass,
         )
         if self._lookup is not None:
             self._lookup.hang_into(growth)
         self._missing = self._token_ids[len(self._runner.cached_ids) :]  # committed tokens without a row, the root last
         self._rows: dict[int, int] = {}  # expanded node to its row in the draft cache
-        for _ in range(self._config.depth):
+        for _ in range(config.depth):
             batch = growth.next_batch()
             if not batch:
                 break

@@ -1,6 +1,7 @@
 """Which nodes of the draft tree to expand next, and which children are worth keeping."""
 
 import heapq
+import math
 from bisect import insort
 from collections.abc import Sequence
 
@@ -11,23 +12,26 @@ class BestFirstGrowth:
     """Best-first search for the `verify_width` likeliest nodes.
 
     The frontier holds the nodes not yet expanded. A node can only lead into the cut if it is likelier than the cut's
-    last member, since children are never likelier than their parents; when no frontier node is, growth ends early.
+    last member, since children are never likelier than their parents; when no frontier node is, growth ends early. It
+    also ends when the nodes it would expand next are together less likely to be reached than `min_mass`: an expansion
+    costs the same whatever it is worth.
 
     Source: SpecExec, arXiv 2406.02532, algorithm 1; we drop hopeless children at once instead of compacting later.
     """
 
-    def __init__(self, root_token: int, *, verify_width: int, draft_width: int) -> None:
+    def __init__(self, root_token: int, *, verify_width: int, draft_width: int, min_mass: float = 0.0) -> None:
         self.tree = TokenTree(root_token)
-        self._verify_width, self._draft_width = verify_width, draft_width
+        self._verify_width, self._draft_width, self._min_mass = verify_width, draft_width, min_mass
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node)
         self._cut_costs: list[float] = [0.0]  # -log prob of the cut's members, ascending
 
     def next_batch(self) -> list[int]:
-        """Up to draft_width nodes to expand now, likeliest first; empty when no new node can enter the cut."""
+        """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended."""
         batch: list[int] = []
         while self._frontier and len(batch) < self._draft_width and self._can_enter(self._frontier[0][0]):
             batch.append(heapq.heappop(self._frontier)[2])
-        return batch
+        mass = sum(math.exp(self.tree.log_probs[node]) for node in batch)
+        return batch if mass >= self._min_mass else []
 
     def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Add an expanded node's children.

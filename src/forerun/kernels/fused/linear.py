@@ -20,9 +20,14 @@ def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
 
 
 def can_prepack(weight_OI: Tensor) -> bool:
-    """True where oneDNN has its own layout for this weight and its matrix code is the faster one."""
+    """True where oneDNN has its own layout for this weight and its matrix code is the faster one.
+
+    Small float32 products lose more by its calls than they win by its layout.
+    """
     is_cpu = weight_OI.device.type == "cpu"
-    return is_cpu and torch._C._has_mkldnn and weight_OI.dtype in (torch.bfloat16, torch.float32)
+    is_large = weight_OI.numel() >= 1 << 18
+    is_faster = weight_OI.dtype == torch.bfloat16 or (weight_OI.dtype == torch.float32 and is_large)
+    return is_cpu and torch._C._has_mkldnn and is_faster
 
 
 def prepacked(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
