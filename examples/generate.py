@@ -2,7 +2,7 @@
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, SamplingParams
 
-PROMPT = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""\n'
+PROMPT = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
 PARAMS = SamplingParams(temperature=0.7, max_new_tokens=96, seed=7)
 
 

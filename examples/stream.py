@@ -2,7 +2,7 @@
 
 from forerun import Engine, EngineConfig, PromptLookup, SamplingParams
 
-PROMPT = "import os\nimport sys\n\n\ndef main():\n"
+PROMPT = "import os\nimport sys\n\n\ndef main():"
 
 
 def main() -> None:

@@ -96,7 +96,8 @@ def function_headers(source: str) -> list[str]:
         if not isinstance(node, ast.FunctionDef) or not ast.get_docstring(node) or len(node.body) < 3:
             continue
         last = node.body[0].end_lineno or node.lineno
-        text = "".join(rows[node.lineno - 1 : last])
+        # Without the newline: a token of its own there says that no indented line follows.
+        text = "".join(rows[node.lineno - 1 : last]).rstrip()
         if 80 <= len(text) <= 700:
             headers.append(text)
     return headers

@@ -16,7 +16,7 @@ from forerun.core.config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.steps import Generation
 
-SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""\n'
+SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
 
 
 @shows_errors
