@@ -119,7 +119,7 @@ class Engine:
         """Token ids of any kind of prompt, checked against the vocabulary."""
         if isinstance(prompt, str):
             prompt_ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
+        elif holds_messages(prompt):
             prompt_ids = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             prompt_ids = read_ids(prompt)
@@ -185,6 +185,11 @@ class Engine:
                 f"max_length (the model itself has {self.spec.max_positions} positions)"
             )
         return wanted
+
+
+def holds_messages(prompt: object) -> bool:
+    """True for a sequence of chat messages."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def read_ids(prompt: object) -> list[int]:
