@@ -32,6 +32,7 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         rows += _architecture_rows(sheet)
     rows += [
         ("chat template", "yes" if sheet.has_chat_template else "no"),
+        ("stored", size(sheet.stored_bytes)),
         ("weights", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),

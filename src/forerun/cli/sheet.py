@@ -23,9 +23,16 @@ class ModelSheet:
     problem: str | None
     spec: ModelSpec | None
     dtype: str | None
-    weights_bytes: int | None
+    stored_bytes: int | None
     has_chat_template: bool
     files: tuple[tuple[str, int], ...]
+
+    @property
+    def weights_bytes(self) -> int | None:
+        """The weights in the dtype they are computed in, which need not be the one they are stored in."""
+        if self.spec is None or self.dtype is None:
+            return None
+        return self.spec.num_parameters * ELEMENT_BYTES[self.dtype]
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -35,7 +42,7 @@ class ModelSheet:
 
     @property
     def bytes_at_max_length(self) -> int | None:
-        """Weights and a cache of the longest context, both in the dtype the checkpoint is stored in."""
+        """Weights and a cache of the longest context, both in the dtype the checkpoint is computed in."""
         if self.spec is None or self.weights_bytes is None or self.kv_bytes_per_token is None:
             return None
         return self.weights_bytes + self.kv_bytes_per_token * self.spec.max_positions
@@ -50,6 +57,7 @@ class ModelSheet:
             "spec": None if self.spec is None else asdict(self.spec),
             "num_parameters": None if self.spec is None else self.spec.num_parameters,
             "dtype": self.dtype,
+            "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "bytes_at_max_length": self.bytes_at_max_length,
@@ -73,7 +81,7 @@ def read_sheet(name: str, folder: Path) -> ModelSheet:
         problem=problems[0] if problems else None,
         spec=spec,
         dtype=dtype,
-        weights_bytes=None if tensors is None else sum(tensor.num_bytes for tensor in tensors.values()),
+        stored_bytes=None if tensors is None else sum(tensor.num_bytes for tensor in tensors.values()),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
         files=tuple((path.name, path.stat().st_size) for path in sorted(folder.iterdir()) if path.is_file()),
     )
