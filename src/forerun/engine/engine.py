@@ -32,7 +32,7 @@ Prompt = str | Sequence[int] | Sequence[Message]
 # Margins below which rounding may decide a choice in the fast mode: over twice the largest difference of a one-row and
 # an eight-row pass that was measured in each dtype, see docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
-WARM_UP_TOKENS = 16
+WARM_UP_TOKENS = 4
 MAX_MEASURING_S = 0.3
 DEFAULT_NEW_TOKENS = 256
 
