@@ -61,7 +61,7 @@ class Family:
                 if "norm" in name:
                     weight.uniform_(0.5, 1.5, generator=generator)
                 else:
-                    weight.normal_(0.0, 0.17, generator=generator)
+                    weight.normal_(0.0, 0.2, generator=generator)
         return model
 
     def save(self, folder: Path) -> "Golden":
