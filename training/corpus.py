@@ -5,7 +5,7 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 # Packages read beside the standard library (PSF-2.0), with the licence each one states.
@@ -77,12 +77,3 @@ def prose_documents(folder: Path, chunk_chars: int = 20_000) -> Iterator[Documen
                 yield Document(name=f"{path.name}#{count}", text="\n\n".join(piece))
                 piece, count = [], count + 1
         yield Document(name=f"{path.name}#{count}", text="\n\n".join(piece))
-
-
-def describe_sources() -> list[str]:
-    """One line per Python source with version and licence, for the model card."""
-    lines = [f"Python standard library {sysconfig.get_python_version()} (PSF-2.0)"]
-    for name, licence in PACKAGES.items():
-        if package_folder(name):
-            lines.append(f"{name} {metadata.version(name)} ({licence})")
-    return lines

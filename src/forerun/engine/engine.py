@@ -70,7 +70,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End what is running and let go of the models. A closed engine answers nothing more."""
+        """End what is running and forget the text. A closed engine answers nothing more."""
         self._end_running()
         self._turn.is_over = True
         self._drafter.close()

@@ -64,6 +64,8 @@ class EagerExecutor:
             spec.rope, spec.head_dim, cache.capacity, dtype=storage.dtype, device=str(storage.device)
         )
         self._steps = [(op, self._bind(op)) for op in program]
+        self._steps_without_logits = self._steps[: [op.kind for op in program].index("select_rows")]
+        self._no_logits = storage.new_empty(0, spec.vocab_size)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Run the program; return logits [num_logit_rows, V] in the model's dtype.
@@ -78,7 +80,7 @@ class EagerExecutor:
         return frame.logits
 
     def _chosen(self, inputs: ForwardInput) -> Iterable[tuple[Op, Step]]:
-        steps = self._steps if inputs.num_logit_rows else self._steps[:-3]
+        steps = self._steps if inputs.num_logit_rows else self._steps_without_logits
         if not inputs.skipped:
             return steps
         return [(op, step) for op, step in steps if op.sublayer not in inputs.skipped]
@@ -92,7 +94,7 @@ class EagerExecutor:
         frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
-        frame.logits = frame.cos.new_empty(0, self._spec.vocab_size)
+        frame.logits = self._no_logits
         return frame
 
     def _bind(self, op: Op) -> Step:
