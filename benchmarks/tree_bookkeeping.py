@@ -23,7 +23,7 @@ def guesses(rng: random.Random, num_rounds: int) -> list[list[tuple[list[int], l
 
 
 def play_round(children: list[tuple[list[int], list[float]]]) -> int:
-    growth = BestFirstGrowth(7, verify_width=WIDTH, draft_width=WIDTH)
+    growth = BestFirstGrowth(7, horizon=WIDTH, draft_width=WIDTH)
     supply = iter(children)
     for _ in range(DEPTH):
         batch = growth.next_batch()
@@ -31,7 +31,7 @@ def play_round(children: list[tuple[list[int], list[float]]]) -> int:
             break
         for node in batch:
             growth.add_children(node, *next(supply))
-    tree = growth.tree.select(growth.cut())
+    tree = growth.tree.select(growth.cut(WIDTH))
     ancestry_matrix(tree.parents)
     choices = [tree.token_ids[min(node + 1, len(tree) - 1)] for node in range(len(tree))]
     return len(walk(tree, choices).tokens)

@@ -179,6 +179,23 @@ def test_exact_mode_gives_the_same_text_in_bfloat16(target: str, draft: str) -> 
     assert texts[0] == texts[1] == texts[2]
 
 
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_a_paced_engine_writes_the_same_text_and_takes_its_time(
+    side: str, target: str, draft: str, plain_engine: Engine
+) -> None:
+    params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=6, ignore_eos=True)
+    drafter = DraftModel(model=draft, depth=1, lookup=False)
+    config = EngineConfig(target=target, drafter=drafter, dtype="float64", device=f"paced:{side}=50ms")
+    with Engine(config) as engine:
+        paced = engine.generate(PROMPT, params)
+    stats, plain = paced.stats, plain_engine.generate(PROMPT, params)
+    assert (paced.token_ids, paced.text) == (plain.token_ids, plain.text)
+    assert stats.num_drafted > 0
+    # Each round is one pass of the target; a drafted token needs one of the draft.
+    elapsed_s, num_passes = {"target": (stats.verify_s, stats.num_rounds), "draft": (stats.draft_s, 1)}[side]
+    assert elapsed_s >= 0.05 * num_passes
+
+
 def test_load_takes_what_suits_the_models(target: str, draft: str) -> None:
     with forerun.load(target, draft, dtype="float32") as engine:
         assert engine.generate(PROMPT, SAMPLED).stats.num_drafted > 0

@@ -35,7 +35,7 @@ def ranked(law: Law, path: Path) -> tuple[list[int], list[float]]:
 
 def grow(law: Law, *, verify_width: int, draft_width: int, depth: int) -> tuple[BestFirstGrowth, list[list[int]]]:
     """Run the growth as a drafter does; return it with the batches it asked for."""
-    growth = BestFirstGrowth(0, verify_width=verify_width, draft_width=draft_width)
+    growth = BestFirstGrowth(0, horizon=verify_width, draft_width=draft_width)
     batches: list[list[int]] = []
     while len(batches) < depth and (batch := growth.next_batch()):
         batches.append(batch)
@@ -111,7 +111,7 @@ def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None
 
 
 def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
-    growth = BestFirstGrowth(7, verify_width=1, draft_width=4)
+    growth = BestFirstGrowth(7, horizon=1, draft_width=4)
     assert growth.next_batch() == []
     assert growth.cut() == [0]
 

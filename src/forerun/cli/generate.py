@@ -2,19 +2,23 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from forerun.cli.answer import is_terminal, say_stats, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import Show, is_terminal, say_stats, show_plainly, tree_shower, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
+from forerun.cli.timeline import check_timeline_path, write_timeline
 from forerun.core.config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
-from forerun.core.steps import Generation
+from forerun.core.steps import DecodeStep, Generation
+from forerun.core.timing import Span
 
 SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
 
@@ -29,24 +33,57 @@ def generate(
     as_json: Annotated[bool, option("--json", help="Print one JSON object and nothing else.")] = False,
     show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
     no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False,
+    timeline: Annotated[
+        Path | None,
+        option("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer."),
+    ] = None,
 ) -> None:
     """Continue a text. The text goes to stdout, one line of statistics to stderr."""
     if as_json and show_tree:
         raise ConfigError("--json and --show-tree exclude each other: JSON has no colours")
+    if timeline is not None:
+        check_timeline_path(timeline)
     config, params = engine_options.config(model), sampling.params()
     text = _read_prompt(prompt, model)
+    spans: list[Span] = []
     with open_engine(config) as engine:
         if as_json or no_stream:
-            result = engine.generate(text, params)
+            stream = engine.stream(text, params)
+            spans += [span for step in stream for span in step.stats.spans]
+            result, is_interrupted = stream.result(), False
             print(_to_json(result) if as_json else result.text)
-            is_interrupted = False
         else:
             show = tree_shower(engine.tokenizer) if show_tree else show_plainly
-            result, is_interrupted = write_answer(lambda: engine.stream(text, params), show)
+            result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, show))
         if not as_json:
             say_stats(result, engine)
+    if timeline is not None:
+        _draw(timeline, spans, title=_title(model, result))
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _keeping(spans: list[Span], show: Show) -> Show:
+    """A `Show` that also keeps every step's spans."""
+
+    def show_and_keep(step: DecodeStep) -> None:
+        show(step)
+        spans.extend(step.stats.spans)
+
+    return show_and_keep
+
+
+def _draw(path: Path, spans: Sequence[Span], *, title: str) -> None:
+    if spans:
+        write_timeline(path, spans, title=title)
+    else:
+        say(f"no timeline was written to {path}: this generation reported no times of target or drafter")
+
+
+def _title(model: str, result: Generation) -> str:
+    stats = result.stats
+    speed = f"{stats.tokens_per_s:.1f} tokens/s · {stats.tokens_per_round:.2f} tokens per round"
+    return f"{Path(model).name or model} · {speed}"
 
 
 def _read_prompt(prompt: str | None, model: str) -> str:

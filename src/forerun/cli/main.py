@@ -12,6 +12,7 @@ from forerun.cli.chat import chat
 from forerun.cli.check import check
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
+from forerun.cli.worker import worker
 
 
 class PlainGroup(TyperGroup):
@@ -33,6 +34,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(inspect)
 app.command()(check)
+app.command()(worker)
 
 
 def print_version(is_asked: bool = True) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Exactness = Literal["fast", "exact"]
@@ -141,7 +142,57 @@ class PromptLookup:
         )
 
 
-DrafterConfig: TypeAlias = NoDrafter | DraftModel | PromptLookup
+def parallel_draft() -> DraftModel:
+    """The built-in draft with what suits a tree that grows for nothing while the target verifies."""
+    return DraftModel(draft_width=8, min_mass=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """A draft model in a process of its own that grows its tree while the target verifies (SwiftSpec, 2506.11309).
+
+    Args:
+        draft: the model and the shape of its tree; `depth` has no meaning here, the tree grows until the verdict.
+        device: the draft's torch device; None: the target's.
+        cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
+        num_threads: CPU threads of the process.
+        address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
+        key_file: the key shared with that worker; may be left out on this host.
+        ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.
+        min_ahead: expected tokens below which a tree sent ahead is not taken, but the answer waited for.
+        fill: where there is no tree, take what followed the last tokens earlier in the text.
+        calibrate: learn online how often the target agrees with the draft's probabilities.
+        repairs: expansions after a miss before the tree is sent.
+        overrun: start an expansion that ends at most so many of its own lengths after the verdict is expected.
+        trace: have the process tell when it was at work, for a timeline.
+    """
+
+    draft: DraftModel = field(default_factory=parallel_draft)
+    device: str | None = None
+    cores: tuple[int, ...] = ()
+    num_threads: int = 1
+    address: str | None = None
+    key_file: str | None = None
+    ahead: bool = True
+    min_ahead: float = 0.5
+    fill: bool = True
+    calibrate: bool = False
+    repairs: int = 1
+    overrun: float = 1.0
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
+        require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
+        require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")
+        require(self.min_ahead >= 0.0, f"min_ahead {self.min_ahead} must be >= 0")
+        require(
+            self.address is None or not self.cores, "cores are those of a process started here: leave out the address"
+        )
+        require(self.key_file is None or self.address is not None, "a key_file is of no use without an address")
+
+
+DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup
 
 
 def automatic_drafter(target: str, draft: str | None) -> DrafterConfig:
@@ -159,7 +210,7 @@ class EngineConfig:
         target: checkpoint folder, hub name, or the built-in target.
         drafter: None takes what suits the target, see `automatic_drafter`.
         dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it.
-        device: a torch device, such as "cpu" or "cuda:0".
+        device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
         num_threads: CPU threads; None leaves torch's own choice.
@@ -180,3 +231,4 @@ class EngineConfig:
             self.dtype in get_args(DTypeName), f"dtype {self.dtype!r} must be one of {', '.join(get_args(DTypeName))}"
         )
         require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')
+        read_device(self.device)  # raises for a paced device that cannot be read

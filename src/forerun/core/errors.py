@@ -1,12 +1,13 @@
 """The exception tree. Every error a user can cause is a `ForerunError`.
 
 ForerunError
-├── ConfigError            a setting is unknown, out of range or contradicts another
-├── CheckpointError        a model folder is missing, damaged or of an unsupported family
-├── VocabularyError        draft and target do not share their tokens
-├── ContextOverflowError   the text does not fit into the context
-├── NumericalError         the target produced NaN or infinity
-└── EngineBusyError        the engine is at work in another thread, or was closed
+├── ConfigError              a setting is unknown, out of range or contradicts another
+├── CheckpointError          a model folder is missing, damaged or of an unsupported family
+├── VocabularyError          draft and target do not share their tokens
+├── ContextOverflowError     the text does not fit into the context
+├── NumericalError           the target produced NaN or infinity
+├── EngineBusyError          the engine is at work in another thread, or was closed
+└── DrafterUnreachableError  a drafter process cannot be reached or does not know the key
 """
 
 
@@ -36,3 +37,7 @@ class NumericalError(ForerunError):
 
 class EngineBusyError(ForerunError):
     """An engine does one thing at a time: it is at work in another thread, or it was closed."""
+
+
+class DrafterUnreachableError(ForerunError):
+    """A drafter process cannot be reached or does not prove that it knows the key."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from forerun.core.timing import Span
+
 
 class FinishReason(StrEnum):
     """Why a text ended: a stop token or string, the length limit, or the caller."""
@@ -12,6 +14,14 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
 
 
+class DrafterState(StrEnum):
+    """Ready; late: its proposals come too late and are not waited for; down: it is not there, and is brought back."""
+
+    READY = "ready"
+    LATE = "late"
+    DOWN = "down"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """One round in numbers. `num_accepted` leaves out the bonus token.
@@ -19,6 +29,9 @@ class StepStats:
     num_drafted: nodes of the proposal, root left out. num_verified: rows of the target's forward, root included.
     num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
     was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
+    wait_s: the part of draft_s in which this process waited for another one.
+    drafter: how the drafter was when it proposed.
+    spans: what target and drafter did in this round, as far as it is known by now.
     """
 
     num_drafted: int
@@ -29,6 +42,8 @@ class StepStats:
     verify_s: float
     was_hit: bool
     wait_s: float = 0.0
+    drafter: DrafterState = DrafterState.READY
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +62,10 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationStats:
-    """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill."""
+    """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill.
+
+    num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
+    """
 
     num_prompt_tokens: int
     num_reused_tokens: int
@@ -64,6 +82,9 @@ class GenerationStats:
     decode_s: float
     draft_s: float
     verify_s: float
+    wait_s: float
+    num_rounds_late: int
+    num_rounds_down: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

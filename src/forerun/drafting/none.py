@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
+from forerun.drafting.drafter import DraftReport
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -19,9 +20,9 @@ class NoneDrafter:
     def propose(self) -> TokenTree:
         return TokenTree(self._root)
 
-    def accept(self, acceptance: Acceptance) -> bool:
+    def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root = acceptance.bonus_token
-        return False
+        return DraftReport()
 
     def close(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from forerun.core.config import PromptLookup, SamplingParams
+from forerun.drafting.drafter import DraftReport
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.prompt_index import PromptIndex
 from forerun.speculation.tree import TokenTree
@@ -27,10 +28,10 @@ class PromptLookupDrafter:
             tree.add(len(tree) - 1, token_id, 0.0)
         return tree
 
-    def accept(self, acceptance: Acceptance) -> bool:
+    def accept(self, acceptance: Acceptance) -> DraftReport:
         self._index.extend(acceptance.tokens)
         self._root = acceptance.bonus_token
-        return False
+        return DraftReport()
 
     def close(self) -> None:
         pass

@@ -11,19 +11,18 @@ import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
-from forerun.core.config import DraftModel, EngineConfig, SamplingParams, automatic_drafter
+from forerun.core.config import EngineConfig, SamplingParams, automatic_drafter
 from forerun.core.errors import ConfigError, ContextOverflowError
+from forerun.core.pace import read_device
 from forerun.core.steps import Generation
-from forerun.drafting.build import build_drafter
-from forerun.drafting.drafter import Drafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.chat_template import Message
+from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import TargetSide, decode
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
-from forerun.engine.vocabulary import require_match
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
@@ -47,14 +46,22 @@ class Engine:
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        self.config = config
+        self.config, self._placement = config, read_device(config.device)
         target = Checkpoint.open(config.target, locate(config.target), config)
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
         self.tokenizer = Tokenizer.load(target.folder)
         self._eos_ids = read_stop_ids(target.folder)
-        self._drafter = self._load_drafter(on_progress)
+        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length)
+        self._drafter = drafters.load(config.drafter or automatic_drafter(config.target, None), on_progress)
         capacity = self.max_length + self._drafter.verify_width
-        self._target = target.load(config, exactness=config.exactness, capacity=capacity, on_progress=on_progress)
+        self._target = target.load(
+            config,
+            exactness=config.exactness,
+            capacity=capacity,
+            pace=self._placement.target,
+            on_progress=on_progress,
+        )
+        drafters.wait_for(self._drafter)
         self._near_tie = 0.0 if config.exactness == "exact" else NEAR_TIE[target.dtype]
         self._running: GenerationStream | None = None
         self._turn = Turn()
@@ -95,12 +102,13 @@ class Engine:
         prompt_ids = self.encode(prompt)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.config.device)
+        device = self._placement.torch_device
+        noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=device)
         with self._turn, torch.inference_mode():
             self._end_running()
             began = perf_counter()
+            self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
             num_reused = self._target.sync(prompt_ids[:-1])
-            self._drafter.begin(prompt_ids, params, noise)
             prefill_s = perf_counter() - began
         target = TargetSide(self._target, params, prompt_ids, noise)
         near_tie = self._near_tie / (params.temperature or 1.0)
@@ -160,18 +168,6 @@ class Engine:
         if self._running is not None:
             self._running.cancel()
             self._running = None
-
-    def _load_drafter(self, on_progress: Progress | None) -> Drafter:
-        config = self.config
-        drafter = config.drafter or automatic_drafter(config.target, None)
-        if not isinstance(drafter, DraftModel):
-            return build_drafter(drafter, target=self.spec, draft_runner=None)
-        draft = Checkpoint.open(drafter.model, locate(drafter.model), config)
-        require_match(self.tokenizer, Tokenizer.load(draft.folder), target_name=config.target, draft_name=drafter.model)
-        capacity = self.max_length + drafter.draft_width * drafter.depth + drafter.verify_width
-        # A draft's bits can change no token, so it always takes the fast kernels.
-        runner = draft.load(config, exactness="fast", capacity=capacity, on_progress=on_progress)
-        return build_drafter(drafter, target=self.spec, draft_runner=runner)
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
         """Tokens to write at most."""

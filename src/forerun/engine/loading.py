@@ -12,6 +12,7 @@ from forerun.checkpoints.load import load_weights
 from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import Pace, read_device
 from forerun.kernels.dispatch import choose_kernels
 from forerun.model.runner import Runner
 
@@ -34,26 +35,34 @@ class Checkpoint:
             name=name,
             folder=folder,
             spec=read_model_spec(folder),
-            dtype=resolve_dtype(config.dtype, folder, config.device),
+            dtype=resolve_dtype(config.dtype, folder, read_device(config.device).torch_device),
         )
 
     def load(
-        self, config: EngineConfig, *, exactness: Exactness, capacity: int, on_progress: Progress | None
+        self,
+        config: EngineConfig,
+        *,
+        exactness: Exactness,
+        capacity: int,
+        pace: Pace | None,
+        on_progress: Progress | None,
     ) -> Runner:
         """Read the weights and build a runner whose cache has room for `capacity` tokens."""
+        device = read_device(config.device).torch_device
 
         def report(done: int, total: int) -> None:
             if on_progress is not None:
                 on_progress(self.name, done, total)
 
-        weights = load_weights(self.folder, self.spec, dtype=self.dtype, device=config.device, on_progress=report)
+        weights = load_weights(self.folder, self.spec, dtype=self.dtype, device=device, on_progress=report)
         return Runner(
             self.spec,
             weights,
             kernels=choose_kernels(exactness),
             capacity=capacity,
             dtype=self.dtype,
-            device=config.device,
+            device=device,
+            pace=pace,
         )
 
 

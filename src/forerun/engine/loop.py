@@ -8,7 +8,8 @@ from time import perf_counter
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.steps import StepStats
-from forerun.drafting.drafter import Drafter
+from forerun.core.timing import Span
+from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.choose import Choices, choose
@@ -113,7 +114,7 @@ def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens:
         tree, choices = target.choose_safely(tree)
         acceptance = walk(tree, choices.token_ids)
         verified = perf_counter()
-        was_hit = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
+        report = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
         target.commit(tree, acceptance)
         num_emitted += len(acceptance.tokens)
         margins = [choices.margins[node] for node in (0, *acceptance.path)]
@@ -126,6 +127,19 @@ def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens:
                 num_near_ties=sum(margin < near_tie for margin in margins),
                 draft_s=drafted - began,
                 verify_s=verified - drafted,
-                was_hit=was_hit,
+                was_hit=report.was_hit,
+                wait_s=report.wait_s,
+                drafter=report.state,
+                spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
             ),
         )
+
+
+def spans_of_round(
+    began: float, drafted: float, verified: float, report: DraftReport, *, num_accepted: int
+) -> tuple[Span, ...]:
+    """Who worked when. A drafter that works elsewhere says so itself; here one was waited for, or drafted itself."""
+    verify = Span("target", drafted, verified, f"+{num_accepted + 1}")
+    if report.wait_s:
+        return (*report.spans, Span("wait", began, drafted), verify)
+    return (Span("draft", began, drafted), verify)

@@ -7,7 +7,7 @@ from types import TracebackType
 import torch
 
 from forerun.core.errors import EngineBusyError
-from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.loop import Round
 from forerun.engine.turn import Turn
@@ -105,4 +105,7 @@ class GenerationStream:
             decode_s=self._decode_s,
             draft_s=sum(item.draft_s for item in self._stats),
             verify_s=sum(item.verify_s for item in self._stats),
+            wait_s=sum(item.wait_s for item in self._stats),
+            num_rounds_late=sum(item.drafter is DrafterState.LATE for item in self._stats),
+            num_rounds_down=sum(item.drafter is DrafterState.DOWN for item in self._stats),
         )

@@ -1,6 +1,8 @@
 """Do two models mean the same tokens by the same ids? A drafter's ids are only of use if they do."""
 
+import json
 from dataclasses import dataclass
+from hashlib import sha256
 
 from forerun.core.errors import VocabularyError
 from forerun.engine.tokenizer import Tokenizer
@@ -99,3 +101,9 @@ def describe_mismatch(match: VocabularyMatch, *, target_name: str, draft_name: s
 
 def _quoted(token: str | None) -> str:
     return "missing" if token is None else repr(token)
+
+
+def vocabulary_digest(tokenizer: Tokenizer) -> bytes:
+    """32 bytes that two vocabularies share when their trained tokens have the same ids; added tokens are left out."""
+    trained = sorted((id_, token) for token, id_ in tokenizer.vocabulary().items() if id_ not in tokenizer.added_ids)
+    return sha256(json.dumps(trained).encode()).digest()

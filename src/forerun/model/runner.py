@@ -1,23 +1,27 @@
 """A model with its cache behind one forward()."""
 
 from collections.abc import Sequence
+from time import perf_counter, sleep
 
 import torch
 from torch import Tensor
 
 from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import Pace
 from forerun.kernels.dispatch import Kernels
 from forerun.model.eager import EagerExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import build_program
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
+SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
 
 
 class Runner:
     """Model, cache and the text the cache stands for.
 
+    With a `pace`, no pass takes less than the pace's time for its rows.
     Invariant: `cached_ids` are the committed tokens of the cache, in order; they enter by `sync` and `commit` alone.
     """
 
@@ -30,8 +34,9 @@ class Runner:
         capacity: int,
         dtype: torch.dtype,
         device: str,
+        pace: Pace | None = None,
     ) -> None:
-        self.spec, self.device = spec, device
+        self.spec, self.device, self._pace = spec, device, pace
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
         with torch.inference_mode():
@@ -40,7 +45,13 @@ class Runner:
     @torch.inference_mode()
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the model's dtype; keys and values of all rows are in the cache afterwards."""
-        return self._executor.run(inputs, observe)
+        began = perf_counter()
+        logits = self._executor.run(inputs, observe)
+        if self._pace is not None:
+            if logits.is_cuda:
+                torch.cuda.synchronize(logits.device)  # the computing is part of the stated time, not on top of it
+            wait_until(began + self._pace.step_s(len(inputs.token_ids)))
+        return logits
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -70,12 +81,26 @@ class Runner:
         self.commit(list(range(len(token_ids))), token_ids)
         return logits
 
-    @torch.inference_mode()
     def commit(self, rows: list[int], token_ids: Sequence[int]) -> None:
         """Commit tree rows, which hold `token_ids`, and forget the other rows."""
         assert len(rows) == len(token_ids), f"{len(rows)} rows for {len(token_ids)} tokens"
-        self.cache.commit(rows)
+        self.keep(rows, token_ids)
+
+    @torch.inference_mode()
+    def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
+        """Commit the first of these tree rows, which hold `token_ids`; the others stay as tree rows 0, 1, ..."""
+        self.cache.keep_subtree(rows, num_committed=len(token_ids))
         self.cached_ids.extend(token_ids)
+
+
+def wait_until(end: float) -> None:
+    """Return at `end`, in seconds of perf_counter, or at once if that is past.
+
+    A sleep overshoots by what the scheduler likes, so the last stretch is spent spinning.
+    """
+    sleep(max(0.0, end - perf_counter() - SPIN_S))
+    while perf_counter() < end:
+        pass
 
 
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:

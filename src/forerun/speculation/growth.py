@@ -9,29 +9,36 @@ from forerun.speculation.tree import TokenTree
 
 
 class BestFirstGrowth:
-    """Best-first search for the `verify_width` likeliest nodes.
+    """Best-first search for the `horizon` likeliest nodes.
 
-    The frontier holds the nodes not yet expanded. A node can only lead into the cut if it is likelier than the cut's
-    last member, since children are never likelier than their parents; when no frontier node is, growth ends early. It
-    also ends when the nodes it would expand next are together less likely to be reached than `min_mass`: an expansion
-    costs the same whatever it is worth.
+    The frontier holds the nodes not yet expanded. A node can only lead into the horizon if it is likelier than its last
+    member, since children are never likelier than their parents; when no frontier node is, growth ends early. It also
+    ends when the nodes it would expand next are together less likely to be reached than `min_mass`: an expansion costs
+    the same whatever it is worth.
+
+    A tree that is cut once needs a horizon as wide as the cut. One that outlives its cuts is re-rooted at what was
+    accepted, so it needs the nodes of later cuts too.
 
     Source: SpecExec, arXiv 2406.02532, algorithm 1; we drop hopeless children at once instead of compacting later.
+    Re-rooting: SwiftSpec, arXiv 2506.11309, section 3.
     """
 
-    def __init__(self, root_token: int, *, verify_width: int, draft_width: int, min_mass: float = 0.0) -> None:
+    def __init__(self, root_token: int, *, horizon: int, draft_width: int, min_mass: float = 0.0) -> None:
         self.tree = TokenTree(root_token)
-        self._verify_width, self._draft_width, self._min_mass = verify_width, draft_width, min_mass
+        self._horizon, self._draft_width, self._min_mass = horizon, draft_width, min_mass
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node)
-        self._cut_costs: list[float] = [0.0]  # -log prob of the cut's members, ascending
+        self._best_costs: list[float] = [0.0]  # -log prob of the horizon's members, ascending
 
     def next_batch(self) -> list[int]:
         """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended."""
-        batch: list[int] = []
-        while self._frontier and len(batch) < self._draft_width and self._can_enter(self._frontier[0][0]):
-            batch.append(heapq.heappop(self._frontier)[2])
-        mass = sum(math.exp(self.tree.log_probs[node]) for node in batch)
-        return batch if mass >= self._min_mass else []
+        entries: list[tuple[float, int, int]] = []
+        while self._frontier and len(entries) < self._draft_width and self._can_enter(self._frontier[0][0]):
+            entries.append(heapq.heappop(self._frontier))
+        if sum(math.exp(-cost) for cost, _, _ in entries) < self._min_mass:
+            for entry in entries:
+                heapq.heappush(self._frontier, entry)
+            return []
+        return [node for _, _, node in entries]
 
     def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Add an expanded node's children.
@@ -54,20 +61,41 @@ class BestFirstGrowth:
                 self._push(tree.add(parent, token_id, -cost), cost, depth)
 
     def add_chain(self, token_ids: Sequence[int], log_prob: float) -> None:
-        """Hang a chain of guesses below a new tree's root, each token as likely as `log_prob` given the one before."""
-        assert len(self.tree) == 1, f"a tree of {len(self.tree)} nodes is not fresh"
-        for depth, token_id in enumerate(token_ids, start=1):
-            self._push(self.tree.add(depth - 1, token_id, depth * log_prob), -depth * log_prob, depth)
+        """Hang a chain of guesses below the root, each as likely as `log_prob` given the one before.
 
-    def cut(self) -> list[int]:
-        """The nodes to verify: at most verify_width, root first, ancestor-closed, ascending."""
-        return self.tree.best(self._verify_width)
+        Where the tree has a chain's token already, the chain goes on below that node.
+        """
+        tree, node = self.tree, 0
+        for depth, token_id in enumerate(token_ids, start=1):
+            known = tree.children(node).get(token_id)
+            if known is None:
+                cost = -tree.log_probs[node] - log_prob
+                known = tree.add(node, token_id, -cost)
+                self._push(known, cost, depth)
+            node = known
+
+    def cut(self, width: int) -> list[int]:
+        """The nodes to verify: at most `width`, root first, ancestor-closed, ascending."""
+        return self.tree.best(width)
+
+    def reroot(self, node: int) -> dict[int, int]:
+        """Make `node` the root and forget what does not lie below it; return the map from old to new nodes."""
+        self.tree, places = self.tree.subtree(node)
+        costs = [-log_prob for log_prob in self.tree.log_probs]
+        self._frontier = [
+            (costs[places[old]], self.tree.depths[places[old]], places[old])
+            for _, _, old in self._frontier
+            if old in places
+        ]
+        heapq.heapify(self._frontier)
+        self._best_costs = sorted(costs)[: self._horizon]
+        return places
 
     def _push(self, node: int, cost: float, depth: int) -> None:
         heapq.heappush(self._frontier, (cost, depth, node))
-        insort(self._cut_costs, cost)
-        del self._cut_costs[self._verify_width :]
+        insort(self._best_costs, cost)
+        del self._best_costs[self._horizon :]
 
     def _can_enter(self, cost: float) -> bool:
-        """True while something this likely would be a member of the cut."""
-        return len(self._cut_costs) < self._verify_width or cost < self._cut_costs[-1]
+        """True while something this likely would be a member of the horizon."""
+        return len(self._best_costs) < self._horizon or cost < self._best_costs[-1]

@@ -43,6 +43,18 @@ class TokenTree:
             node = self.parents[node]
         return tokens[::-1]
 
+    def descend(self, token_ids: Sequence[int]) -> list[int]:
+        """The nodes that `token_ids` lead through from below the root, as far as the tree knows them."""
+        nodes: list[int] = []
+        here = 0
+        for token_id in token_ids:
+            child = self.children(here).get(token_id)
+            if child is None:
+                break
+            nodes.append(child)
+            here = child
+        return nodes
+
     def select(self, nodes: Sequence[int]) -> "TokenTree":
         """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
         assert nodes and all(left < right for left, right in pairwise(nodes)), f"nodes {nodes}"

@@ -1,0 +1,63 @@
+"""forerun worker: a process that drafts for a target in another process."""
+
+import os
+from typing import Annotated, Final
+
+import typer
+
+from forerun.cli.declare import option
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.options import DType
+from forerun.core.config import BUILTIN_DRAFT, EngineConfig, NoDrafter
+from forerun.core.errors import ConfigError
+
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@shows_errors
+def worker(
+    model: Annotated[str, typer.Argument(help="The draft model: checkpoint folder or hub name.")] = BUILTIN_DRAFT,
+    listen: Annotated[
+        str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
+    ] = None,
+    key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
+    dtype: Annotated[DType, option("--dtype", help="What to compute in.")] = DType.AUTO,
+    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
+    max_length: Annotated[int | None, option("--max-length", help="Tokens of text a target may reach.")] = None,
+    threads: Annotated[int, option("--threads", "-t", help="CPU threads.")] = 1,
+    cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
+    control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
+    parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
+) -> None:
+    """Draft for a target in another process, on this host or another one. An engine starts its own by itself."""
+    if (listen is None) == (control is None):
+        raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
+    config = EngineConfig(
+        target=model, drafter=NoDrafter(), dtype=dtype.value, device=device, max_length=None, num_threads=threads
+    )
+    find_model(model)
+    if control is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # libraries must start no threads before the fork
+    from forerun.engine.drafter_process import DrafterProcess  # imports torch
+    from forerun.parallel.endpoint import Address, read_key
+
+    process = DrafterProcess(config=config, max_length=max_length, cores=_read_cores(cores))
+    if control is not None:
+        process.under_engine(control, parent)
+    elif listen is not None:
+        key = None if key_file is None else read_key(key_file)
+        process.listen(
+            Address.parse(listen), key, lambda host, port: say(f"forerun: {model} drafts for targets on {host}:{port}")
+        )
+
+
+def _read_cores(text: str | None) -> tuple[int, ...]:
+    try:
+        cores = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"--cores {text!r} must be numbers with commas between them, such as 2,3") from None
+    known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
+    foreign = [core for core in cores if core not in known]
+    if foreign:
+        raise ConfigError(f"--cores {text}: core {foreign[0]} is not among those this process may use, {sorted(known)}")
+    return cores

@@ -1,0 +1,177 @@
+"""A draft model's tree of guesses, with a row of its cache for every expanded node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from forerun.core.config import DraftModel, SamplingParams
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
+from forerun.sampling.choose import rank_children
+from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.tree import TokenTree
+
+MAX_CATCH_UP = 16  # committed tokens that ride along with the root's expansion; more are prefilled first
+
+
+class DraftTree:
+    """Grows by one forward of the draft model at a time, and is re-rooted when text is committed.
+
+    The draft's cache holds the committed text up to some token; behind it lies one row for each token committed since,
+    the root last, and one for each expanded node. When tokens are committed, the rows of accepted nodes become text,
+    and those below the new root stay where `keeps_subtree` is set; no forward is needed for either.
+
+    Invariants: a node has a row exactly if it was expanded; an expanded node's parent was expanded; rows stand in the
+    order of their nodes. Without lookup at most two tokens lack a row once the root has been expanded in between, an
+    accepted leaf that was never expanded and the new root.
+    Source: SwiftSpec, arXiv 2506.11309, section 3 ("evolving tree cache").
+    """
+
+    def __init__(
+        self, runner: Runner, config: DraftModel, *, target_vocab_size: int, horizon: int, max_rows: int,
+        keeps_subtree: bool,
+    ) -> None:  # fmt: skip
+        self._runner, self._config = runner, config
+        self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
+        self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
+        self._lookup = LookupChain(num_tokens=config.verify_width - 1) if config.lookup else None
+        self._ancestry = np.zeros((max_rows, max_rows), dtype=np.bool_)
+
+    @property
+    def tree(self) -> TokenTree:
+        """The live tree; node 0 is the last committed token."""
+        return self._growth.tree
+
+    @property
+    def is_rooted(self) -> bool:
+        """True once the root has been expanded: the draft has had its say about the next token."""
+        return 0 in self._rows
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        """Start a request; the last prompt token is the root. `noise` is the target's own, None when greedy."""
+        self._token_ids = self._known(prompt_ids)
+        self._shaper = LogitShaper(params, self._vocab_size, self._token_ids, device=self._runner.device)
+        self._noise = noise if self._config.noise_aware else None
+        self._runner.sync(self._token_ids[: shared_length(self._runner.cached_ids, self._token_ids[:-1])])
+        if self._lookup is not None:
+            self._lookup.begin(prompt_ids)
+        self._plant(prompt_ids[-1])
+
+    def prefill(self) -> bool:
+        """One wide forward towards the committed text, if the cache is far behind it; False when it is not."""
+        num_cached, num_needed = len(self._runner.cached_ids), len(self._token_ids) - 1
+        if num_needed - num_cached < MAX_CATCH_UP:
+            return False
+        assert not self.is_rooted, "a tree grows on committed text"
+        self._runner.sync(self._token_ids[: min(num_cached + PREFILL_ROWS, num_needed)])
+        return True
+
+    def expand(self) -> bool:
+        """One draft forward over the likeliest unexpanded nodes; False when nothing is worth it or room is out."""
+        num_new_rows = self._config.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
+        if self._runner.cache.num_tree + num_new_rows > self._max_rows:
+            return False
+        batch = self._growth.next_batch()
+        if not batch:
+            return False
+        self._add_children(batch, self._forward(batch))
+        return True
+
+    def advance(self, token_ids: Sequence[int]) -> bool:
+        """Commit tokens below the root; the last of them becomes the root.
+
+        Returns:
+            True on a hit: the new root was a node of the tree.
+        """
+        nodes = self.tree.descend(token_ids)
+        is_hit = len(nodes) == len(token_ids)
+        stays = is_hit and self._keeps_subtree
+        self._token_ids.extend(self._known(token_ids))
+        self._shaper.commit(self._token_ids[-len(token_ids) :])
+        if self._lookup is not None:
+            self._lookup.accept(token_ids)
+        places = self._growth.reroot(nodes[-1]) if stays else {}
+        if self.is_rooted:
+            self._keep_rows(nodes[:-1] if is_hit else nodes, places)
+        if stays:
+            self._hang_lookup()
+        else:
+            self._plant(token_ids[-1])
+        return is_hit
+
+    def close(self) -> None:
+        """Empty the cache."""
+        self._runner.forget()
+
+    def _plant(self, root: int) -> None:
+        """A fresh tree."""
+        config = self._config
+        self._growth = BestFirstGrowth(
+            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
+        )
+        self._rows: dict[int, int] = {}  # expanded node to its row in the draft cache
+        self._hang_lookup()
+
+    def _hang_lookup(self) -> None:
+        if self._lookup is not None:
+            self._lookup.hang_into(self._growth)
+
+    def _known(self, token_ids: Sequence[int]) -> list[int]:
+        """The ids as the draft can read them: one that only the target has becomes id 0, at the price of a guess."""
+        return [token_id if token_id < self._vocab_size else 0 for token_id in token_ids]
+
+    def _keep_rows(self, path: list[int], places: dict[int, int]) -> None:
+        """Commit the rows of the root and of `path`; those of nodes in `places` stay in the tree, under new numbers."""
+        root_row = self._rows[0]
+        committed = [*range(root_row + 1), *(self._rows[node] for node in path if node in self._rows)]
+        kept = [node for node in sorted(places) if node in self._rows]
+        kept_rows = [self._rows[node] for node in kept]
+        first, num_cached = len(self._runner.cached_ids), len(committed)
+        self._runner.keep(committed + kept_rows, self._token_ids[first : first + num_cached])
+        self._ancestry[: len(kept), : len(kept)] = self._ancestry[np.ix_(kept_rows, kept_rows)]
+        self._rows = {places[node]: row for row, node in enumerate(kept)}
+
+    def _forward(self, batch: list[int]) -> Tensor:
+        """Run the nodes of `batch`, before the root what it follows; return the nodes' logits [len(batch), V]."""
+        cache, tree = self._runner.cache, self.tree
+        catch_up = [] if self.is_rooted else self._token_ids[len(self._runner.cached_ids) : -1]
+        first_row, root_position = cache.num_tree, len(self._token_ids) - 1
+        depths = [*range(-len(catch_up), 0), *(tree.depths[node] for node in batch)]
+        first_slot, end_row = cache.reserve(len(depths)), cache.num_tree
+        self._place(batch, first_row, num_catch_up=len(catch_up))
+        return self._runner.forward(
+            ForwardInput(
+                token_ids=[*catch_up, *self._known([tree.token_ids[node] for node in batch])],
+                positions=[root_position + depth for depth in depths],
+                first_slot=first_slot,
+                prefix_len=cache.committed_len,
+                ancestry=self._ancestry[first_row:end_row, :end_row] if end_row > 1 else None,
+                num_logit_rows=len(batch),
+            )
+        )
+
+    def _place(self, batch: list[int], first_row: int, *, num_catch_up: int) -> None:
+        """Give every node of `batch` a row, and mark which rows the new ones see: their ancestors and themselves."""
+        parent_rows = [row - 1 for row in range(num_catch_up)]
+        for row, node in enumerate(batch, start=first_row + num_catch_up):
+            self._rows[node] = row
+            parent_rows.append(self._rows[self.tree.parents[node]] if node else num_catch_up - 1)
+        for row, parent_row in enumerate(parent_rows, start=first_row):
+            self._ancestry[row] = self._ancestry[parent_row] if parent_row >= 0 else False
+            self._ancestry[row, row] = True
+
+    def _add_children(self, batch: list[int], logits: Tensor) -> None:
+        """Guess what the target will choose after each node of `batch`."""
+        tree, next_position = self.tree, len(self._token_ids)
+        paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
+        scores = self._shaper.shape(logits[:, : self._vocab_size], paths)
+        noise = None
+        if self._noise is not None:
+            noise = self._noise.rows([next_position + tree.depths[node] for node in batch])[:, : self._vocab_size]
+        token_ids, log_probs = rank_children(scores, noise, self._config.children)
+        for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
+            self._growth.add_children(node, tokens, values)

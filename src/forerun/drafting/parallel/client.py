@@ -1,0 +1,276 @@
+"""The parallel drafter as the decode loop sees it."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, Protocol, TypeAlias
+
+from forerun.core.config import Parallel, SamplingParams
+from forerun.core.steps import DrafterState
+from forerun.core.timing import Span
+from forerun.drafting.drafter import DraftReport
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.parallel.frames import FrameReader, to_frame
+from forerun.drafting.parallel.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
+from forerun.drafting.parallel.patience import Patience
+from forerun.drafting.parallel.protocol import TargetEnd
+from forerun.drafting.parallel.worker import MAX_FAULTS, Wire
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+
+logger = logging.getLogger(__name__)
+
+HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
+GOOD_WORK: Final = 10  # proposals after which a worker has shown that it works
+
+
+class WorkerWire(Wire, Protocol):
+    """A wire that this end can hang up."""
+
+    def close(self) -> None: ...
+
+
+class WorkerSupply(Protocol):
+    """Connections to a worker, as `parallel.launch` gives them."""
+
+    @property
+    def trouble(self) -> str: ...
+
+    def take(self) -> WorkerWire | None: ...
+
+    def wait(self, timeout_s: float) -> WorkerWire | None: ...
+
+    def is_starved(self) -> bool: ...
+
+    def replace(self) -> None: ...
+
+    def praise(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ParallelDrafter:
+    """Proposes what a drafter in another process sends, and goes on without it when it does not.
+
+    Whatever happens to that process costs speed for a while: the next proposal is the root alone, which is plain
+    decoding, and a new process is told the text so far.
+    """
+
+    def __init__(
+        self,
+        supply: WorkerSupply,
+        config: Parallel,
+        *,
+        target_vocab_size: int,
+        check: HelloCheck,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._supply, self._config, self._check, self._clock = supply, config, check, clock
+        self.verify_width = config.draft.verify_width
+        self._end = TargetEnd(setup_of(config, target_vocab_size))
+        self._lookup = LookupChain(num_tokens=self.verify_width - 1) if config.fill else None
+        self._patience = Patience()
+        self._spans: list[Span] = []
+        self._wire: WorkerWire | None = None
+        self._is_ready = self._is_active = False
+        self._state = DrafterState.DOWN
+        self.fault: str | None = None  # why the last worker was turned away
+        self._last_heard = self._last_poll = self._asked_at = self._proposed_at = 0.0
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Wait for the process to come up; False when it does not."""
+        end = self._clock() + timeout_s
+        while not self._is_ready and (left := end - self._clock()) > 0:
+            if self._wire is None:
+                self._attach(self._supply.wait(left))
+                if self._wire is None:
+                    break
+            self._wire.wait(left)
+            self._poll()
+            if self.fault is not None:
+                break
+        self._note_state()
+        return self._is_ready
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._root, self._is_active = prompt_ids[-1], True
+        self._patience.is_late = False
+        if self._lookup is not None:
+            self._lookup.begin(prompt_ids)
+        self._last_heard = self._last_poll = self._clock()
+        messages = self._end.begin(prompt_ids, params, None if noise is None else noise.seed)
+        was_ready = self._is_ready
+        self._poll()
+        if was_ready and self._is_ready:
+            self._send(messages)
+        self._asked_at = self._clock()
+
+    def propose(self) -> TokenTree:
+        began = self._clock()
+        self._poll()
+        fill = self._fill()
+        tree = self._end.proposal()
+        if tree is None or (not self._end.is_fresh and value_of(tree) < self._config.min_ahead):
+            tree = self._await(began, fill) or tree
+        self._proposed_at = self._clock()
+        self._wait_s = self._proposed_at - began
+        self._is_drafted = tree is not None
+        self._note_state()
+        if tree is None or (self._patience.is_late and value_of(tree) < value_of(fill)):
+            tree = fill
+        return tree
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        now = self._clock()
+        self._patience.measure_step(now - self._proposed_at)
+        if self._is_ready:
+            self._send(self._end.commit(acceptance.tokens, self._patience.step_s))
+        else:
+            self._end.commit(acceptance.tokens, self._patience.step_s)
+        self._asked_at, self._root = now, acceptance.bonus_token
+        if self._is_drafted:
+            self._patience.measure_gain(len(acceptance.path))
+        if self._lookup is not None:
+            self._lookup.accept(acceptance.tokens)
+        self._poll()
+        spans, self._spans = tuple(self._spans), []
+        return DraftReport(
+            was_hit=self._end.proposal() is not None, wait_s=self._wait_s, state=self._state, spans=spans
+        )
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        self._supply.close()
+        self._wire, self._is_ready = None, False
+
+    def _await(self, began: float, fill: TokenTree) -> TokenTree | None:
+        """Wait for the answer to the last verdict, as long as that pays; None when there is none."""
+        end = began + self._patience.wait_s(value_of(fill))
+        while self._is_ready and self._wire is not None and (left := end - self._clock()) > 0:
+            self._wire.wait(left)
+            self._poll()
+            if self._end.is_fresh:
+                self._patience.measure_response(self._clock() - self._asked_at)
+                return self._end.proposal()
+        if end > began:
+            self._patience.is_late = True
+        return None
+
+    def _fill(self) -> TokenTree:
+        """What can be proposed without the drafter: what followed the last tokens earlier in the text."""
+        growth = BestFirstGrowth(self._root, horizon=self.verify_width, draft_width=1)
+        if self._lookup is not None:
+            self._lookup.hang_into(growth)
+        return growth.tree
+
+    def _poll(self) -> None:
+        """Take in what has come, and see to the connection."""
+        now = self._clock()
+        if self._wire is None or not self._wire.is_open:
+            self._attach(self._supply.take())
+            if self._wire is None:
+                return
+        messages = self._reader.feed(self._wire.receive())
+        if messages:
+            self._patience.hear(now - self._last_heard)
+            self._last_heard = now
+        elif now - self._last_poll > 1.0:
+            self._last_heard += now - self._last_poll  # nobody listened: that was not the drafter's silence
+        self._last_poll = now
+        for message in messages:
+            self._handle(message)
+        is_hung = self._is_active and self._patience.is_hung(now - self._last_heard) and not self._supply.is_starved()
+        if is_hung or self._reader.num_faults > MAX_FAULTS:
+            logger.warning("the drafter %s: replacing it", "hangs" if is_hung else "sends garbage")
+            self._detach()
+            self._supply.replace()
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Proposal():
+                self._end.receive(message)
+                self._num_proposals += 1
+                if self._num_proposals == GOOD_WORK:
+                    self._supply.praise()
+                if self._patience.is_late and self._end.proposal() is not None:
+                    self._patience.is_late = False
+            case Hello():
+                self._greet(message)
+            case Spans():
+                self._spans.extend(Span("draft", start, end) for start, end in message.times)
+            case Failure():
+                logger.warning("the drafter says: %s", message.text)
+            case Beat() | _:
+                pass
+
+    def _greet(self, hello: Hello) -> None:
+        self.fault = self._check(hello)
+        if self.fault is None:
+            self._is_ready = True
+            self._send(self._end.resume())
+        else:
+            logger.error("the drafter is of no use: %s", self.fault)
+            self._detach()
+
+    def _attach(self, wire: WorkerWire | None) -> None:
+        if self._wire is not None:
+            self._detach()
+        if wire is not None:
+            self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
+            self._last_heard = self._last_poll = self._clock()
+            self._patience.is_late = False
+
+    def _detach(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        self._wire, self._is_ready = None, False
+        self._end.forget_connection()
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        if self._wire is not None:
+            for message in messages:
+                self._wire.send(to_frame(message))
+
+    def _note_state(self) -> None:
+        """Say once when the drafter goes and when it is back."""
+        if not self._is_ready:
+            state = DrafterState.DOWN
+        else:
+            state = DrafterState.LATE if self._patience.is_late else DrafterState.READY
+        if state == self._state:
+            return
+        if state is DrafterState.DOWN:
+            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._supply.trouble or "no drafter")
+        elif self._state is DrafterState.DOWN:
+            logger.info("drafting")
+        else:
+            logger.debug("the drafter is %s", state)
+        self._state = state
+
+
+def value_of(tree: TokenTree) -> float:
+    """Tokens that the tree's nodes are worth by their own probabilities, the root left out."""
+    return math.fsum(math.exp(log_prob) for log_prob in tree.log_probs[1:])
+
+
+def setup_of(config: Parallel, target_vocab_size: int) -> Setup:
+    """What the drafter's process is told of the configuration."""
+    draft = config.draft
+    return Setup(
+        target_vocab_size=target_vocab_size,
+        verify_width=draft.verify_width,
+        draft_width=draft.draft_width,
+        children=draft.children,
+        repairs=config.repairs,
+        overrun=config.overrun,
+        min_mass=draft.min_mass,
+        noise_aware=draft.noise_aware,
+        lookup=draft.lookup,
+        calibrate=config.calibrate,
+        ahead=config.ahead,
+        is_traced=config.trace,
+    )

@@ -1,0 +1,118 @@
+"""A drafter's process from the inside: load the draft model, then serve targets."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from forerun.checkpoints.locate import locate
+from forerun.core.config import DraftModel, EngineConfig
+from forerun.core.pace import read_device
+from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
+from forerun.drafting.parallel.messages import Hello, Setup
+from forerun.drafting.parallel.protocol import TREES_PER_CUT
+from forerun.drafting.parallel.worker import Host, serve
+from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.tokenizer import Tokenizer
+from forerun.engine.vocabulary import vocabulary_digest
+from forerun.model.runner import Runner
+from forerun.parallel.channel import Channel
+from forerun.parallel.endpoint import Address, accept, listen
+from forerun.parallel.nursery import die_with_parent, nurse
+from forerun.sampling.noise import KeyedNoise
+
+TREE_ROWS = 256  # rows of the draft cache behind the committed text
+HANDSHAKE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterProcess:
+    """What one process drafts with.
+
+    Args:
+        config: the draft model as the target of this process; its device may be paced.
+        max_length: tokens of text the target may reach; None: what the draft model itself allows.
+        cores: CPU cores to stay on; empty: any.
+    """
+
+    config: EngineConfig
+    max_length: int | None
+    cores: tuple[int, ...]
+
+    def under_engine(self, descriptor: int, parent: int) -> None:
+        """Be the nursery of an engine, which holds the other end of the control socket `descriptor`.
+
+        Args:
+            parent: the engine's pid if this process is to be killed with it at once, else 0.
+        """
+        if parent:
+            die_with_parent(parent)
+        torch.set_num_threads(1)  # a pool of threads does not survive the fork
+        control = socket.socket(fileno=descriptor)
+        if read_device(self.config.device).torch_device == "cpu":
+            nurse(control, self._load, self._serve)
+        else:  # a device's context does not survive it either
+            nurse(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
+
+    def listen(self, address: Address, key: bytes | None, on_ready: Callable[[str, int], None]) -> None:
+        """Serve targets that connect, one after another, until interrupted; `on_ready` is told host and port."""
+        listener = listen(address, key)
+        host = self._load()
+        on_ready(*listener.getsockname()[:2])
+        while True:
+            connection = accept(listener, key, HANDSHAKE_S)
+            if connection is not None:
+                channel = Channel(connection)
+                self._serve(channel, host)
+                channel.close()
+
+    def _serve(self, channel: Channel, host: Host) -> None:
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
+        torch.set_num_threads(self.config.num_threads or 1)
+        with torch.inference_mode():
+            serve(channel, host)
+
+    def _load(self) -> Host:
+        config = self.config
+        checkpoint = Checkpoint.open(config.target, locate(config.target), config)
+        max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
+        placement = read_device(config.device)
+        # A draft's bits can change no token, so it always takes the fast kernels.
+        runner = checkpoint.load(
+            config, exactness="fast", capacity=max_length + TREE_ROWS, pace=placement.draft, on_progress=None
+        )
+        runner.extend([0], num_logit_rows=1)  # let every library choose and load its code now
+        runner.forget()
+        return Host(
+            hello=Hello(
+                pid=os.getpid(),
+                vocab_size=runner.spec.vocab_size,
+                max_length=max_length,
+                vocabulary=vocabulary_digest(Tokenizer.load(checkpoint.folder)),
+            ),
+            grower=lambda setup: grow_with(runner, setup),
+            noise=lambda seed, vocab_size: KeyedNoise(seed, vocab_size, device=placement.torch_device),
+        )
+
+
+def grow_with(runner: Runner, setup: Setup) -> DraftTree:
+    """The tree that a target asked for, on this runner."""
+    draft = DraftModel(
+        verify_width=setup.verify_width,
+        draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
+        min_mass=setup.min_mass,
+        children=setup.children,
+        noise_aware=setup.noise_aware,
+        lookup=setup.lookup,
+    )
+    return DraftTree(
+        runner,
+        draft,
+        target_vocab_size=setup.target_vocab_size,
+        horizon=setup.verify_width * TREES_PER_CUT,
+        max_rows=TREE_ROWS,
+        keeps_subtree=True,
+    )

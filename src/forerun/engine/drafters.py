@@ -1,0 +1,118 @@
+"""The drafter of an engine: load what it needs, here or in a process of its own."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from forerun.checkpoints.locate import locate
+from forerun.core.config import DrafterConfig, DraftModel, EngineConfig, Parallel
+from forerun.core.errors import VocabularyError
+from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import read_device
+from forerun.drafting.build import build_drafter
+from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.messages import Hello
+from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.tokenizer import Tokenizer
+from forerun.engine.vocabulary import require_match, vocabulary_digest
+from forerun.parallel.endpoint import Address, read_key
+from forerun.parallel.launch import LocalSupply, RemoteSupply, Supply
+
+START_S = 120.0  # a draft model that takes longer to load joins the request that runs by then
+
+
+class DrafterLoader:
+    """Opens drafters for one target."""
+
+    def __init__(self, config: EngineConfig, target: ModelSpec, tokenizer: Tokenizer, max_length: int) -> None:
+        self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
+
+    def load(self, drafter: DrafterConfig, on_progress: Progress | None) -> Drafter:
+        """A drafter that is ready.
+
+        Raises:
+            CheckpointError, VocabularyError: its model cannot be read, or does not fit the target.
+        """
+        match drafter:
+            case DraftModel():
+                return self._load_serial(drafter, on_progress)
+            case Parallel():
+                return self._start_parallel(drafter)
+            case _:
+                return build_drafter(drafter, target=self._target)
+
+    def wait_for(self, drafter: Drafter) -> None:
+        """Wait for a drafter's process to come up; without it the engine decodes plainly, and says so.
+
+        Raises:
+            VocabularyError: it came up and is of no use.
+        """
+        if isinstance(drafter, ParallelDrafter):
+            drafter.wait_until_ready(START_S)
+            if drafter.fault is not None:
+                drafter.close()
+                raise VocabularyError(f"the drafter's process does not fit: {drafter.fault}")
+
+    def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
+        draft = self._open(drafter.model)
+        # A draft's bits can change no token, so it always takes the fast kernels.
+        runner = draft.load(
+            self._config,
+            exactness="fast",
+            capacity=self._max_length + serial_rows(drafter),
+            pace=read_device(self._config.device).draft,
+            on_progress=on_progress,
+        )
+        return build_drafter(drafter, target=self._target, draft_runner=runner)
+
+    def _start_parallel(self, drafter: Parallel) -> Drafter:
+        supply: Supply
+        if drafter.address is None:
+            self._open(drafter.draft.model)  # complains here, where somebody reads it
+            supply = LocalSupply(lambda descriptor, parent: self._command(drafter, descriptor, parent))
+        else:
+            key = None if drafter.key_file is None else read_key(drafter.key_file)
+            supply = RemoteSupply(Address.parse(drafter.address), key)
+        built = build_drafter(drafter, target=self._target, supply=supply, check=self._find_fault)
+        assert isinstance(built, ParallelDrafter), "a Parallel config builds a ParallelDrafter"
+        return built
+
+    def _command(self, drafter: Parallel, descriptor: int, parent: int) -> Sequence[str]:
+        """The command line of a drafter's process under this engine."""
+        cores = drafter.cores or spare_cores(drafter.num_threads)
+        return [
+            sys.executable, "-P", "-m", "forerun", "worker", drafter.draft.model,
+            "--dtype", self._config.dtype,
+            "--device", drafter.device or self._config.device,
+            "--max-length", str(self._max_length),
+            "--threads", str(drafter.num_threads),
+            *(("--cores", ",".join(map(str, cores))) if cores else ()),
+            "--control", str(descriptor),
+            "--parent", str(parent),
+        ]  # fmt: skip
+
+    def _open(self, name: str) -> Checkpoint:
+        draft = Checkpoint.open(name, locate(name), self._config)
+        require_match(self._tokenizer, Tokenizer.load(draft.folder), target_name=self._config.target, draft_name=name)
+        return draft
+
+    def _find_fault(self, hello: Hello) -> str | None:
+        """Why a process cannot draft for this target, or None."""
+        if hello.vocabulary != vocabulary_digest(self._tokenizer):
+            return "its model does not have the target's tokens: start it with a draft of the target's own family"
+        if hello.max_length < self._max_length:
+            return (
+                f"it has room for {hello.max_length} tokens, the target may write {self._max_length}: start it with "
+                f"--max-length {self._max_length}, or lower the target's max_length"
+            )
+        return None
+
+
+def spare_cores(num_threads: int) -> tuple[int, ...]:
+    """The last `num_threads` of the cores this process may use, if that leaves at least as many; else none."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    cores = sorted(os.sched_getaffinity(0))
+    return tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ()
