@@ -7,17 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forerun.core.config import DraftModel, EngineConfig, NoDrafter, PromptLookup, SamplingParams
+    from forerun.core.config import DraftModel, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
     from forerun.core.errors import (
         CheckpointError,
         ConfigError,
         ContextOverflowError,
+        DrafterUnreachableError,
         EngineBusyError,
         ForerunError,
         NumericalError,
         VocabularyError,
     )
-    from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+    from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
     from forerun.engine.engine import Engine
     from forerun.engine.load import load
     from forerun.engine.stream import GenerationStream
@@ -25,17 +26,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "forerun.core.config": ("DraftModel", "EngineConfig", "NoDrafter", "PromptLookup", "SamplingParams"),
+    "forerun.core.config": ("DraftModel", "EngineConfig", "NoDrafter", "Parallel", "PromptLookup", "SamplingParams"),
     "forerun.core.errors": (
         "CheckpointError",
         "ConfigError",
         "ContextOverflowError",
+        "DrafterUnreachableError",
         "EngineBusyError",
         "ForerunError",
         "NumericalError",
         "VocabularyError",
     ),
-    "forerun.core.steps": ("DecodeStep", "FinishReason", "Generation", "GenerationStats", "StepStats"),
+    "forerun.core.steps": ("DecodeStep", "DrafterState", "FinishReason", "Generation", "GenerationStats", "StepStats"),
     "forerun.engine.engine": ("Engine",),
     "forerun.engine.load": ("load",),
     "forerun.engine.stream": ("GenerationStream",),
@@ -48,6 +50,8 @@ __all__ = [
     "ContextOverflowError",
     "DecodeStep",
     "DraftModel",
+    "DrafterState",
+    "DrafterUnreachableError",
     "Engine",
     "EngineBusyError",
     "EngineConfig",
@@ -58,6 +62,7 @@ __all__ = [
     "GenerationStream",
     "NoDrafter",
     "NumericalError",
+    "Parallel",
     "PromptLookup",
     "SamplingParams",
     "StepStats",

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_the_speed_up_is_the_speed_over_that_of_plain_decoding() -> None:
     assert "3.00x plain decoding (10.00 ms a token)" in line
     assert "hit rate 50%" in line
     assert "plain" not in describe_stats(result, plain_step_s=None)
+
+
+def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
+    names = GenerationStats.__dataclass_fields__
+    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_rounds": 80, "num_rounds_down": 12})
+    result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
+    line = describe_stats(result, plain_step_s=None)
+    assert line.endswith(" · drafter away in 12 of 80 rounds")
+    late = replace(result, stats=replace(stats, num_rounds_down=0, num_rounds_late=3))
+    assert describe_stats(late, plain_step_s=None).endswith(" · drafter late in 3 of 80 rounds")

@@ -19,7 +19,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     assert "generate" in shown.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "inspect", "check"])
+@pytest.mark.parametrize("command", ["generate", "chat", "inspect", "check", "worker"])
 def test_every_command_has_help(run: Run, command: str) -> None:
     shown = run(command, "--help")
     assert shown.exit_code == 0

@@ -13,11 +13,13 @@ EXPECTED = {
     "SamplingParams",
     "NoDrafter",
     "DraftModel",
+    "Parallel",
     "PromptLookup",
     "Generation",
     "GenerationStats",
     "GenerationStream",
     "DecodeStep",
+    "DrafterState",
     "StepStats",
     "FinishReason",
     "load",
@@ -28,6 +30,7 @@ EXPECTED = {
     "ContextOverflowError",
     "EngineBusyError",
     "NumericalError",
+    "DrafterUnreachableError",
 }
 
 

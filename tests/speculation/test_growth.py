@@ -44,9 +44,9 @@ def grow(law: Law, *, verify_width: int, draft_width: int, depth: int) -> tuple[
     return growth, batches
 
 
-def cut_paths(growth: BestFirstGrowth) -> dict[Path, float]:
+def cut_paths(growth: BestFirstGrowth, width: int) -> dict[Path, float]:
     tree = growth.tree
-    return {tuple(tree.path_tokens(node)): tree.log_probs[node] for node in growth.cut()}
+    return {tuple(tree.path_tokens(node)): tree.log_probs[node] for node in growth.cut(width)}
 
 
 def all_paths(law: Law, vocab_size: int, max_depth: int) -> Iterator[tuple[Path, float]]:
@@ -65,7 +65,7 @@ def test_the_cut_is_the_likeliest_nodes_of_the_full_tree(verify_width: int) -> N
         best = sorted(all_paths(law, vocab_size, verify_width - 1), key=lambda entry: -entry[1])[:verify_width]
         for draft_width in (1, 2, 64):
             growth, _ = grow(law, verify_width=verify_width, draft_width=draft_width, depth=100)
-            assert cut_paths(growth) == pytest.approx(dict(best))
+            assert cut_paths(growth, verify_width) == pytest.approx(dict(best))
 
 
 @pytest.mark.parametrize("seed", range(NUM_CASES))
@@ -74,7 +74,7 @@ def test_growth_keeps_its_books(seed: int) -> None:
     verify_width, draft_width, depth = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 6)
     law = random_law(seed, rng.randint(2, 7))
     growth, batches = grow(law, verify_width=verify_width, draft_width=draft_width, depth=depth)
-    tree, cut = growth.tree, growth.cut()
+    tree, cut = growth.tree, growth.cut(verify_width)
     expanded = [node for batch in batches for node in batch]
     assert len(batches) <= depth
     assert all(1 <= len(batch) <= draft_width for batch in batches)
@@ -97,7 +97,7 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
     law = random_law(seed, 4)
     growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=100)
     expanded = {node for batch in batches for node in batch}
-    worst_kept = min(growth.tree.log_probs[node] for node in growth.cut())
+    worst_kept = min(growth.tree.log_probs[node] for node in growth.cut(verify_width))
     waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]
     assert max(waiting, default=-math.inf) <= worst_kept, "an unexpanded node could still lead into the cut"
     assert growth.next_batch() == []
@@ -105,7 +105,7 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
 
 def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None:
     growth, batches = grow(lambda path: [math.log(0.97), math.log(0.03)], verify_width=4, draft_width=4, depth=100)
-    assert [len(growth.tree.path_tokens(node)) for node in growth.cut()] == [0, 1, 2, 3]
+    assert [len(growth.tree.path_tokens(node)) for node in growth.cut(4)] == [0, 1, 2, 3]
     assert batches[0] == [0]
     assert len(batches) == 3
 
@@ -113,11 +113,51 @@ def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None
 def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
     growth = BestFirstGrowth(7, horizon=1, draft_width=4)
     assert growth.next_batch() == []
-    assert growth.cut() == [0]
+    assert growth.cut(1) == [0]
 
 
 @pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
 def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
     growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
-    chosen = growth.tree.select(growth.cut())
+    chosen = growth.tree.select(growth.cut(6))
     assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
+    """Grow, re-root anywhere, grow on: the subtree is what it was, and the frontier is exactly what is unexpanded."""
+    rng = random.Random(seed)
+    law = random_law(seed, rng.randint(2, 6))
+    growth = BestFirstGrowth(0, horizon=rng.choice([4, 16, 64]), draft_width=rng.randint(1, 5))
+    expanded: set[int] = set()
+    prefix: Path = ()
+    for _ in range(12):
+        for _ in range(rng.randint(0, 3)):
+            for node in growth.next_batch():
+                assert node not in expanded, "a node was expanded twice"
+                expanded.add(node)
+                growth.add_children(node, *ranked(law, (*prefix, *growth.tree.path_tokens(node))))
+        before, node = growth.tree, rng.randrange(len(growth.tree))
+        places = growth.reroot(node)
+        after = growth.tree
+        base = before.path_tokens(node)
+        prefix = (*prefix, *base)
+        assert places[node] == 0
+        for old, new in places.items():
+            assert before.path_tokens(old) == [*base, *after.path_tokens(new)]
+            assert after.log_probs[new] == pytest.approx(before.log_probs[old] - before.log_probs[node])
+        below = {old for old in range(len(before)) if before.path_tokens(old)[: len(base)] == base}
+        assert set(places) == below
+        expanded = {places[old] for old in expanded if old in places}
+        assert all(after.parents[child] in expanded for child in range(1, len(after)))
+
+
+def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
+    growth = BestFirstGrowth(0, horizon=16, draft_width=2)
+    growth.add_children(growth.next_batch()[0], [5, 6], [math.log(0.6), math.log(0.3)])
+    growth.add_chain([6, 7, 8], math.log(0.5))
+    tree = growth.tree
+    assert [tree.path_tokens(node) for node in range(1, len(tree))] == [[5], [6], [6, 7], [6, 7, 8]]
+    assert tree.log_probs[4] == pytest.approx(math.log(0.3 * 0.25))
+    growth.add_chain([6, 7, 8], math.log(0.5))
+    assert len(tree) == 5

@@ -100,7 +100,7 @@ def say_stats(result: Generation, engine: "Engine") -> None:
 
 
 def describe_stats(result: Generation, *, plain_step_s: float | None) -> str:
-    """Tokens per second, how well drafting went, and what it gained over plain decoding.
+    """Tokens per second, how well drafting went and whether it ever stopped, and what it gained over plain decoding.
 
     Args:
         plain_step_s: seconds of one plain step of the target; None leaves the comparison out.
@@ -116,6 +116,8 @@ def describe_stats(result: Generation, *, plain_step_s: float | None) -> str:
     parts += [f"prefill {stats.prefill_s:.2f} s", f"seed {result.seed}"]
     if stats.num_near_ties:
         parts.append(f"{stats.num_near_ties} near-ties")
+    absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
+    parts += [f"drafter {how} in {number} of {stats.num_rounds} rounds" for how, number in absences if number]
     return " · ".join(parts)
 
 

@@ -7,6 +7,7 @@ import typer
 from forerun.cli.answer import Show, describe_stats, is_terminal, say_stats, show_plainly, tree_shower, write_answer
 from forerun.cli.conversation import Conversation
 from forerun.cli.declare import option, with_options
+from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
@@ -26,8 +27,9 @@ PLAIN_MODE: Final = "this model has no chat template, so it continues the text y
 
 
 @shows_errors
-@with_options(EngineOptions, SamplingOptions)
+@with_options(DrafterOptions, EngineOptions, SamplingOptions)
 def chat(
+    drafter_options: DrafterOptions,
     engine_options: EngineOptions,
     sampling: SamplingOptions,
     model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
@@ -39,7 +41,7 @@ def chat(
     show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
 ) -> None:
     """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
-    config, params = engine_options.config(model), sampling.params()
+    config, params = engine_options.config(model, drafter_options.config(model)), sampling.params()
     with open_engine(config) as engine:
         session = Session(engine, params, system_prompt=system_prompt, says_stats=stats, shows_tree=show_tree)
         if quick is not None:

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,11 +11,12 @@ import typer
 
 from forerun.cli.answer import Show, is_terminal, say_stats, show_plainly, tree_shower, write_answer
 from forerun.cli.declare import option, with_options
+from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.cli.timeline import check_timeline_path, write_timeline
-from forerun.core.config import BUILTIN_TARGET
+from forerun.core.config import BUILTIN_TARGET, DrafterConfig, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.steps import DecodeStep, Generation
 from forerun.core.timing import Span
@@ -24,8 +25,9 @@ SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text
 
 
 @shows_errors
-@with_options(EngineOptions, SamplingOptions)
+@with_options(DrafterOptions, EngineOptions, SamplingOptions)
 def generate(
+    drafter_options: DrafterOptions,
     engine_options: EngineOptions,
     sampling: SamplingOptions,
     model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
@@ -41,9 +43,11 @@ def generate(
     """Continue a text. The text goes to stdout, one line of statistics to stderr."""
     if as_json and show_tree:
         raise ConfigError("--json and --show-tree exclude each other: JSON has no colours")
+    drafter = drafter_options.config(model)
     if timeline is not None:
         check_timeline_path(timeline)
-    config, params = engine_options.config(model), sampling.params()
+        drafter = _traced(drafter)
+    config, params = engine_options.config(model, drafter), sampling.params()
     text = _read_prompt(prompt, model)
     spans: list[Span] = []
     with open_engine(config) as engine:
@@ -61,6 +65,11 @@ def generate(
         _draw(timeline, spans, title=_title(model, result))
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _traced(drafter: DrafterConfig) -> DrafterConfig:
+    """The same drafter; one in a process of its own also tells when it was at work."""
+    return replace(drafter, trace=True) if isinstance(drafter, Parallel) else drafter
 
 
 def _keeping(spans: list[Span], show: Show) -> Show:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.cli.failures import find_model
-from forerun.core.config import DraftModel, EngineConfig
+from forerun.core.config import DraftModel, EngineConfig, Parallel
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -23,8 +23,9 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
         ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
     """
     find_model(config.target)
-    if isinstance(config.drafter, DraftModel):
-        find_model(config.drafter.model)
+    match config.drafter:
+        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
+            find_model(draft)
     from forerun.engine.engine import Engine  # imports torch
 
     with _load(Engine, config) as engine:

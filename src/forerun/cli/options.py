@@ -1,36 +1,16 @@
-"""The flags that generate and chat share, and what they mean to the engine."""
+"""The flags that generate and chat share beside the drafter's, and what they mean to the engine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from forerun.cli.declare import option
-from forerun.core.config import (
-    DrafterConfig,
-    DraftModel,
-    EngineConfig,
-    NoDrafter,
-    PromptLookup,
-    SamplingParams,
-    automatic_drafter,
-)
+from forerun.core.config import DrafterConfig, EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError
 
 DEFAULTS: Final = SamplingParams()
-SPECULATION: Final = "Speculation"
 SAMPLING: Final = "Sampling"
 MACHINE: Final = "Machine"
-
-
-class DrafterName(StrEnum):
-    """Who drafts. auto: the named draft model, the built-in pair's own, else prompt lookup. ngram: prompt lookup."""
-
-    AUTO = "auto"
-    NONE = "none"
-    DRAFT_MODEL = "draft_model"
-    PROMPT_LOOKUP = "prompt_lookup"
-    NGRAM = "ngram"
 
 
 class DType(StrEnum):
@@ -52,28 +32,8 @@ class ExactnessName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Which models, who drafts, on what."""
+    """What to compute in, and on what."""
 
-    draft: Annotated[
-        str | None,
-        option("--draft", "--draft-model", "-md", help="Smaller model with the same tokens.", panel=SPECULATION),
-    ] = None
-    drafter: Annotated[
-        DrafterName, option("--drafter", "--spec-method", help="Who drafts; ngram is prompt_lookup.", panel=SPECULATION)
-    ] = DrafterName.AUTO
-    verify_width: Annotated[
-        int | None, option("--verify-width", help="Rows the target verifies per round.", panel=SPECULATION)
-    ] = None
-    draft_width: Annotated[
-        int | None, option("--draft-width", help="Nodes one draft step expands.", panel=SPECULATION)
-    ] = None
-    depth: Annotated[
-        int | None,
-        option("--depth", "--spec-tokens", "--num-draft-tokens", help="Draft steps per round.", panel=SPECULATION),
-    ] = None
-    children: Annotated[
-        int | None, option("--children", help="Continuations tried per drafted token.", panel=SPECULATION)
-    ] = None
     dtype: Annotated[DType, option("--dtype", help="What to compute in.", panel=MACHINE)] = DType.AUTO
     device: Annotated[str, option("--device", help="A torch device, such as cuda:0.", panel=MACHINE)] = "cpu"
     max_length: Annotated[
@@ -87,51 +47,17 @@ class EngineOptions:
     )
     threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.", panel=MACHINE)] = None
 
-    def config(self, model: str) -> EngineConfig:
+    def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
         """The engine these flags ask for."""
         return EngineConfig(
             target=model,
-            drafter=self._drafter(model),
+            drafter=drafter,
             dtype=self.dtype.value,
             device=self.device,
             max_length=self.max_length,
             exactness=self.exactness.value,
             num_threads=self.threads,
         )
-
-    def _drafter(self, model: str) -> DrafterConfig:
-        chosen: DrafterConfig
-        match self.drafter:
-            case DrafterName.AUTO:
-                chosen = automatic_drafter(model, self.draft)
-            case DrafterName.NONE:
-                chosen = NoDrafter()
-            case DrafterName.DRAFT_MODEL:
-                chosen = self._draft_model(model)
-            case DrafterName.PROMPT_LOOKUP | DrafterName.NGRAM:
-                chosen = PromptLookup()
-        return replace(chosen, **self._settings_for(chosen))
-
-    def _draft_model(self, model: str) -> DrafterConfig:
-        automatic = automatic_drafter(model, self.draft)
-        if not isinstance(automatic, DraftModel):
-            raise ConfigError(f"--drafter draft_model needs a draft for {model}: name a smaller model with --draft")
-        return automatic
-
-    def _settings_for(self, drafter: DrafterConfig) -> Mapping[str, Any]:
-        """The shape flags that were given, which must be settings of this drafter."""
-        names = ("verify_width", "draft_width", "depth", "children")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        known = {field.name for field in fields(drafter)}
-        foreign = [f"--{name.replace('_', '-')}" for name in given if name not in known]
-        if self.draft is not None and not isinstance(drafter, DraftModel):
-            foreign.insert(0, "--draft")
-        if foreign:
-            raise ConfigError(
-                f"{' and '.join(foreign)} has no effect on the drafter {_name_of(drafter)}: leave it out, or choose "
-                "--drafter draft_model"
-            )
-        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +126,3 @@ def _read_bias(text: str) -> tuple[int, float]:
         return int(token_id), float(value)
     except ValueError:
         raise ConfigError(f"--logit-bias {text!r} must have the form ID=VALUE, such as 42=-1.5") from None
-
-
-def _name_of(drafter: DrafterConfig) -> DrafterName:
-    match drafter:
-        case NoDrafter():
-            return DrafterName.NONE
-        case DraftModel():
-            return DrafterName.DRAFT_MODEL
-        case PromptLookup():
-            return DrafterName.PROMPT_LOOKUP

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from forerun.cli.declare import option
+from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DType
 from forerun.core.config import BUILTIN_DRAFT, EngineConfig, NoDrafter
@@ -30,7 +31,7 @@ def worker(
     parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
 ) -> None:
     """Draft for a target in another process, on this host or another one. An engine starts its own by itself."""
-    if (listen is None) == (control is None):
+    if listen is None and control is None:
         raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
     config = EngineConfig(
         target=model, drafter=NoDrafter(), dtype=dtype.value, device=device, max_length=None, num_threads=threads
@@ -41,7 +42,7 @@ def worker(
     from forerun.engine.drafter_process import DrafterProcess  # imports torch
     from forerun.parallel.endpoint import Address, read_key
 
-    process = DrafterProcess(config=config, max_length=max_length, cores=_read_cores(cores))
+    process = DrafterProcess(config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"))
     if control is not None:
         process.under_engine(control, parent)
     elif listen is not None:
@@ -49,15 +50,3 @@ def worker(
         process.listen(
             Address.parse(listen), key, lambda host, port: say(f"forerun: {model} drafts for targets on {host}:{port}")
         )
-
-
-def _read_cores(text: str | None) -> tuple[int, ...]:
-    try:
-        cores = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ConfigError(f"--cores {text!r} must be numbers with commas between them, such as 2,3") from None
-    known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
-    foreign = [core for core in cores if core not in known]
-    if foreign:
-        raise ConfigError(f"--cores {text}: core {foreign[0]} is not among those this process may use, {sorted(known)}")
-    return cores

@@ -159,10 +159,9 @@ class Parallel:
         address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
         key_file: the key shared with that worker; may be left out on this host.
         ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.
-        min_ahead: expected tokens below which a tree sent ahead is not taken, but the answer waited for.
         fill: where there is no tree, take what followed the last tokens earlier in the text.
         calibrate: learn online how often the target agrees with the draft's probabilities.
-        repairs: expansions after a miss before the tree is sent.
+        repairs: expansions after a miss before the tree is sent: the first always, more where they pay.
         overrun: start an expansion that ends at most so many of its own lengths after the verdict is expected.
         trace: have the process tell when it was at work, for a timeline.
     """
@@ -174,10 +173,9 @@ class Parallel:
     address: str | None = None
     key_file: str | None = None
     ahead: bool = True
-    min_ahead: float = 0.5
     fill: bool = True
     calibrate: bool = False
-    repairs: int = 1
+    repairs: int = 2
     overrun: float = 1.0
     trace: bool = False
 
@@ -185,7 +183,6 @@ class Parallel:
         require(self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
         require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")
-        require(self.min_ahead >= 0.0, f"min_ahead {self.min_ahead} must be >= 0")
         require(
             self.address is None or not self.cores, "cores are those of a process started here: leave out the address"
         )

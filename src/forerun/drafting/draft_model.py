@@ -40,6 +40,9 @@ class DraftModelDrafter:
     def accept(self, acceptance: Acceptance) -> DraftReport:
         return DraftReport(was_hit=self._draft.advance(acceptance.tokens))
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         self._draft.close()
 

@@ -49,6 +49,10 @@ class Drafter(Protocol):
         """Take the outcome of the last proposal; its bonus token is the next root."""
         ...
 
+    def end(self) -> None:
+        """The request has ended; nothing is wanted until the next one begins."""
+        ...
+
     def close(self) -> None:
         """Let go of everything held."""
         ...

@@ -24,5 +24,8 @@ class NoneDrafter:
         self._root = acceptance.bonus_token
         return DraftReport()
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -33,5 +33,8 @@ class PromptLookupDrafter:
         self._root = acceptance.bonus_token
         return DraftReport()
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -78,7 +78,9 @@ class Engine:
 
     def close(self) -> None:
         """End what is running and forget the text. A closed engine answers nothing more."""
-        self._end_running()
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
         self._turn.is_over = True
         self._drafter.close()
         self._target.forget()
@@ -166,7 +168,7 @@ class Engine:
 
     def _end_running(self) -> None:
         if self._running is not None:
-            self._running.cancel()
+            self._running.discard()
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:

@@ -1,7 +1,7 @@
 """The one decode loop."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -97,7 +97,7 @@ def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
     return TokenTree(target.root)
 
 
-def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int) -> Iterator[Round]:
+def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
     Both sides have begun the request: all prompt tokens but the last are in the target's cache, and the last one is the
@@ -106,33 +106,42 @@ def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens:
     Args:
         near_tie: margins below this could be decided by rounding; they are counted.
     """
-    num_emitted = 0
-    while num_emitted < num_tokens:
-        began = perf_counter()
-        tree = checked(drafter.propose(), target, drafter.verify_width)
-        drafted = perf_counter()
-        tree, choices = target.choose_safely(tree)
-        acceptance = walk(tree, choices.token_ids)
-        verified = perf_counter()
-        report = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
-        target.commit(tree, acceptance)
-        num_emitted += len(acceptance.tokens)
-        margins = [choices.margins[node] for node in (0, *acceptance.path)]
-        yield Round(
-            token_ids=acceptance.tokens,
-            stats=StepStats(
-                num_drafted=len(tree) - 1,
-                num_verified=len(tree),
-                num_accepted=len(acceptance.path),
-                num_near_ties=sum(margin < near_tie for margin in margins),
-                draft_s=drafted - began,
-                verify_s=verified - drafted,
-                was_hit=report.was_hit,
-                wait_s=report.wait_s,
-                drafter=report.state,
-                spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
-            ),
-        )
+    try:
+        num_emitted = 0
+        while num_emitted < num_tokens:
+            done = play_round(target, drafter, near_tie)
+            num_emitted += len(done.token_ids)
+            yield done
+    finally:
+        drafter.end()
+
+
+def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:
+    """Propose, verify, accept, commit."""
+    began = perf_counter()
+    tree = checked(drafter.propose(), target, drafter.verify_width)
+    drafted = perf_counter()
+    tree, choices = target.choose_safely(tree)
+    acceptance = walk(tree, choices.token_ids)
+    verified = perf_counter()
+    report = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
+    target.commit(tree, acceptance)
+    margins = [choices.margins[node] for node in (0, *acceptance.path)]
+    return Round(
+        token_ids=acceptance.tokens,
+        stats=StepStats(
+            num_drafted=len(tree) - 1,
+            num_verified=len(tree),
+            num_accepted=len(acceptance.path),
+            num_near_ties=sum(margin < near_tie for margin in margins),
+            draft_s=drafted - began,
+            verify_s=verified - drafted,
+            was_hit=report.was_hit,
+            wait_s=report.wait_s,
+            drafter=report.state,
+            spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
+        ),
+    )
 
 
 def spans_of_round(

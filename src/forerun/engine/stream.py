@@ -1,6 +1,7 @@
 """A generation in progress."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 
@@ -22,7 +23,7 @@ class GenerationStream:
 
     def __init__(
         self,
-        rounds: Iterator[Round],
+        rounds: Generator[Round, None, None],
         assembly: TextAssembly,
         turn: Turn,
         *,
@@ -56,7 +57,10 @@ class GenerationStream:
         self._decode_s += perf_counter() - began
         self._stats.append(step.stats)
         token_ids, text = self._assembly.add(step.token_ids)
-        return DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=step.stats)
+        done = DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=step.stats)
+        if done.finish is not None:
+            self._rounds.close()
+        return done
 
     def __enter__(self) -> "GenerationStream":
         return self
@@ -70,6 +74,14 @@ class GenerationStream:
         """End the text where it stands; without effect once it has ended."""
         if self._assembly.finish is None:
             self._assembly.end(FinishReason.CANCELLED)
+        with suppress(EngineBusyError), self._turn:  # a round that another thread is in comes to its own end
+            self._rounds.close()
+
+    def discard(self) -> None:
+        """The same, for the engine, whose turn it is."""
+        if self._assembly.finish is None:
+            self._assembly.end(FinishReason.CANCELLED)
+        self._rounds.close()
 
     def result(self) -> Generation:
         """Run to the end and return the whole text with its statistics; raise again what ended it early."""

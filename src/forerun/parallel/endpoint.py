@@ -55,7 +55,7 @@ class Address:
         """The address written as host:port, or [host]:port where the host itself holds colons."""
         host, _, port = text.rpartition(":")
         is_bracketed = host.startswith("[") and host.endswith("]")
-        if not (port.isascii() and port.isdigit()) or (":" in host) != is_bracketed:
+        if not (host and port.isascii() and port.isdigit()) or (":" in host) != is_bracketed:
             raise ConfigError(
                 f"address {text!r} is not host:port: write it like 127.0.0.1:7070, or [::1]:7070 for IPv6"
             )
@@ -204,6 +204,7 @@ def shake_hands(sock: socket.socket, key: bytes | None, *, is_listener: bool, de
         if is_listener:
             send_all(sock, own_proof, deadline)
     sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a peer that vanished without a word is found out
 
 
 def prove(key: bytes, statement: bytes) -> bytes:

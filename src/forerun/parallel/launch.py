@@ -176,7 +176,7 @@ class LocalSupply:
         self._finalizer()
         self._control = None
         self._num_failures += 1
-        self._retry_at = monotonic() + min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** (self._num_failures - 1))
+        self._retry_at = monotonic() + retry_s(self._num_failures)
         self.trouble = self.trouble or "the drafter's process has gone; another one is coming up"
 
     def _tell(self, word: bytes) -> None:
@@ -196,7 +196,7 @@ class RemoteSupply:
         self._made: Channel | None = None
         self._attempt: threading.Thread | None = None
         self._present: Channel | None = None
-        self._num_failures, self._retry_at, self._is_closed = 0, 0.0, False
+        self._num_tries, self._retry_at, self._is_closed = 0, 0.0, False  # tries since a worker was last praised
 
     def take(self) -> Channel | None:
         if self._attempt is not None:
@@ -206,6 +206,8 @@ class RemoteSupply:
             self._present, self._made = self._made, None
             return self._present
         if (self._present is None or not self._present.is_open) and monotonic() >= self._retry_at:
+            self._num_tries += 1
+            self._retry_at = monotonic() + retry_s(self._num_tries)
             self._attempt = threading.Thread(target=self._connect, name="forerun-connect", daemon=True)
             self._attempt.start()
         return None
@@ -229,7 +231,7 @@ class RemoteSupply:
             self._present.close()
 
     def praise(self) -> None:
-        self._num_failures = 0
+        self._num_tries = 0
 
     def close(self) -> None:
         self._is_closed, self._retry_at = True, float("inf")
@@ -240,13 +242,16 @@ class RemoteSupply:
             made = Channel(connect(self._address, self._key, CONNECT_S))
         except DrafterUnreachableError as error:
             self.trouble = str(error)
-            self._num_failures += 1
-            self._retry_at = monotonic() + min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** (self._num_failures - 1))
             return
         if self._is_closed:
             made.close()
         else:
             self.trouble, self._made = "", made
+
+
+def retry_s(num_failures: int) -> float:
+    """How long to leave a worker alone that could not be had so many times in a row."""
+    return min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(num_failures - 1, 16))  # bounded, or it overflows one day
 
 
 def process_state(pid: int) -> tuple[str, float]:

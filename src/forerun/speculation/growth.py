@@ -61,18 +61,14 @@ class BestFirstGrowth:
                 self._push(tree.add(parent, token_id, -cost), cost, depth)
 
     def add_chain(self, token_ids: Sequence[int], log_prob: float) -> None:
-        """Hang a chain of guesses below the root, each as likely as `log_prob` given the one before.
+        """Hang a chain of guesses below the root; see `TokenTree.add_chain`."""
+        tree = self.tree
+        for node in tree.add_chain(token_ids, log_prob):
+            self._push(node, -tree.log_probs[node], tree.depths[node])
 
-        Where the tree has a chain's token already, the chain goes on below that node.
-        """
-        tree, node = self.tree, 0
-        for depth, token_id in enumerate(token_ids, start=1):
-            known = tree.children(node).get(token_id)
-            if known is None:
-                cost = -tree.log_probs[node] - log_prob
-                known = tree.add(node, token_id, -cost)
-                self._push(known, cost, depth)
-            node = known
+    def promise(self) -> float:
+        """The chance that the text reaches one of the nodes that would be expanded next."""
+        return math.fsum(math.exp(-cost) for cost, _, _ in heapq.nsmallest(self._draft_width, self._frontier))
 
     def cut(self, width: int) -> list[int]:
         """The nodes to verify: at most `width`, root first, ancestor-closed, ascending."""

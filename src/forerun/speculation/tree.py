@@ -30,6 +30,21 @@ class TokenTree:
         self.log_probs.append(log_prob)
         return len(self.token_ids) - 1
 
+    def add_chain(self, token_ids: Sequence[int], log_prob: float) -> list[int]:
+        """Hang a chain below the root, each token as likely as `log_prob` given the one before; return the new nodes.
+
+        Where the tree has a token of the chain already, the chain goes on below that node.
+        """
+        added: list[int] = []
+        here = 0
+        for token_id in token_ids:
+            node = self.children(here).get(token_id)
+            if node is None:
+                node = self.add(here, token_id, self.log_probs[here] + log_prob)
+                added.append(node)
+            here = node
+        return added
+
     def children(self, parent: int) -> dict[int, int]:
         """The children of `parent`: token to node."""
         nodes = range(parent + 1, len(self))
@@ -54,6 +69,10 @@ class TokenTree:
             nodes.append(child)
             here = child
         return nodes
+
+    def copy(self) -> "TokenTree":
+        """A tree of its own with the same nodes."""
+        return self.select(range(len(self)))
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
         """The tree of `nodes`: ascending, ancestor-closed, the new root first."""

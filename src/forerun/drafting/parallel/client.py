@@ -1,7 +1,6 @@
 """The parallel drafter as the decode loop sees it."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, Protocol, TypeAlias
@@ -14,10 +13,9 @@ from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.parallel.patience import Patience
-from forerun.drafting.parallel.protocol import TargetEnd
+from forerun.drafting.parallel.protocol import TargetEnd, value_of
 from forerun.drafting.parallel.worker import MAX_FAULTS, Wire
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -75,10 +73,10 @@ class ParallelDrafter:
         self._patience = Patience()
         self._spans: list[Span] = []
         self._wire: WorkerWire | None = None
-        self._is_ready = self._is_active = False
-        self._state = DrafterState.DOWN
+        self._is_ready = self._is_active = self._was_awaited = False
+        self._state = DrafterState.READY
         self.fault: str | None = None  # why the last worker was turned away
-        self._last_heard = self._last_poll = self._asked_at = self._proposed_at = 0.0
+        self._began_at = self._last_heard = self._last_poll = self._asked_at = self._proposed_at = 0.0
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait for the process to come up; False when it does not."""
@@ -100,7 +98,7 @@ class ParallelDrafter:
         self._patience.is_late = False
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
-        self._last_heard = self._last_poll = self._clock()
+        self._began_at = self._last_heard = self._last_poll = self._clock()
         messages = self._end.begin(prompt_ids, params, None if noise is None else noise.seed)
         was_ready = self._is_ready
         self._poll()
@@ -109,37 +107,35 @@ class ParallelDrafter:
         self._asked_at = self._clock()
 
     def propose(self) -> TokenTree:
-        began = self._clock()
+        began, self._was_awaited = self._clock(), False
         self._poll()
-        fill = self._fill()
-        tree = self._end.proposal()
-        if tree is None or (not self._end.is_fresh and value_of(tree) < self._config.min_ahead):
-            tree = self._await(began, fill) or tree
+        tree = self._cut(self._end.tree())
+        if not self._end.is_fresh and self._await(began, value_of(tree, self.verify_width)):
+            tree = self._cut(self._end.tree())
         self._proposed_at = self._clock()
         self._wait_s = self._proposed_at - began
-        self._is_drafted = tree is not None
         self._note_state()
-        if tree is None or (self._patience.is_late and value_of(tree) < value_of(fill)):
-            tree = fill
         return tree
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         now = self._clock()
         self._patience.measure_step(now - self._proposed_at)
+        verdict = self._end.commit(acceptance.tokens, self._patience.step_s)
         if self._is_ready:
-            self._send(self._end.commit(acceptance.tokens, self._patience.step_s))
-        else:
-            self._end.commit(acceptance.tokens, self._patience.step_s)
+            self._send(verdict)
         self._asked_at, self._root = now, acceptance.bonus_token
-        if self._is_drafted:
+        if self._was_awaited:
             self._patience.measure_gain(len(acceptance.path))
         if self._lookup is not None:
             self._lookup.accept(acceptance.tokens)
         self._poll()
         spans, self._spans = tuple(self._spans), []
-        return DraftReport(
-            was_hit=self._end.proposal() is not None, wait_s=self._wait_s, state=self._state, spans=spans
-        )
+        return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
+
+    def end(self) -> None:
+        if self._is_active:
+            self._is_active = False
+            self._send(self._end.stop())
 
     def close(self) -> None:
         if self._wire is not None:
@@ -147,25 +143,25 @@ class ParallelDrafter:
         self._supply.close()
         self._wire, self._is_ready = None, False
 
-    def _await(self, began: float, fill: TokenTree) -> TokenTree | None:
-        """Wait for the answer to the last verdict, as long as that pays; None when there is none."""
-        end = began + self._patience.wait_s(value_of(fill))
+    def _await(self, began: float, gain_now: float) -> bool:
+        """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
+        end = began + self._patience.wait_s(gain_now)
         while self._is_ready and self._wire is not None and (left := end - self._clock()) > 0:
             self._wire.wait(left)
             self._poll()
             if self._end.is_fresh:
-                self._patience.measure_response(self._clock() - self._asked_at)
-                return self._end.proposal()
-        if end > began:
-            self._patience.is_late = True
-        return None
+                self._was_awaited = True
+                return True
+        self._patience.is_late = self._patience.is_late or end > began
+        return False
 
-    def _fill(self) -> TokenTree:
-        """What can be proposed without the drafter: what followed the last tokens earlier in the text."""
-        growth = BestFirstGrowth(self._root, horizon=self.verify_width, draft_width=1)
+    def _cut(self, sent: TokenTree | None) -> TokenTree:
+        """The best of what was sent, and of what followed the last tokens earlier in the text; at least the root."""
+        tree = TokenTree(self._root) if sent is None else sent
         if self._lookup is not None:
-            self._lookup.hang_into(growth)
-        return growth.tree
+            tree = tree.copy()
+            self._lookup.hang_into(tree)
+        return tree.select(tree.best(self.verify_width))
 
     def _poll(self) -> None:
         """Take in what has come, and see to the connection."""
@@ -194,14 +190,20 @@ class ParallelDrafter:
             case Proposal():
                 self._end.receive(message)
                 self._num_proposals += 1
+                if message.repair_s:
+                    self._patience.measure_response(message.repair_s)
                 if self._num_proposals == GOOD_WORK:
                     self._supply.praise()
-                if self._patience.is_late and self._end.proposal() is not None:
+                if self._patience.is_late and self._end.tree() is not None:
                     self._patience.is_late = False
             case Hello():
                 self._greet(message)
             case Spans():
-                self._spans.extend(Span("draft", start, end) for start, end in message.times)
+                self._spans += [  # another host has another clock
+                    Span("draft", start, end)
+                    for start, end in message.times
+                    if self._began_at <= start and end <= self._clock()
+                ]
             case Failure():
                 logger.warning("the drafter says: %s", message.text)
             case Beat() | _:
@@ -221,7 +223,7 @@ class ParallelDrafter:
             self._detach()
         if wire is not None:
             self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
-            self._last_heard = self._last_poll = self._clock()
+            self._began_at = self._last_heard = self._last_poll = self._clock()
             self._patience.is_late = False
 
     def _detach(self) -> None:
@@ -250,11 +252,6 @@ class ParallelDrafter:
         else:
             logger.debug("the drafter is %s", state)
         self._state = state
-
-
-def value_of(tree: TokenTree) -> float:
-    """Tokens that the tree's nodes are worth by their own probabilities, the root left out."""
-    return math.fsum(math.exp(log_prob) for log_prob in tree.log_probs[1:])
 
 
 def setup_of(config: Parallel, target_vocab_size: int) -> Setup:

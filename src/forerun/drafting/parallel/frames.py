@@ -4,7 +4,8 @@ import struct
 from typing import Final
 from zlib import crc32
 
-from forerun.drafting.parallel.messages import Message, MessageError, pack, unpack
+from forerun.drafting.parallel.layout import MessageError, pack, unpack
+from forerun.drafting.parallel.messages import Message
 
 MAGIC: Final = b"FrRn"
 VERSION: Final = 1

@@ -8,6 +8,7 @@ FLOOR_S: Final = 0.005  # scheduling noise of a busy machine
 RESPONSES: Final = 4.0  # a drafter that takes so many times longer than it usually does is late
 STEPS: Final = 2.0  # no wait is longer than so many steps of the target, its floor apart
 FIRST_GAIN: Final = 1.0  # tokens per round that a drafter is thought to be worth before anything is known
+FORGIVENESS: Final = 0.02  # how fast the gain is given up for lack of news of it
 SILENCE_S: Final = 2.0  # a drafter that says nothing for so long hangs
 GAPS: Final = 5.0  # ... unless it has been silent for a time of this order before and came back
 
@@ -22,7 +23,7 @@ class Patience:
     def __init__(self) -> None:
         self.step_s = 0.0  # the target's time for one proposal
         self.response_s = 0.0  # from a verdict to the answer that had to be waited for
-        self.gain = FIRST_GAIN  # accepted tokens per proposal
+        self.gain = FIRST_GAIN  # accepted tokens per answer that had to be waited for
         self.is_late = False
         self._longest_gap_s = 0.0
 
@@ -35,7 +36,7 @@ class Patience:
         self.response_s = blend(self.response_s, elapsed_s) if self.response_s else elapsed_s
 
     def measure_gain(self, num_accepted: int) -> None:
-        """A proposal of the drafter yielded so many tokens beside the bonus token."""
+        """An answer that was waited for yielded so many tokens beside the bonus token."""
         self.gain = blend(self.gain, num_accepted)
 
     def wait_s(self, gain_now: float) -> float:
@@ -43,8 +44,10 @@ class Patience:
 
         A wait of r before a step of t pays when (1 + gain) / (t + r) exceeds (1 + gain_now) / t.
         """
-        pays = self.response_s * (1.0 + gain_now) <= self.step_s * (self.gain - gain_now)
-        if self.is_late or not (pays or not self.response_s):
+        if self.is_late:
+            return 0.0
+        if self.response_s * (1.0 + gain_now) > self.step_s * (self.gain - gain_now):
+            self.gain += FORGIVENESS * (FIRST_GAIN - self.gain)  # or one bad stretch would end all waiting
             return 0.0
         return max(FLOOR_S, min(RESPONSES * self.response_s or float("inf"), STEPS * self.step_s))
 

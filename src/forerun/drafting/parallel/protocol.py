@@ -11,6 +11,7 @@ meet at a barrier. Here the drafter need not be asked: it may send its whole tre
 finds its next proposal in it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
 TREES_PER_CUT: Final = 8  # the tree is kept and sent so many times wider than a cut: about one cut for each outcome
+COVERAGE: Final = 0.75  # of an expanded node's next tokens, how many are among the children that are kept
 SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean
 
 
@@ -31,6 +33,9 @@ class Grower(Protocol):
 
     @property
     def is_rooted(self) -> bool: ...
+
+    @property
+    def promise(self) -> float: ...
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None: ...
 
@@ -60,8 +65,8 @@ class DrafterEnd:
         self.num_expansions = 0
         self._committed_len = self._serial = 0
         self._owes = self._is_grown = False  # an answer is due; nothing is left to expand
-        self._repairs_left = 0
-        self._step_s = self._verdict_due = 0.0
+        self._num_repairs = 0
+        self._step_s = self._asked_at = self._verdict_due = 0.0
 
     def receive(self, message: Message) -> None:
         """Take a message; what does not fit the state is out of date and ignored."""
@@ -88,7 +93,7 @@ class DrafterEnd:
 
     def work(self) -> list[Proposal]:
         """Do one thing: answer, if an answer is due and the tree is fit for it, else prefill or expand."""
-        if self._owes and (self._repairs_left == 0 or self._is_grown):
+        if self._owes and (self._is_grown or not self._repair_pays()):
             return self._answer()
         if self._grower.prefill():
             return []
@@ -98,10 +103,10 @@ class DrafterEnd:
             self.num_expansions += 1
             elapsed = self._clock() - began
             self.expansion_s = elapsed if not self.expansion_s else blend(self.expansion_s, elapsed)
-        self._repairs_left = max(0, self._repairs_left - 1)
-        if self._owes and (self._repairs_left == 0 or self._is_grown):
-            return self._answer()
-        return [self._proposal()] if self._setup.ahead and not self._is_grown and self._grower.is_rooted else []
+        if self._owes:
+            self._num_repairs += 1
+            return self._answer() if self._is_grown or not self._repair_pays() else []
+        return [self._proposal()] if self._may_be_needed() else []
 
     def _begin(self, message: Begin) -> None:
         self.request, self.is_active = message.request, True
@@ -119,17 +124,35 @@ class DrafterEnd:
         assert self._grower.tree.token_ids[0] == verdict.token_ids[-1], "the root is the last committed token"
         self._await_answer()
 
+    def _may_be_needed(self) -> bool:
+        """True when the verdict may come before the next expansion ends, and would find this tree."""
+        is_due = self._clock() + 2.0 * self.expansion_s >= self._verdict_due
+        return self._setup.ahead and is_due and not self._is_grown and self._grower.is_rooted
+
+    def _repair_pays(self) -> bool:
+        """True when the target had better wait for one more expansion.
+
+        The first one after a miss always: there is nothing else to verify. A further one, when the tokens it is
+        expected to add exceed what the target would write in that time.
+        """
+        if not self._grower.is_rooted:
+            return True
+        if not 0 < self._num_repairs < self._setup.repairs or not self._step_s:
+            return False
+        num_tokens = 1.0 + value_of(self._grower.tree, self._setup.verify_width)
+        return self._grower.promise * COVERAGE * self._step_s > num_tokens * self.expansion_s
+
     def _await_answer(self) -> None:
         self._owes, self._is_grown = True, False
-        self._repairs_left = 0 if self._grower.is_rooted else self._setup.repairs
-        self._verdict_due = self._clock() + self._step_s
+        self._num_repairs, self._asked_at = 0, self._clock()
+        self._verdict_due = self._asked_at + self._step_s
 
     def _answer(self) -> list[Proposal]:
-        self._owes = False
-        self._verdict_due = self._clock() + self._step_s
-        return [self._proposal()]
+        now, self._owes = self._clock(), False
+        self._verdict_due = now + self._step_s
+        return [self._proposal(now - self._asked_at if self._num_repairs and self._step_s else 0.0)]
 
-    def _proposal(self) -> Proposal:
+    def _proposal(self, repair_s: float = 0.0) -> Proposal:
         """The best of the tree: root first, ancestor-closed, whatever its size."""
         tree = self._grower.tree
         if len(tree) > self._sent_nodes:
@@ -139,6 +162,7 @@ class DrafterEnd:
             request=self.request,
             base_len=self._committed_len,
             serial=self._serial,
+            repair_s=repair_s,
             token_ids=tuple(tree.token_ids),
             parents=(0, *tree.parents[1:]),
             log_probs=tuple(tree.log_probs),
@@ -158,8 +182,8 @@ class TargetEnd:
         self._step_s = 0.0
         self._token_ids: list[int] = []
         self._newest: Proposal | None = None
-        self._cut: TokenTree | None = None
-        self._cut_len = 0
+        self._rerooted: TokenTree | None = None
+        self._rerooted_len = -1
         self.confirmed_len = 0
 
     @property
@@ -207,18 +231,17 @@ class TargetEnd:
         self.confirmed_len = proposal.base_len
         newest = self._newest
         if newest is None or (proposal.base_len, proposal.serial) > (newest.base_len, newest.serial):
-            self._newest = proposal
-            self._cut = None
+            self._newest, self._rerooted_len = proposal, -1
 
-    def proposal(self) -> TokenTree | None:
-        """The best `verify_width` nodes below the text's last token; None where no tree knows that token."""
+    def tree(self) -> TokenTree | None:
+        """What the newest tree has below the text's last token; None where it does not know that token."""
         if self._newest is None:
             return None
-        if self._cut is None or self._cut_len != self.committed_len:
-            self._cut, self._cut_len = self._cut_newest(self._newest), self.committed_len
-        return self._cut
+        if self._rerooted_len != self.committed_len:
+            self._rerooted, self._rerooted_len = self._reroot(self._newest), self.committed_len
+        return self._rerooted
 
-    def _cut_newest(self, newest: Proposal) -> TokenTree | None:
+    def _reroot(self, newest: Proposal) -> TokenTree | None:
         tree = TokenTree(newest.token_ids[0])
         for token_id, parent, log_prob in zip(
             newest.token_ids[1:], newest.parents[1:], newest.log_probs[1:], strict=True
@@ -230,11 +253,11 @@ class TargetEnd:
             return None
         if nodes:
             tree, _ = tree.subtree(nodes[-1])
-        return tree.select(tree.best(self._setup.verify_width))
+        return tree
 
     def forget_connection(self) -> None:
         """The drafter has gone, and with it all that it knew."""
-        self._newest = self._cut = None
+        self._newest, self._rerooted_len = None, -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 
     def _unconfirmed(self) -> list[int]:
@@ -247,6 +270,11 @@ class TargetEnd:
             token_ids=tuple(self._unconfirmed()),
             step_s=self._step_s,
         )
+
+
+def value_of(tree: TokenTree, width: int) -> float:
+    """Tokens that a cut of `width` nodes is worth by the tree's own probabilities, the root left out."""
+    return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
 
 
 def blend(mean: float, newest: float) -> float:

@@ -1,0 +1,174 @@
+"""The drafter's process killed or stopped while text is written: what the reader of the text notices.
+
+python benchmarks/drafter_faults.py kill --count 1000
+python benchmarks/drafter_faults.py stop --count 300
+
+Real signals to the real process, the built-in pair, every text compared with that of `none`. A gap is the time between
+two steps of the stream; an extra gap is how much longer the longest one within half a second after the fault is than
+the median of all.
+"""
+
+import argparse
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from time import perf_counter, sleep
+
+from common import read_prompts, standard_arguments, write_results
+
+from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+
+AFTERMATH_S = 0.5
+MIN_ROUNDS, MAX_ROUNDS = 12, 60  # rounds with a drafter before the next fault
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What was seen over all faults."""
+
+    num_requests: int = 0
+    num_failed: int = 0
+    num_changed: int = 0
+    steps_s: list[float] = field(default_factory=list)
+    faults_at: list[float] = field(default_factory=list)
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # when a step came, and how long after the last one
+    back_s: list[float] = field(default_factory=list)
+    stopped: list[tuple[float, float]] = field(default_factory=list)
+    tokens: list[tuple[float, int]] = field(default_factory=list)
+    plain_tokens: int = 0
+    plain_s: float = 0.0
+
+    def extra_gaps_s(self) -> list[float]:
+        usual = median(gap for _, gap in self.gaps)
+        found = []
+        for fault in self.faults_at:
+            after = [gap for moment, gap in self.gaps if fault < moment <= fault + AFTERMATH_S + gap]
+            found.append(max(after, default=usual) - usual)
+        return found
+
+    def goodput(self) -> float:
+        """Tokens per second while the drafter was stopped, over those of `none`."""
+        num = sum(count for moment, count in self.tokens if any(start < moment <= end for start, end in self.stopped))
+        busy = sum(gap for moment, gap in self.gaps if any(start < moment <= end for start, end in self.stopped))
+        return (num / busy) / (self.plain_tokens / self.plain_s)
+
+
+class Trial:
+    """One engine whose drafter is harmed now and then, and one without a drafter."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.rng, self.record = arguments, random.Random(arguments.seed), Record()
+        self.engine = Engine(EngineConfig(drafter=Parallel(), num_threads=1))
+        self.plain = Engine(EngineConfig(drafter=NoDrafter(), num_threads=1))
+        self.rounds_left, self.harmed_at, self.is_stopped = 20, 0.0, False
+
+    def run(self) -> Record:
+        prompts = read_prompts(60)
+        while len(self.record.faults_at) < self.arguments.count:
+            number = self.record.num_requests
+            params = SamplingParams(
+                max_new_tokens=256, temperature=(0.0, 1.0)[number % 2], seed=number, ignore_eos=True
+            )
+            self.write(prompts[number % len(prompts)], params)
+            if number % 50 == 0:
+                print(f"{len(self.record.faults_at)} faults, {number + 1} requests, {self.record.num_changed} changed",
+                      flush=True)  # fmt: skip
+        self.engine.close()
+        self.plain.close()
+        return self.record
+
+    def write(self, prompt: str, params: SamplingParams) -> None:
+        record = self.record
+        began = perf_counter()
+        expected = self.plain.generate(prompt, params)
+        record.plain_tokens += expected.stats.num_new_tokens
+        record.plain_s += expected.stats.decode_s
+        if self.harmed_at:  # only this engine's time counts
+            self.harmed_at += perf_counter() - began
+        token_ids: list[int] = []
+        last = 0.0
+        try:
+            for step in self.engine.stream(prompt, params):
+                now = perf_counter()
+                if last:
+                    record.gaps.append((now, now - last))
+                record.tokens.append((now, len(step.token_ids)))
+                token_ids += step.token_ids
+                self.watch(step.stats.drafter, step.stats.num_accepted, now)
+                last = perf_counter()
+        except Exception as error:  # noqa: BLE001 - counted, whatever it was
+            print(f"failed: {error!r}", flush=True)
+            record.num_failed += 1
+        record.num_requests += 1
+        record.num_changed += tuple(token_ids) != expected.token_ids
+
+    def watch(self, state: DrafterState, num_accepted: int, now: float) -> None:
+        """Note that drafting is back, or do the next harm."""
+        if self.harmed_at:
+            if state is DrafterState.READY and num_accepted and not self.is_stopped and now > self.harmed_at + 0.02:
+                self.record.back_s.append(now - self.harmed_at)
+                self.harmed_at, self.rounds_left = 0.0, self.rng.randint(MIN_ROUNDS, MAX_ROUNDS)
+        elif state is DrafterState.READY:
+            self.rounds_left -= 1
+            if self.rounds_left <= 0:
+                self.harm()
+
+    def harm(self) -> None:
+        pid = self.engine._drafter._supply.pid  # type: ignore[attr-defined]
+        self.record.faults_at.append(perf_counter())
+        self.harmed_at = perf_counter()
+        if self.arguments.kind == "kill":
+            os.kill(pid, signal.SIGKILL)
+            return
+        os.kill(pid, signal.SIGSTOP)
+        self.is_stopped = True
+        length_s = self.rng.choice((0.1, 0.3, 1.0, 3.0)) * self.rng.uniform(0.5, 1.0)
+        threading.Thread(target=self.go_on, args=(pid, perf_counter(), length_s), daemon=True).start()
+
+    def go_on(self, pid: int, began: float, length_s: float) -> None:
+        sleep(length_s)
+        with suppress(ProcessLookupError):  # it was found hanging, and replaced
+            os.kill(pid, signal.SIGCONT)
+        self.record.stopped.append((began, perf_counter()))
+        self.is_stopped, self.harmed_at = False, perf_counter()
+
+
+def main() -> None:
+    parser = standard_arguments(__doc__, "drafter_faults")
+    parser.add_argument("kind", choices=["kill", "stop"])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.theme += f"_{arguments.kind}"
+    record = Trial(arguments).run()
+    extra_gaps = record.extra_gaps_s()
+    extra = quantiles(extra_gaps, n=1000)
+    back = quantiles(record.back_s, n=1000)
+    row: dict[str, object] = {
+        "fault": {"kill": "SIGKILL", "stop": "SIGSTOP"}[arguments.kind],
+        "times": len(record.faults_at),
+        "requests": record.num_requests,
+        "failed": record.num_failed,
+        "texts changed": record.num_changed,
+        "usual gap ms": f"{1e3 * median(gap for _, gap in record.gaps):.1f}",
+        "extra gap ms, p50 / p99 / max": " / ".join(
+            f"{1e3 * s:.1f}" for s in (extra[499], extra[989], max(extra_gaps))
+        ),
+        "drafting again s, p50 / p95 / max": f"{back[499]:.2f} / {back[949]:.2f} / {max(record.back_s):.2f}",
+    }  # fmt: skip
+    if arguments.kind == "stop":
+        row["goodput while stopped, over none"] = f"{record.goodput():.3f}"
+    notes = [
+        "Requests of 256 tokens, greedy and at temperature 1 in turn, both processes on one machine with two cores. "
+        "Drafting again: from the signal (SIGSTOP: from SIGCONT, or never if it was replaced before) to a step with "
+        "accepted tokens."
+    ]
+    write_results(arguments, "Faults of the drafter's process", [row], notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Parallel against serial drafting on paced devices: SwiftSpec's own step times, the built-in pair's own acceptance.
+
+python benchmarks/parallel_paced.py [--num-prompts 12] [--num-new 128] [--quick]
+
+Everything is real but the length of a forward, which takes at least the stated time for its number of rows: processes,
+sockets, trees, caches and text. Every number is *paced*. Each drafter runs over its own grid, all of them in turn
+prompt by prompt in one run; the best of each grid is compared.
+"""
+
+import argparse
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+
+from common import read_prompts, standard_arguments, write_results
+
+from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.core.timing import Span
+
+PAIRS = {  # SwiftSpec, arXiv 2506.11309, sections 4.2 and 4.5: milliseconds at 8 and 16 rows, and of a draft step
+    "Qwen2-72B + 1.5B": "paced:target=10.48ms@8,13.37ms@16;draft=3.25ms",
+    "Llama-3-70B + 3B": "paced:target=10.39ms@8,13.25ms@16;draft=1.9ms",
+}
+TARGET_S = {"Qwen2-72B + 1.5B": (0.01048, 0.01337), "Llama-3-70B + 3B": (0.01039, 0.01325)}
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One drafter's rounds over all prompts."""
+
+    name: str
+    kind: str
+    engine: Engine
+    verify_width: int
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_hits: int = 0
+    decode_s: float = 0.0
+    texts: list[tuple[int, ...]] = field(default_factory=list)
+    overheads_s: list[float] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.decode_s
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.num_tokens / self.num_rounds
+
+    def write(self, prompt: str, params: SamplingParams, step_s: float) -> None:
+        stream = self.engine.stream(prompt, params)
+        stats = [step.stats for step in stream]
+        result = stream.result()
+        self.texts.append(result.token_ids)
+        self.num_tokens += result.stats.num_new_tokens
+        self.num_rounds += result.stats.num_rounds
+        self.num_hits += sum(item.was_hit for item in stats)
+        self.decode_s += result.stats.decode_s
+        self.waits_s += [item.draft_s for item in stats]
+        spans = [span for item in stats for span in item.spans]
+        self.overheads_s += overheads(spans, step_s, is_serial=self.kind == "serial")
+
+
+def overheads(spans: list[Span], step_s: float, *, is_serial: bool) -> list[float]:
+    """What every round took beyond its target step and the draft work done in it: the longer of them, or their sum."""
+    targets = sorted((span for span in spans if span.lane == "target"), key=lambda span: span.start_s)
+    drafts = [span for span in spans if span.lane == "draft"]
+    found = []
+    for this, following in pairwise(targets):
+        work = sum(
+            min(span.end_s, following.start_s) - max(span.start_s, this.start_s)
+            for span in drafts
+            if span.start_s < following.start_s and span.end_s > this.start_s
+        )
+        needed = step_s + work if is_serial else max(step_s, work)
+        found.append(following.start_s - this.start_s - needed)
+    return found
+
+
+def grid(lookup: bool, quick: bool) -> dict[str, DraftModel | Parallel]:
+    """Every drafter to try. Widths up to 8 are SwiftSpec's own; wider ones assume a draft step that costs no more."""
+    serial = [DraftModel(depth=depth, draft_width=8, min_mass=mass, lookup=lookup)
+              for depth, mass in ((2, 0.0), (3, 0.0), (4, 0.0), (6, 0.3), (6, 0.5))]  # fmt: skip
+    serial += [replace(serial[3], verify_width=16), replace(serial[3], children=8)]
+    draft = DraftModel(draft_width=8, min_mass=0.0, lookup=lookup)
+    base = Parallel(draft=draft, fill=lookup, trace=True)
+    parallel = [base, replace(base, draft=replace(draft, children=8)), replace(base, overrun=0.0),
+                replace(base, draft=replace(draft, verify_width=16, children=6))]  # fmt: skip
+    if quick:
+        serial, parallel = serial[3:4], parallel[:1]
+    return {describe(config): config for config in (*serial, *parallel)}
+
+
+def describe(config: DraftModel | Parallel) -> str:
+    draft = config if isinstance(config, DraftModel) else config.draft
+    shape = f"{draft.verify_width} rows, draft {draft.draft_width}x{draft.children}"
+    if isinstance(config, DraftModel):
+        return f"serial {shape}, depth {draft.depth}, min mass {draft.min_mass}"
+    return f"parallel {shape}, overrun {config.overrun:g}, repairs {config.repairs}"
+
+
+def measure(pair: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    runs = []
+    for name, config in {"none": NoDrafter(), **grid(lookup, arguments.quick)}.items():
+        engine = Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1))
+        draft = config.draft if isinstance(config, Parallel) else config
+        width = 1 if isinstance(draft, NoDrafter) else draft.verify_width
+        runs.append(Run(name=name, kind=name.split()[0], engine=engine, verify_width=width))
+    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
+    for prompt in read_prompts(arguments.num_prompts, arguments.skip):
+        for run in runs:
+            run.write(prompt, params, TARGET_S[pair][run.verify_width > 8])
+    for run in runs:
+        run.engine.close()
+    assert all(run.num_tokens > run.num_rounds for run in runs[1:]), "a drafter that is never right was not measured"
+    return rows_of(pair, lookup, temperature, runs)
+
+
+def rows_of(pair: str, lookup: bool, temperature: float, runs: list[Run]) -> list[dict[str, object]]:
+    best = {kind: max((run for run in runs if run.kind == kind), key=lambda run: run.tokens_per_s)
+            for kind in ("serial", "parallel")}  # fmt: skip
+    rows = []
+    for run in runs:
+        is_best = run in best.values()
+        rows.append({
+            "paced as": pair,
+            "T": temperature,
+            "lookup": "on" if lookup else "off",
+            "drafter": f"**{run.name}**" if is_best else run.name,
+            "tok/s": f"{run.tokens_per_s:.0f}",
+            "over best serial": f"{run.tokens_per_s / best['serial'].tokens_per_s:.2f}",
+            "tokens/round": f"{run.tokens_per_round:.2f}",
+            "round ms": f"{1e3 * run.decode_s / run.num_rounds:.2f}",
+            "wait ms, mean": f"{1e3 * sum(run.waits_s) / len(run.waits_s):.2f}",
+            "beyond target and draft, median ms": f"{1e3 * median(run.overheads_s):.2f}",
+            "hits": f"{run.num_hits / run.num_rounds:.2f}" if run.kind == "parallel" else "",
+            "texts as none": f"{sum(a == b for a, b in zip(run.texts, runs[0].texts, strict=True))}/{len(run.texts)}",
+        })  # fmt: skip
+    for row in rows:
+        print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = standard_arguments(__doc__, "parallel_paced")
+    parser.add_argument("--num-prompts", type=int, default=12)
+    parser.add_argument("--skip", type=int, default=1, help="leave out so many prompts at the start")
+    parser.add_argument("--num-new", type=int, default=128)
+    parser.add_argument("--quick", action="store_true", help="one configuration each")
+    arguments = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for pair in PAIRS:
+        for lookup in (True, False):
+            for temperature in (0.0, 1.0):
+                rows += measure(pair, lookup, temperature, arguments)
+    notes = [
+        "All numbers are paced: a forward takes at least the time SwiftSpec's paper states for its rows; all else is "
+        "real.",
+        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn "
+        "prompt by prompt. Bold: the best of each grid. Target process 1 thread, drafter's process on another core.",
+        "Beyond target and draft: from one target step's start to the next one's, less the longer of the stated target "
+        "time and the draft work done meanwhile (serial: less their sum), in seconds of the drafter's own spans.",
+    ]
+    write_results(arguments, "Parallel and serial drafting, paced", rows, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The flags that say who drafts, and how."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from forerun.cli.declare import option
+from forerun.core.config import (
+    BUILTIN_DRAFT,
+    BUILTIN_TARGET,
+    DrafterConfig,
+    DraftModel,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    automatic_drafter,
+)
+from forerun.core.errors import ConfigError
+
+SPECULATION: Final = "Speculation"
+
+
+class DrafterName(StrEnum):
+    """Who drafts. auto: the named draft model, the built-in pair's own, else prompt lookup. ngram: prompt lookup."""
+
+    AUTO = "auto"
+    NONE = "none"
+    DRAFT_MODEL = "draft_model"
+    PARALLEL = "parallel"
+    PROMPT_LOOKUP = "prompt_lookup"
+    NGRAM = "ngram"
+
+
+SHAPE: Final = ("verify_width", "draft_width", "children")
+OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to a worker that others have started
+# The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
+FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
+    DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
+    DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file"),
+    DrafterName.PROMPT_LOOKUP: ("verify_width",),
+    DrafterName.NONE: (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterOptions:
+    """Who drafts; the shape of what is drafted; where a drafter in a process of its own is."""
+
+    draft: Annotated[
+        str | None,
+        option("--draft", "--draft-model", "-md", help="Smaller model with the same tokens.", panel=SPECULATION),
+    ] = None
+    drafter: Annotated[
+        DrafterName,
+        option(
+            "--drafter",
+            "--spec-method",
+            help="Who drafts; parallel drafts in a process of its own, ngram is prompt_lookup.",
+            panel=SPECULATION,
+        ),
+    ] = DrafterName.AUTO
+    verify_width: Annotated[
+        int | None, option("--verify-width", help="Rows the target verifies per round.", panel=SPECULATION)
+    ] = None
+    draft_width: Annotated[
+        int | None, option("--draft-width", help="Nodes one draft step expands.", panel=SPECULATION)
+    ] = None
+    depth: Annotated[
+        int | None,
+        option("--depth", "--spec-tokens", "--num-draft-tokens", help="Draft steps per round.", panel=SPECULATION),
+    ] = None
+    children: Annotated[
+        int | None, option("--children", help="Continuations tried per drafted token.", panel=SPECULATION)
+    ] = None
+    drafter_cores: Annotated[
+        str | None,
+        option("--drafter-cores", help="CPU cores for a parallel drafter, such as 2,3.", panel=SPECULATION),
+    ] = None
+    draft_device: Annotated[
+        str | None,
+        option("--draft-device", help="A parallel drafter's torch device [the target's].", panel=SPECULATION),
+    ] = None
+    drafter_address: Annotated[
+        str | None,
+        option("--drafter-address", help="HOST:PORT of a forerun worker that drafts in parallel.", panel=SPECULATION),
+    ] = None
+    key_file: Annotated[
+        str | None, option("--key-file", help="File with the key shared with that worker.", panel=SPECULATION)
+    ] = None
+
+    def config(self, model: str) -> DrafterConfig:
+        """The drafter these flags ask for, for the target `model`."""
+        chosen = self._choose(model)
+        self._refuse_foreign(_name_of(chosen))
+        shape = self._given((*SHAPE, "depth"))
+        if isinstance(chosen, Parallel):
+            return replace(chosen, draft=replace(chosen.draft, **shape))
+        return replace(chosen, **shape)
+
+    def _choose(self, model: str) -> DrafterConfig:
+        match self.drafter:
+            case DrafterName.AUTO:
+                return automatic_drafter(model, self.draft)
+            case DrafterName.NONE:
+                return NoDrafter()
+            case DrafterName.DRAFT_MODEL:
+                return DraftModel(model=self._draft_for(model))
+            case DrafterName.PARALLEL:
+                return self._parallel(model)
+            case DrafterName.PROMPT_LOOKUP | DrafterName.NGRAM:
+                return PromptLookup()
+
+    def _parallel(self, model: str) -> Parallel:
+        if self.drafter_address is not None:
+            return self._listening(self.drafter_address)
+        chosen = Parallel(
+            device=self.draft_device,
+            cores=read_cores(self.drafter_cores, flag="--drafter-cores"),
+            key_file=self.key_file,
+        )
+        return replace(chosen, draft=replace(chosen.draft, model=self._draft_for(model)))
+
+    def _listening(self, address: str) -> Parallel:
+        """A worker that others have started, with a model, a device and cores of its own."""
+        needless = self._given(OWN_PROCESS)
+        if needless:
+            raise ConfigError(
+                f"{_flags(needless)} has no effect on the worker at {address}, which was started with its own model, "
+                "device and cores: leave it out here, and say it to forerun worker"
+            )
+        return Parallel(address=address, key_file=self.key_file)
+
+    def _draft_for(self, model: str) -> str:
+        if self.draft is None and model != BUILTIN_TARGET:
+            raise ConfigError(f"--drafter {self.drafter} needs a draft for {model}: name a smaller model with --draft")
+        return BUILTIN_DRAFT if self.draft is None else self.draft
+
+    def _refuse_foreign(self, chosen: DrafterName) -> None:
+        """Every flag given must be one that this drafter heeds."""
+        all_flags = dict.fromkeys(flag for flags in FLAGS.values() for flag in flags)
+        foreign = [flag for flag in self._given(all_flags) if flag not in FLAGS[chosen]]
+        if foreign:
+            heeding = [name for name, flags in FLAGS.items() if set(foreign) <= set(flags)]
+            advice = f"leave it out, or choose --drafter {heeding[0]}" if heeding else "leave it out"
+            raise ConfigError(f"{_flags(foreign)} has no effect on the drafter {chosen}: {advice}")
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the flags that were given, with their values."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:
+    """CPU cores written as 2,3, all of them open to this process; none without a text."""
+    try:
+        cores = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} must be numbers with commas between them, such as 2,3") from None
+    known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
+    foreign = [core for core in cores if core not in known]
+    if foreign:
+        raise ConfigError(f"{flag} {text}: core {foreign[0]} is not among those this process may use, {sorted(known)}")
+    return cores
+
+
+def _flags(names: Iterable[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _name_of(drafter: DrafterConfig) -> DrafterName:
+    match drafter:
+        case NoDrafter():
+            return DrafterName.NONE
+        case DraftModel():
+            return DrafterName.DRAFT_MODEL
+        case Parallel():
+            return DrafterName.PARALLEL
+        case PromptLookup():
+            return DrafterName.PROMPT_LOOKUP

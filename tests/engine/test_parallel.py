@@ -1,0 +1,149 @@
+"""A drafter in a process of its own changes no text, is really heard, and leaves no process behind.
+
+The target is paced, so that it leaves the drafter time even where both share one core.
+"""
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
+from forerun.engine.loading import Checkpoint
+from forerun.parallel.launch import process_state
+
+HANG_S = 60.0
+PROMPT = "def read_lines(path):\n    "
+GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
+SAMPLED = SamplingParams(
+    temperature=0.9,
+    seed=11,
+    top_k=40,
+    top_p=0.95,
+    repetition_penalty=1.1,
+    presence_penalty=0.3,
+    frequency_penalty=0.2,
+    logit_bias={40: 1.5, 41: float("-inf")},
+    max_new_tokens=40,
+    ignore_eos=True,
+)
+PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
+
+
+def parallel_engine() -> Engine:
+    # Without what looking up the text could fill in, every drafted token is the process's own.
+    return Engine(EngineConfig(drafter=Parallel(fill=False), device="paced:target=5ms", num_threads=1))
+
+
+@pytest.fixture(scope="module")
+def plain_engine() -> Iterator[Engine]:
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with parallel_engine() as engine:
+        yield engine
+
+
+def assert_same(ours: Generation, plain: Generation) -> None:
+    assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
+
+
+@PARAMS
+def test_the_text_is_the_plain_one(engine: Engine, plain_engine: Engine, params: SamplingParams) -> None:
+    assert_same(engine.generate(PROMPT, params), plain_engine.generate(PROMPT, params))
+
+
+def test_requests_follow_each_other_and_the_process_drafts_for_them(engine: Engine, plain_engine: Engine) -> None:
+    results = []
+    for prompt in (PROMPT, "class Tree:\n", PROMPT * 3, "import os\n"):
+        results.append(engine.generate(prompt, GREEDY))
+        assert_same(results[-1], plain_engine.generate(prompt, GREEDY))
+    assert sum(result.stats.num_accepted for result in results) > 0
+    assert sum(result.stats.hit_rate for result in results) > 0
+    assert all(0 <= result.stats.wait_s <= result.stats.draft_s for result in results)
+
+
+@PARAMS
+def test_a_turn_that_goes_on_from_the_last_one_is_not_confused(
+    engine: Engine, plain_engine: Engine, params: SamplingParams
+) -> None:
+    first = engine.generate(PROMPT, params)
+    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode("\n\ndef write_lines(path, lines):\n")]
+    second = engine.generate(prompt_ids, params)
+    assert second.stats.num_reused_tokens >= first.stats.num_prompt_tokens + first.stats.num_new_tokens - 1
+    assert_same(second, plain_engine.generate(prompt_ids, params))
+
+
+def test_a_prompt_of_several_prefill_passes_is_drafted_for(engine: Engine, plain_engine: Engine) -> None:
+    prompt_ids = engine.encode("".join(f"x{number} = f({number}, {number % 7})\n" for number in range(120)))[:600]
+    assert len(prompt_ids) == 600
+    ours = engine.generate(prompt_ids, GREEDY)
+    assert_same(ours, plain_engine.generate(prompt_ids, GREEDY))
+    assert ours.stats.num_accepted > 0
+
+
+def test_a_cancelled_request_does_not_disturb_the_next(engine: Engine, plain_engine: Engine) -> None:
+    with engine.stream(PROMPT, SAMPLED) as stream:
+        next(stream)
+    assert_same(engine.generate(PROMPT * 2, SAMPLED), plain_engine.generate(PROMPT * 2, SAMPLED))
+
+
+def children_of(parent: int) -> set[int]:
+    """The processes below this one, of any generation."""
+    found, parents = set(), {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            parents[int(folder.name)] = int(fields[1])
+    generation = {parent}
+    while generation := {pid for pid, above in parents.items() if above in generation}:
+        found |= generation
+    return found
+
+
+def assert_all_end(pids: set[int]) -> None:
+    end = time.monotonic() + HANG_S
+    while alive := {pid for pid in pids if process_state(pid)[0] not in ("", "Z")}:  # Z: ended, and not yet waited for
+        assert time.monotonic() < end, f"processes {alive} are still there"
+        time.sleep(0.02)
+
+
+@needs_proc
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # rightly so, for the forgotten one
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "forgotten"])
+def test_an_engine_that_is_gone_leaves_no_process(is_closed: bool) -> None:
+    before = children_of(os.getpid())
+    engine = parallel_engine()
+    ours = children_of(os.getpid()) - before
+    assert len(ours) == 2, "the nursery and its worker"
+    engine.generate(PROMPT, GREEDY)
+    if is_closed:
+        engine.close()
+        assert children_of(os.getpid()) <= before
+    del engine
+    gc.collect()
+    assert_all_end(ours)
+
+
+@needs_proc
+def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise CheckpointError("the target's weights are damaged")
+
+    monkeypatch.setattr(Checkpoint, "load", fail)  # the process, which exists by then, loads its own
+    before = children_of(os.getpid())
+    with pytest.raises(CheckpointError):
+        parallel_engine()
+    gc.collect()
+    assert_all_end(children_of(os.getpid()) - before)
