@@ -180,6 +180,9 @@ class Parallel:
     trace: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("verify_width", "draft_width", "children"):
+            width = getattr(self.draft, name)
+            require(width <= 1024, f"{name} {width} of a parallel draft must be <= 1024")
         require(self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
         require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")

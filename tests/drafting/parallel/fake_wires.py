@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.drafting.parallel.fake import FakeGrower, Language
-
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Beat, Hello, Message, Setup
 from forerun.drafting.parallel.protocol import DrafterEnd
 from forerun.drafting.parallel.worker import BEAT_S, MAX_FAULTS
+from tests.drafting.parallel.fake import FakeGrower, Language
 
 NEVER: Final = math.inf
 MAX_STEPS: Final = 50_000  # of one worker: more means that virtual time stands still

@@ -7,8 +7,6 @@ from typing import Final
 from zlib import crc32
 
 import pytest
-from tests.drafting.parallel.mutants import sealed
-from tests.drafting.parallel.samples import BEGIN, HELLO, MESSAGES, PROPOSAL, SETUP, SPANS, VERDICT, random_proposal
 
 from forerun.drafting.parallel.frames import (
     HEAD,
@@ -21,6 +19,8 @@ from forerun.drafting.parallel.frames import (
     to_frame,
 )
 from forerun.drafting.parallel.messages import Beat, Message
+from tests.drafting.parallel.mutants import sealed
+from tests.drafting.parallel.samples import BEGIN, HELLO, MESSAGES, PROPOSAL, SETUP, SPANS, VERDICT, random_proposal
 
 
 def pieces(rng: random.Random, data: bytes, longest: int) -> list[bytes]:

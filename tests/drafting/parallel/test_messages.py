@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from tests.drafting.parallel.samples import BEGIN, GREEDY, MESSAGES, PROPOSAL, SAMPLED, SETUP, SPANS, VERDICT
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.parallel.layout import MAX_NODES, MAX_TEXT, MessageError, pack, unpack
 from forerun.drafting.parallel.messages import Begin, Failure, Message, Spans, Verdict
+from tests.drafting.parallel.samples import BEGIN, GREEDY, MESSAGES, PROPOSAL, SAMPLED, SETUP, SPANS, VERDICT
 
 
 def told(message: Message) -> tuple[int, int, bytes]:

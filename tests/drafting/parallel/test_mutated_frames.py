@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 import pytest
-from tests.drafting.parallel.fake import FakeGrower, Language
-from tests.drafting.parallel.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 
 from forerun.core.config import DraftModel, Parallel, SamplingParams
 from forerun.drafting.parallel.client import ParallelDrafter
@@ -29,6 +27,8 @@ from forerun.drafting.parallel.protocol import DrafterEnd, TargetEnd
 from forerun.engine.loop import checked
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
+from tests.drafting.parallel.fake import FakeGrower, Language
+from tests.drafting.parallel.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SESSIONS_PER_CHUNK, MUTANTS_PER_SESSION = 1, 500, 200, 100
 NUM_HOSTILE_DRAFTERS = 150

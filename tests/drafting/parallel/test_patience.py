@@ -3,14 +3,14 @@
 import random
 
 import pytest
-from tests.drafting.parallel.fake import Language
-from tests.drafting.parallel.fake_wires import Pace, World
 
 from forerun.core.config import DraftModel, Parallel, SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.patience import FLOOR_S, GAPS, RESPONSES, SILENCE_S, STEPS, Patience
 from forerun.speculation.walk import walk
+from tests.drafting.parallel.fake import Language
+from tests.drafting.parallel.fake_wires import Pace, World
 
 MANY = 60  # measurements, after which a running mean has forgotten what was before
 

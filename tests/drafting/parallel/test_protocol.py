@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from tests.drafting.parallel.fake import FakeGrower, Language
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.parallel.protocol import DrafterEnd, TargetEnd
 from forerun.speculation.tree import TokenTree
+from tests.drafting.parallel.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
 SETUP: Final = Setup(

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from tests.drafting.parallel.fake import Language
-from tests.drafting.parallel.fake_wires import FAULTS, Pace, World
 
 from forerun.core.config import DraftModel, Parallel, SamplingParams
 from forerun.core.steps import DrafterState
@@ -20,6 +18,8 @@ from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.patience import FLOOR_S, STEPS
 from forerun.engine.loop import checked
 from forerun.speculation.walk import Acceptance, walk
+from tests.drafting.parallel.fake import Language
+from tests.drafting.parallel.fake_wires import FAULTS, Pace, World
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SCHEDULES_PER_CHUNK = 1, 250, 4000  # chunks so long that all befalls each
 GREEDY = SamplingParams()
@@ -164,8 +164,10 @@ class Life:
 
     def calm_down(self, text: list[int]) -> None:
         """Once nothing befalls the wires any more, guesses are accepted again."""
-        if self.schedule.language.skill < 0.5 or self.drafter.verify_width < 2 or self.schedule.config.fill:
-            return
+        schedule = self.schedule
+        can_help = schedule.language.skill > 0.5 and self.drafter.verify_width > 1 and not schedule.config.fill
+        if not can_help or 2 * schedule.pace.latency_s > FLOOR_S:
+            return  # no guess is right, or every answer may be late
         self.world.calm()
         self.step_s = SLOW_STEP_S
         self.totals["calmed"] += 1

@@ -22,6 +22,7 @@ from forerun.speculation.walk import Acceptance
 logger = logging.getLogger(__name__)
 
 HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
+RETELL_S: Final = 0.5  # a drafter that speaks of an earlier request by then was never told of this one
 GOOD_WORK: Final = 10  # proposals after which a worker has shown that it works
 
 
@@ -73,10 +74,10 @@ class ParallelDrafter:
         self._patience = Patience()
         self._spans: list[Span] = []
         self._wire: WorkerWire | None = None
-        self._is_ready = self._is_active = self._was_awaited = False
+        self._is_ready = self._is_active = self._is_waiting = self._was_awaited = False
         self._state = DrafterState.READY
         self.fault: str | None = None  # why the last worker was turned away
-        self._began_at = self._last_heard = self._last_poll = self._asked_at = self._proposed_at = 0.0
+        self._began_at = self._last_heard = self._last_poll = self._asked_at = self._proposed_at = self._told_at = 0.0
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait for the process to come up; False when it does not."""
@@ -104,7 +105,7 @@ class ParallelDrafter:
         self._poll()
         if was_ready and self._is_ready:
             self._send(messages)
-        self._asked_at = self._clock()
+        self._asked_at = self._told_at = self._clock()
 
     def propose(self) -> TokenTree:
         began, self._was_awaited = self._clock(), False
@@ -146,13 +147,17 @@ class ParallelDrafter:
     def _await(self, began: float, gain_now: float) -> bool:
         """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
         end = began + self._patience.wait_s(gain_now)
+        self._is_waiting = True
         while self._is_ready and self._wire is not None and (left := end - self._clock()) > 0:
             self._wire.wait(left)
             self._poll()
             if self._end.is_fresh:
-                self._was_awaited = True
+                self._is_waiting, self._was_awaited = False, True
+                self._patience.measure_response(self._clock() - self._asked_at)
                 return True
-        self._patience.is_late = self._patience.is_late or end > began
+        self._is_waiting = False
+        if end > began and self._is_ready:
+            self._patience.miss_deadline(end - began)
         return False
 
     def _cut(self, sent: TokenTree | None) -> TokenTree:
@@ -186,17 +191,20 @@ class ParallelDrafter:
             self._supply.replace()
 
     def _handle(self, message: Message) -> None:
+        if 0 < message.request < self._end.request and self._clock() - self._told_at > RETELL_S:
+            self._told_at = self._clock()
+            self._send(self._end.retell())
         match message:
             case Proposal():
                 self._end.receive(message)
                 self._num_proposals += 1
-                if message.repair_s:
+                if message.repair_s and not self._is_waiting:
                     self._patience.measure_response(message.repair_s)
                 if self._num_proposals == GOOD_WORK:
                     self._supply.praise()
                 if self._patience.is_late and self._end.tree() is not None:
                     self._patience.is_late = False
-            case Hello():
+            case Hello() if self._wire is not None:
                 self._greet(message)
             case Spans():
                 self._spans += [  # another host has another clock
@@ -221,6 +229,7 @@ class ParallelDrafter:
     def _attach(self, wire: WorkerWire | None) -> None:
         if self._wire is not None:
             self._detach()
+        self._is_ready = False
         if wire is not None:
             self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
             self._began_at = self._last_heard = self._last_poll = self._clock()

@@ -9,6 +9,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.drafting.parallel.messages import (
     DIGEST_SIZE,
+    MAX_NODES,
     Beat,
     Begin,
     Failure,
@@ -21,7 +22,6 @@ from forerun.drafting.parallel.messages import (
     Verdict,
 )
 
-MAX_NODES: Final = 1024
 MAX_TEXT: Final = 1 << 15
 
 
@@ -66,7 +66,8 @@ def pack(message: Message) -> tuple[int, bytes]:
         case Spans():
             return 8, b"".join(_SPAN.pack(*span) for span in message.times)
         case Failure():
-            return 9, message.text.encode("utf-8", errors="replace")[:MAX_TEXT]
+            text = message.text.encode("utf-8", errors="replace")[:MAX_TEXT]
+            return 9, text.decode("utf-8", errors="ignore").encode("utf-8")  # the cut may have split a character
 
 
 def unpack(kind: int, request: int, payload: bytes) -> Message:
@@ -99,9 +100,10 @@ def _unpack_ids(payload: bytes, place: int) -> tuple[int, ...]:
 
 
 def _pack_begin(message: Begin) -> bytes:
-    params, bias = message.params, message.params.logit_bias
+    params = message.params
+    bias = {token_id: value for token_id, value in params.logit_bias.items() if 0 <= token_id < 2**32}
     head = _BEGIN.pack(
-        params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty,
+        params.temperature, min(params.top_k, 2**32 - 1), params.top_p, params.min_p, params.repetition_penalty,
         params.presence_penalty, params.frequency_penalty, message.seed is not None, message.seed or 0,
         len(bias), len(message.prompt_ids),
     )  # fmt: skip
@@ -164,6 +166,11 @@ def _read_proposal(request: int, payload: bytes) -> Proposal:
     token_ids, parents, log_probs = numbers[:num_nodes], numbers[num_nodes : 2 * num_nodes], numbers[2 * num_nodes :]
     _need(all(parent < node for node, parent in enumerate(parents[1:], start=1)), "a parent after its child")
     _need(all(-1e6 < value <= 0.0 for value in log_probs), "a log-probability out of range")
+    likeliest = (0.0, *log_probs[1:])  # as the target counts: the root is certain
+    _need(
+        all(value <= likeliest[parent] for value, parent in zip(log_probs[1:], parents[1:], strict=True)),
+        "a child likelier than its parent",
+    )
     return Proposal(
         request=request, base_len=base_len, serial=serial, repair_s=repair_s, token_ids=token_ids, parents=parents,
         log_probs=log_probs,

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from forerun.core.config import SamplingParams
 
 DIGEST_SIZE: Final = 32
+MAX_NODES: Final = 1024  # of one proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

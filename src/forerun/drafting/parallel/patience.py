@@ -35,6 +35,11 @@ class Patience:
         """The drafter took this long to answer."""
         self.response_s = blend(self.response_s, elapsed_s) if self.response_s else elapsed_s
 
+    def miss_deadline(self, waited_s: float) -> None:
+        """An answer did not come in this time: it takes longer than was thought, and is not waited for any more."""
+        self.is_late = True
+        self.measure_response(max(self.response_s, 2.0 * waited_s))
+
     def measure_gain(self, num_accepted: int) -> None:
         """An answer that was waited for yielded so many tokens beside the bonus token."""
         self.gain = blend(self.gain, num_accepted)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.parallel.messages import Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.parallel.messages import MAX_NODES, Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
 TREES_PER_CUT: Final = 8  # the tree is kept and sent so many times wider than a cut: about one cut for each outcome
 COVERAGE: Final = 0.75  # of an expanded node's next tokens, how many are among the children that are kept
+LEAST_LOG_PROB: Final = -1e5  # of a guess when it is sent: less is as good as impossible
 SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean
 
 
@@ -58,7 +59,7 @@ class DrafterEnd:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._grower, self._setup, self._make_noise, self._clock = grower, setup, make_noise, clock
-        self._sent_nodes = setup.verify_width * TREES_PER_CUT
+        self._sent_nodes = min(setup.verify_width * TREES_PER_CUT, MAX_NODES)
         self.request = 0
         self.is_active = False
         self.expansion_s = 0.0
@@ -165,7 +166,7 @@ class DrafterEnd:
             repair_s=repair_s,
             token_ids=tuple(tree.token_ids),
             parents=(0, *tree.parents[1:]),
-            log_probs=tuple(tree.log_probs),
+            log_probs=tuple(max(value, LEAST_LOG_PROB) for value in tree.log_probs),
         )
 
 
@@ -185,6 +186,11 @@ class TargetEnd:
         self._rerooted: TokenTree | None = None
         self._rerooted_len = -1
         self.confirmed_len = 0
+
+    @property
+    def request(self) -> int:
+        """Number of the request that began last."""
+        return self._request
 
     @property
     def committed_len(self) -> int:
@@ -211,9 +217,13 @@ class TargetEnd:
     def resume(self) -> list[Message]:
         """What to send to a drafter that knows nothing yet: the request, and the text so far."""
         self.forget_connection()
+        return [self._setup, *self.retell()]
+
+    def retell(self) -> list[Message]:
+        """The request and the text so far, for a drafter that was never told of them; one that was ignores them."""
         if self._begin is None:
-            return [self._setup]
-        return [self._setup, self._begin, *([self._verdict()] if self._unconfirmed() else [])]
+            return []
+        return [self._begin, *([self._verdict()] if self._unconfirmed() else [])]
 
     def commit(self, token_ids: Sequence[int], step_s: float) -> list[Message]:
         """What to send when tokens were committed; the last one is the new root."""

@@ -53,7 +53,7 @@ def serve(wire: Wire, host: Host) -> None:
     session: Session | None = None
     while wire.is_open:
         for message in reader.feed(wire.receive()):
-            if isinstance(message, Setup):
+            if isinstance(message, Setup) and session is None:
                 session = Session(wire, host, message)
             elif session is not None:
                 session.end.receive(message)
