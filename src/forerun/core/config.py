@@ -174,9 +174,9 @@ class Parallel:
     key_file: str | None = None
     ahead: bool = True
     fill: bool = True
-    calibrate: bool = False
+    calibrate: bool = True
     repairs: int = 2
-    overrun: float = 1.0
+    overrun: float = 0.0
     trace: bool = False
 
     def __post_init__(self) -> None:

@@ -19,6 +19,16 @@ class TokenTree:
         self.depths = [0]
         self.log_probs = [0.0]
 
+    @classmethod
+    def of(cls, token_ids: Sequence[int], parents: Sequence[int], log_probs: Sequence[float]) -> "TokenTree":
+        """A tree from its columns; what stands at the root's place in `parents` and `log_probs` does not matter."""
+        tree = cls(token_ids[0])
+        tree.token_ids, tree.parents, tree.log_probs = list(token_ids), [-1, *parents[1:]], [0.0, *log_probs[1:]]
+        depths = tree.depths
+        for parent in tree.parents[1:]:
+            depths.append(depths[parent] + 1)
+        return tree
+
     def __len__(self) -> int:
         return len(self.token_ids)
 

@@ -109,7 +109,8 @@ class ParallelDrafter:
 
     def propose(self) -> TokenTree:
         began, self._was_awaited = self._clock(), False
-        self._poll()
+        if self._end.tree() is None:  # else the poll after the verdict has brought it
+            self._poll()
         tree = self._cut(self._end.tree())
         if not self._end.is_fresh and self._await(began, value_of(tree, self.verify_width)):
             tree = self._cut(self._end.tree())

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from itertools import pairwise
+from operator import le, lt
 from typing import Final
 
 from forerun.core.config import SamplingParams
@@ -164,13 +165,11 @@ def _read_proposal(request: int, payload: bytes) -> Proposal:
     _need(len(payload) == _PROPOSAL.size + 10 * num_nodes, f"{len(payload)} bytes for {num_nodes} nodes")
     numbers = struct.unpack_from(f"<{num_nodes}I{num_nodes}H{num_nodes}f", payload, _PROPOSAL.size)
     token_ids, parents, log_probs = numbers[:num_nodes], numbers[num_nodes : 2 * num_nodes], numbers[2 * num_nodes :]
-    _need(all(parent < node for node, parent in enumerate(parents[1:], start=1)), "a parent after its child")
-    _need(all(-1e6 < value <= 0.0 for value in log_probs), "a log-probability out of range")
-    likeliest = (0.0, *log_probs[1:])  # as the target counts: the root is certain
-    _need(
-        all(value <= likeliest[parent] for value, parent in zip(log_probs[1:], parents[1:], strict=True)),
-        "a child likelier than its parent",
-    )
+    below = parents[1:]
+    _need(all(map(lt, below, range(1, num_nodes))), "a parent after its child")
+    _need(log_probs[0] <= 0.0 and min(log_probs) > -1e6, "a log-probability out of range")
+    # Also false for what is no number; and no node is then likelier than the root, which is certain.
+    _need(all(map(le, log_probs[1:], map(log_probs.__getitem__, below))), "a child likelier than its parent")
     return Proposal(
         request=request, base_len=base_len, serial=serial, repair_s=repair_s, token_ids=token_ids, parents=parents,
         log_probs=log_probs,

@@ -21,8 +21,9 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
 TREES_PER_CUT: Final = 8  # the tree is kept and sent so many times wider than a cut: about one cut for each outcome
-COVERAGE: Final = 0.75  # of an expanded node's next tokens, how many are among the children that are kept
+COVERAGE: Final = 0.6  # of an expanded node's next tokens, how many are among the children that are kept
 LEAST_LOG_PROB: Final = -1e5  # of a guess when it is sent: less is as good as impossible
+EARLY: Final = 1.25  # a verdict may come earlier than expected by a quarter of an expansion
 SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean
 
 
@@ -127,7 +128,7 @@ class DrafterEnd:
 
     def _may_be_needed(self) -> bool:
         """True when the verdict may come before the next expansion ends, and would find this tree."""
-        is_due = self._clock() + 2.0 * self.expansion_s >= self._verdict_due
+        is_due = self._clock() + EARLY * self.expansion_s >= self._verdict_due
         return self._setup.ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
@@ -252,11 +253,7 @@ class TargetEnd:
         return self._rerooted
 
     def _reroot(self, newest: Proposal) -> TokenTree | None:
-        tree = TokenTree(newest.token_ids[0])
-        for token_id, parent, log_prob in zip(
-            newest.token_ids[1:], newest.parents[1:], newest.log_probs[1:], strict=True
-        ):
-            tree.add(parent, token_id, log_prob)
+        tree = TokenTree.of(newest.token_ids, newest.parents, newest.log_probs)
         token_ids = self._token_ids[newest.base_len :]
         nodes = tree.descend(token_ids)
         if len(nodes) < len(token_ids):
