@@ -31,7 +31,6 @@ class Run:
     name: str
     kind: str
     engine: Engine
-    verify_width: int
     num_tokens: int = 0
     num_rounds: int = 0
     num_hits: int = 0
@@ -48,7 +47,7 @@ class Run:
     def tokens_per_round(self) -> float:
         return self.num_tokens / self.num_rounds
 
-    def write(self, prompt: str, params: SamplingParams, step_s: float) -> None:
+    def write(self, prompt: str, params: SamplingParams, paces_s: tuple[float, float]) -> None:
         stream = self.engine.stream(prompt, params)
         stats = [step.stats for step in stream]
         result = stream.result()
@@ -59,15 +58,16 @@ class Run:
         self.decode_s += result.stats.decode_s
         self.waits_s += [item.draft_s for item in stats]
         spans = [span for item in stats for span in item.spans]
-        self.overheads_s += overheads(spans, step_s, is_serial=self.kind == "serial")
+        steps_s = [paces_s[item.num_verified > 8] for item in stats]
+        self.overheads_s += overheads(spans, steps_s, is_serial=self.kind == "serial")
 
 
-def overheads(spans: list[Span], step_s: float, *, is_serial: bool) -> list[float]:
+def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> list[float]:
     """What every round took beyond its target step and the draft work done in it: the longer of them, or their sum."""
     targets = sorted((span for span in spans if span.lane == "target"), key=lambda span: span.start_s)
     drafts = [span for span in spans if span.lane == "draft"]
     found = []
-    for this, following in pairwise(targets):
+    for (this, following), step_s in zip(pairwise(targets), steps_s, strict=False):
         work = sum(
             min(span.end_s, following.start_s) - max(span.start_s, this.start_s)
             for span in drafts
@@ -89,7 +89,7 @@ def grid(lookup: bool, quick: bool) -> dict[str, DraftModel | Parallel]:
     base = Parallel(draft=draft, fill=lookup, trace=True)
     parallel = [
         base,
-        replace(base, repairs=1),
+        replace(base, overrun=0.6),
         replace(base, draft=replace(draft, children=8)),
         replace(base, draft=replace(draft, verify_width=16, children=6)),
     ]
@@ -103,20 +103,18 @@ def describe(config: DraftModel | Parallel) -> str:
     shape = f"{draft.verify_width} rows, draft {draft.draft_width}x{draft.children}"
     if isinstance(config, DraftModel):
         return f"serial {shape}, depth {draft.depth}, min mass {draft.min_mass}"
-    return f"parallel {shape}, repairs {config.repairs}"
+    return f"parallel {shape}, overrun {config.overrun:g}"
 
 
 def measure(pair: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[dict[str, object]]:
     runs = []
     for name, config in {"none": NoDrafter(), **grid(lookup, arguments.quick)}.items():
         engine = Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1))
-        draft = config.draft if isinstance(config, Parallel) else config
-        width = 1 if isinstance(draft, NoDrafter) else draft.verify_width
-        runs.append(Run(name=name, kind=name.split()[0], engine=engine, verify_width=width))
+        runs.append(Run(name=name, kind=name.split()[0], engine=engine))
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
     for prompt in read_prompts(arguments.num_prompts, arguments.skip):
         for run in runs:
-            run.write(prompt, params, TARGET_S[pair][run.verify_width > 8])
+            run.write(prompt, params, TARGET_S[pair])
     for run in runs:
         run.engine.close()
     assert all(run.num_tokens > run.num_rounds for run in runs[1:]), "a drafter that is never right was not measured"

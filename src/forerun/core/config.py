@@ -176,7 +176,7 @@ class Parallel:
     fill: bool = True
     calibrate: bool = True
     repairs: int = 2
-    overrun: float = 0.0
+    overrun: float = 0.35
     trace: bool = False
 
     def __post_init__(self) -> None:

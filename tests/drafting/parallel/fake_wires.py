@@ -13,10 +13,11 @@ from typing import Final
 
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Beat, Hello, Message, Setup
-from forerun.drafting.parallel.protocol import DrafterEnd
+from forerun.drafting.parallel.protocol import DrafterEnd, Grower
 from forerun.drafting.parallel.worker import BEAT_S, MAX_FAULTS
-from tests.drafting.parallel.fake import FakeGrower, Language
+from forerun.sampling.noise import KeyedNoise
 
+Spend = Callable[[float], object]  # lets virtual seconds pass
 NEVER: Final = math.inf
 MAX_STEPS: Final = 50_000  # of one worker: more means that virtual time stands still
 FAULTS: Final[tuple[str, ...]] = ("drop", "delay", "duplicate", "reorder", "corrupt", "truncate", "split", "refuse")
@@ -111,19 +112,19 @@ class Pace:
 class FakeWorker:
     """What `worker.serve` does, one step at a time in virtual time."""
 
-    def __init__(self, world: "World", setup_horizon: Callable[[Setup], int], pid: int) -> None:
+    def __init__(self, world: "World", pid: int) -> None:
         pace = world.pace
-        self._world, self._clock, self._horizon = world, world.clock, setup_horizon
+        self._world, self._clock = world, world.clock
         self.inbox, self.outbox = (
             Lane(world.rng, world.clock, latency_s=pace.latency_s, rate=world.fault_rate, counts=world.counts)
             for _ in range(2)
         )
         self.is_open = True
         self.end: DrafterEnd | None = None
-        self.grower: FakeGrower | None = None
+        self.grower: Grower | None = None
         self.at = self._last_sent = world.clock.now
         self._wakes_at, self._num_steps, self._reader = NEVER, 0, FrameReader()
-        hello = Hello(pid=pid, vocab_size=world.language.vocab_size, max_length=1 << 20, vocabulary=bytes(32))
+        hello = Hello(pid=pid, vocab_size=world.vocab_size, max_length=1 << 20, vocabulary=bytes(32))
         self._send(hello)
 
     @property
@@ -150,11 +151,8 @@ class FakeWorker:
         self.at = self._clock.now
 
     def _set_up(self, setup: Setup) -> None:
-        self.grower = FakeGrower(
-            self._world.language, horizon=self._horizon(setup), draft_width=setup.draft_width,
-            expansion_s=self._world.pace.expansion_s, spend=self._spend,
-        )  # fmt: skip
-        self.end = DrafterEnd(self.grower, setup, make_noise=lambda _: None, clock=self._clock)
+        self.grower = self._world.make_grower(setup, self._spend)
+        self.end = DrafterEnd(self.grower, setup, make_noise=self._world.make_noise, clock=self._clock)
 
     def _do_next(self, end: DrafterEnd) -> None:
         if end.idle_s() == 0:
@@ -206,8 +204,12 @@ class World:
 
     trouble = "it is made to fail"
 
-    def __init__(self, rng: random.Random, language: Language, pace: Pace, *, horizon: Callable[[Setup], int]) -> None:
-        self.rng, self.language, self.pace, self._horizon = rng, language, pace, horizon
+    def __init__(
+        self, rng: random.Random, pace: Pace, *, vocab_size: int,
+        make_grower: Callable[[Setup, Spend], Grower], make_noise: Callable[[int | None], KeyedNoise | None],
+    ) -> None:  # fmt: skip
+        self.rng, self.pace, self.vocab_size = rng, pace, vocab_size
+        self.make_grower, self.make_noise = make_grower, make_noise
         self.clock, self.counts = Clock(), Counter[str]()
         self.fault_rate = pace.fault_rate
         self.worker: FakeWorker | None = None
@@ -244,7 +246,7 @@ class World:
         if (self.worker is not None and self.worker.is_open) or self.clock.now < self._ready_at:
             return None
         self._num_workers += 1
-        self.worker = FakeWorker(self, self._horizon, pid=self._num_workers)
+        self.worker = FakeWorker(self, pid=self._num_workers)
         return FakeWire(self, self.worker)
 
     def wait(self, timeout_s: float) -> FakeWire | None:

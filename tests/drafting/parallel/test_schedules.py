@@ -15,11 +15,12 @@ import pytest
 from forerun.core.config import DraftModel, Parallel, SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.messages import Setup
 from forerun.drafting.parallel.patience import FLOOR_S, STEPS
 from forerun.engine.loop import checked
 from forerun.speculation.walk import Acceptance, walk
-from tests.drafting.parallel.fake import Language
-from tests.drafting.parallel.fake_wires import FAULTS, Pace, World
+from tests.drafting.parallel.fake import FakeGrower, Language
+from tests.drafting.parallel.fake_wires import FAULTS, Pace, Spend, World
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SCHEDULES_PER_CHUNK = 1, 250, 4000  # chunks so long that all befalls each
 GREEDY = SamplingParams()
@@ -92,7 +93,13 @@ class Life:
         self.rng = random.Random(number)
         self.schedule = schedule = random_schedule(self.rng, number)
         self.totals, self.step_s = totals, schedule.step_s
-        self.world = World(self.rng, schedule.language, schedule.pace, horizon=lambda _: schedule.horizon)
+        self.world = World(
+            self.rng,
+            schedule.pace,
+            vocab_size=schedule.language.vocab_size,
+            make_grower=self.make_grower,
+            make_noise=lambda _: None,
+        )
         self.world.starves = schedule.starves
         self.drafter = ParallelDrafter(
             self.world,
@@ -102,6 +109,16 @@ class Life:
             clock=self.world.clock,
         )
         self.longest_step_s = 0.0
+
+    def make_grower(self, setup: Setup, spend: Spend) -> FakeGrower:
+        schedule = self.schedule
+        return FakeGrower(
+            schedule.language,
+            horizon=schedule.horizon,
+            draft_width=setup.draft_width,
+            expansion_s=schedule.pace.expansion_s,
+            spend=spend,
+        )
 
     def live(self) -> None:
         schedule = self.schedule

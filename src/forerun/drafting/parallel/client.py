@@ -13,7 +13,7 @@ from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.parallel.patience import Patience
-from forerun.drafting.parallel.protocol import TargetEnd, value_of
+from forerun.drafting.parallel.protocol import TargetEnd, promise_of, value_of
 from forerun.drafting.parallel.worker import MAX_FAULTS, Wire
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -74,7 +74,7 @@ class ParallelDrafter:
         self._patience = Patience()
         self._spans: list[Span] = []
         self._wire: WorkerWire | None = None
-        self._is_ready = self._is_active = self._is_waiting = self._was_awaited = False
+        self._is_ready = self._is_active = self._is_waiting = self._was_empty = False
         self._state = DrafterState.READY
         self.fault: str | None = None  # why the last worker was turned away
         self._began_at = self._last_heard = self._last_poll = self._asked_at = self._proposed_at = self._told_at = 0.0
@@ -108,11 +108,12 @@ class ParallelDrafter:
         self._asked_at = self._told_at = self._clock()
 
     def propose(self) -> TokenTree:
-        began, self._was_awaited = self._clock(), False
+        began, self._was_empty = self._clock(), False
         if self._end.tree() is None:  # else the poll after the verdict has brought it
             self._poll()
         tree = self._cut(self._end.tree())
-        if not self._end.is_fresh and self._await(began, value_of(tree, self.verify_width)):
+        if not self._end.is_fresh and self._await(began, tree):
+            self._was_empty = len(tree) == 1
             tree = self._cut(self._end.tree())
         self._proposed_at = self._clock()
         self._wait_s = self._proposed_at - began
@@ -126,7 +127,7 @@ class ParallelDrafter:
         if self._is_ready:
             self._send(verdict)
         self._asked_at, self._root = now, acceptance.bonus_token
-        if self._was_awaited:
+        if self._was_empty:
             self._patience.measure_gain(len(acceptance.path))
         if self._lookup is not None:
             self._lookup.accept(acceptance.tokens)
@@ -145,15 +146,16 @@ class ParallelDrafter:
         self._supply.close()
         self._wire, self._is_ready = None, False
 
-    def _await(self, began: float, gain_now: float) -> bool:
+    def _await(self, began: float, tree: TokenTree) -> bool:
         """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
-        end = began + self._patience.wait_s(gain_now)
+        value = value_of(tree, self.verify_width)
+        end = began + self._patience.wait_s(value, promise_of(tree, self._config.draft.draft_width))
         self._is_waiting = True
         while self._is_ready and self._wire is not None and (left := end - self._clock()) > 0:
             self._wire.wait(left)
             self._poll()
             if self._end.is_fresh:
-                self._is_waiting, self._was_awaited = False, True
+                self._is_waiting = False
                 self._patience.measure_response(self._clock() - self._asked_at)
                 return True
         self._is_waiting = False

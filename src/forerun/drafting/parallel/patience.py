@@ -23,7 +23,7 @@ class Patience:
     def __init__(self) -> None:
         self.step_s = 0.0  # the target's time for one proposal
         self.response_s = 0.0  # from a verdict to the answer that had to be waited for
-        self.gain = FIRST_GAIN  # accepted tokens per answer that had to be waited for
+        self.gain = FIRST_GAIN  # accepted tokens per answer where there was nothing before
         self.is_late = False
         self._longest_gap_s = 0.0
 
@@ -41,17 +41,21 @@ class Patience:
         self.measure_response(max(self.response_s, 2.0 * waited_s))
 
     def measure_gain(self, num_accepted: int) -> None:
-        """An answer that was waited for yielded so many tokens beside the bonus token."""
+        """An answer that was waited for with nothing at hand yielded so many tokens beside the bonus token."""
         self.gain = blend(self.gain, num_accepted)
 
-    def wait_s(self, gain_now: float) -> float:
-        """How long to wait for an answer when going on without it yields `gain_now` tokens beside the bonus token.
+    def wait_s(self, value: float, promise: float) -> float:
+        """How long to wait for an answer rather than to verify what is there.
 
-        A wait of r before a step of t pays when (1 + gain) / (t + r) exceeds (1 + gain_now) / t.
+        Args:
+            value: expected tokens of what is there, beside the bonus token.
+            promise: the chance that the text reaches what another expansion would expand; 1 where there is nothing.
+
+        A wait of r before a step of t pays when (1 + value + gain * promise) / (t + r) exceeds (1 + value) / t.
         """
         if self.is_late:
             return 0.0
-        if self.response_s * (1.0 + gain_now) > self.step_s * (self.gain - gain_now):
+        if self.response_s * (1.0 + value) > self.step_s * self.gain * promise:
             self.gain += FORGIVENESS * (FIRST_GAIN - self.gain)  # or one bad stretch would end all waiting
             return 0.0
         return max(FLOOR_S, min(RESPONSES * self.response_s or float("inf"), STEPS * self.step_s))

@@ -134,12 +134,12 @@ class DrafterEnd:
     def _repair_pays(self) -> bool:
         """True when the target had better wait for one more expansion.
 
-        The first one after a miss always: there is nothing else to verify. A further one, when the tokens it is
-        expected to add exceed what the target would write in that time.
+        The first one after a miss always: there is nothing else to verify. Any other, when the tokens it is expected to
+        add exceed what the target would write in that time.
         """
         if not self._grower.is_rooted:
             return True
-        if not 0 < self._num_repairs < self._setup.repairs or not self._step_s:
+        if self._num_repairs >= self._setup.repairs or not self._step_s:
             return False
         num_tokens = 1.0 + value_of(self._grower.tree, self._setup.verify_width)
         return self._grower.promise * COVERAGE * self._step_s > num_tokens * self.expansion_s
@@ -282,6 +282,13 @@ class TargetEnd:
 def value_of(tree: TokenTree, width: int) -> float:
     """Tokens that a cut of `width` nodes is worth by the tree's own probabilities, the root left out."""
     return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
+
+
+def promise_of(tree: TokenTree, width: int) -> float:
+    """The chance that the text reaches one of the `width` likeliest leaves, which an expansion would expand."""
+    inner = set(tree.parents)
+    leaves = (math.exp(log_prob) for node, log_prob in enumerate(tree.log_probs) if node not in inner)
+    return math.fsum(sorted(leaves)[-width:])
 
 
 def blend(mean: float, newest: float) -> float:

@@ -1,0 +1,191 @@
+"""The same text when the draft grows elsewhere: random models, parameters, widths, delays, lossy wires, dying drafters.
+
+The real decode loop, target, `ParallelDrafter`, `DrafterEnd` and `DraftTree` over wires in virtual time, against a full
+recomputation that shares no code with the package.
+"""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from forerun.core.config import Parallel, SamplingParams
+from forerun.core.steps import DrafterState
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.drafter import DraftReport
+from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.messages import Setup
+from forerun.engine.drafter_process import grow_with
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+from tests.dense_reference import reference_text
+from tests.drafting.parallel.fake_wires import Pace, Spend, World
+from tests.properties.test_same_text import Case, random_case
+from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
+
+NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 5, 400, 50
+TREE_ROWS = 256
+
+
+class TimedTree:
+    """A draft tree whose passes take virtual time."""
+
+    def __init__(self, tree: DraftTree, pass_s: float, spend: Spend) -> None:
+        self._tree, self._pass_s, self._spend = tree, pass_s, spend
+
+    @property
+    def tree(self) -> TokenTree:
+        return self._tree.tree
+
+    @property
+    def is_rooted(self) -> bool:
+        return self._tree.is_rooted
+
+    @property
+    def promise(self) -> float:
+        return self._tree.promise
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._tree.begin(prompt_ids, params, noise)
+
+    def prefill(self) -> bool:
+        self._spend(self._pass_s)
+        return self._tree.prefill()
+
+    def expand(self) -> bool:
+        self._spend(self._pass_s)
+        return self._tree.expand()
+
+    def advance(self, token_ids: Sequence[int]) -> bool:
+        is_hit = self._tree.advance(token_ids)
+        self.assert_books()
+        return is_hit
+
+    def assert_books(self) -> None:
+        """Slots of committed text first and in order, then one row for each expanded node of the live tree."""
+        own, cache = self._tree, self._tree._runner.cache
+        assert cache.committed_len == len(own._runner.cached_ids)
+        assert own._runner.cached_ids == own._token_ids[: cache.committed_len]
+        assert sorted(own._rows.values()) == list(range(cache.num_tree)), "live rows and expanded nodes differ"
+        assert all(node == 0 or own.tree.parents[node] in own._rows for node in own._rows)
+
+
+class TimedDrafter:
+    """Lets virtual time pass while the target verifies, and harms the drafter's process now and then."""
+
+    def __init__(self, inner: ParallelDrafter, world: World, step_s: float, unrest: float) -> None:
+        self._inner, self._world, self._step_s, self._unrest = inner, world, step_s, unrest
+        self.verify_width = inner.verify_width
+        self.states: Counter[str] = Counter()
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._inner.begin(prompt_ids, params, noise)
+
+    def propose(self) -> TokenTree:
+        worker, rng = self._world.worker, self._world.rng
+        if worker is not None and rng.random() < self._unrest:
+            if rng.random() < 0.5:
+                self._world.end_worker()
+            else:
+                worker.at = max(worker.at, self._world.clock.now) + rng.choice((0.01, 0.1, 0.6))
+        return self._inner.propose()
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        self._world.run(self._step_s * self._world.rng.uniform(0.5, 1.5))
+        report = self._inner.accept(acceptance)
+        self.states[report.state] += 1
+        self.states["hit" if report.was_hit else "miss"] += 1
+        return report
+
+    def end(self) -> None:
+        self._inner.end()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
+    pace = Pace(
+        expansion_s=rng.choice((0.0005, 0.001, 0.003, 0.02)),
+        latency_s=rng.choice((0.0, 0.0002, 0.005)),
+        revival_s=rng.choice((0.0, 0.05)),
+        fault_rate=rng.choice((0.0, 0.0, 0.05, 0.2)),
+    )
+
+    def make_grower(setup: Setup, spend: Spend) -> TimedTree:
+        runner = tiny_runner(case.draft_spec, case.draft_weights, capacity=CAPACITY + TREE_ROWS)
+        poison_freed_slots(runner)
+        return TimedTree(grow_with(runner, setup), pace.expansion_s, spend)
+
+    world = World(
+        rng,
+        pace,
+        vocab_size=case.draft_spec.vocab_size,
+        make_grower=make_grower,
+        make_noise=lambda seed: None if seed is None else KeyedNoise(seed, case.spec.vocab_size),
+    )
+    config = Parallel(
+        draft=case.drafter,
+        ahead=rng.random() < 0.7,
+        fill=rng.random() < 0.3,
+        calibrate=rng.random() < 0.5,
+        repairs=rng.randint(1, 3),
+        overrun=rng.choice((0.0, 1.0, 1e6)),
+    )
+    drafter = ParallelDrafter(
+        world, config, target_vocab_size=case.spec.vocab_size, check=lambda _: None, clock=world.clock
+    )
+    drafter.wait_until_ready(0.2)
+    return TimedDrafter(drafter, world, rng.choice((0.002, 0.005, 0.01)), rng.choice((0.0, 0.0, 0.1)))
+
+
+def difference(case: Case, totals: Counter[str]) -> str | None:
+    """Run one case; say what is wrong with its text."""
+    rng = random.Random(f"parallel {case.number}")
+    target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
+    poison_freed_slots(target)
+    request = {"seed": case.seed, "num_tokens": case.num_tokens}
+    expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
+    drafter = parallel_drafter(case, rng)
+    rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
+    text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
+    totals.update(drafter.states)
+    totals["drafted"] += sum(step.stats.num_drafted for step in rounds)
+    totals["accepted"] += sum(step.stats.num_accepted for step in rounds)
+    return None if text == expected else f"case {case.number}: {text} instead of {expected}"
+
+
+def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
+    totals: Counter[str] = Counter()
+    numbers = range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK)
+    found = [fault for number in numbers if (fault := difference(random_case(number), totals)) is not None]
+    seen = {DrafterState.READY, DrafterState.LATE, DrafterState.DOWN, "hit", "miss", "drafted", "accepted"}
+    assert seen - set(+totals) == set(), f"what never happened was not tested: {totals}"
+    return found, totals
+
+
+@pytest.fixture(autouse=True)
+def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="forerun")  # many drafters come and go
+
+
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation(chunk: int) -> None:
+    found, _ = check_chunk(chunk)
+    assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
+def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation_in_many_cases(
+    chunk: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, totals = check_chunk(chunk)
+    first, num_accepted = chunk * CASES_PER_CHUNK, totals["accepted"]
+    with capsys.disabled():
+        print(f"\n{CASES_PER_CHUNK} cases from {first}: {len(found)} differ, {num_accepted} accepted")  # noqa: T201
+    assert found == []
