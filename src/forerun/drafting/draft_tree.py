@@ -1,6 +1,8 @@
 """A draft model's tree of guesses, with a row of its cache for every expanded node."""
 
 from collections.abc import Sequence
+from itertools import takewhile
+from math import isfinite
 
 import numpy as np
 from torch import Tensor
@@ -195,12 +197,13 @@ class DraftTree:
         self, table: AcceptanceTable, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
     ) -> None:
         """Add children by what such guesses were worth so far."""
+        log_probs = list(takewhile(isfinite, log_probs))  # what is impossible stays so
         cells = table.cells(log_probs, self.tree.depths[node] + 1)
         values = [table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
         order = sorted(range(len(values)), key=lambda rank: -values[rank])
         num_before = len(self.tree)
         self._growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
-        cell_of = dict(zip(token_ids, cells, strict=True))
+        cell_of = dict(zip(token_ids, cells, strict=False))
         for child in range(num_before, len(self.tree)):
             self._cells[child] = cell_of[self.tree.token_ids[child]]
 

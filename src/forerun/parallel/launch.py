@@ -21,6 +21,7 @@ END_S: Final = 2.0  # how long a nursery may take to end by itself
 FIRST_RETRY_S, MAX_RETRY_S = 0.1, 5.0
 CONNECT_S: Final = 5.0
 DESCRIPTOR: Final = struct.Struct("@i")
+WATCH_S, MAX_WATCH_S = 0.3, 10.0  # a judgement rests on a stretch of at least and at most so many seconds
 STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
 
 
@@ -105,11 +106,16 @@ class LocalSupply:
         return None
 
     def is_starved(self) -> bool:
-        """Judge by the processor time the worker was given since this was last asked."""
+        """Judge by the processor time it is given; a runnable worker not yet watched for a while is given the doubt."""
         state, used_s = process_state(self.pid)
-        share = (used_s - self._used_s) / max(monotonic() - self._judged_at, 1e-3)
+        watched_s = monotonic() - self._judged_at
+        if state != "R":
+            return False
+        if watched_s < WATCH_S:
+            return True
+        share = (used_s - self._used_s) / watched_s
         self._used_s, self._judged_at = used_s, monotonic()
-        return state == "R" and share < STARVED_SHARE
+        return watched_s > MAX_WATCH_S or share < STARVED_SHARE
 
     def replace(self) -> None:
         self._tell(KILL)

@@ -15,7 +15,7 @@ MEMORY: Final = 2000.0  # trials after which a cell forgets
 class AcceptanceTable:
     """The share of guesses that came true, by (bin of the draft's log-probability, depth, rank among siblings).
 
-    Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; swift-spec trees rank by raw log q.
+    Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; SwiftSpec ranks by raw log q.
     """
 
     def __init__(self) -> None:
@@ -26,10 +26,8 @@ class AcceptanceTable:
     def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
         """The cell of each sibling, likeliest first."""
         place = 0 if depth == 1 else 1 if depth <= 3 else 2
-        return [
-            (min(NUM_BINS - 1, int(-log_prob / BIN_WIDTH)) * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1)
-            for rank, log_prob in enumerate(log_probs)
-        ]
+        bins = (int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH)) for log_prob in log_probs)
+        return [(bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1) for rank, bin_ in enumerate(bins)]
 
     def log_prob(self, cell: int, log_prob: float) -> float:
         """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""

@@ -7,10 +7,11 @@ import pytest
 from forerun.core.config import DraftModel, Parallel, SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.messages import Setup
 from forerun.drafting.parallel.patience import FLOOR_S, GAPS, RESPONSES, SILENCE_S, STEPS, Patience
 from forerun.speculation.walk import walk
-from tests.drafting.parallel.fake import Language
-from tests.drafting.parallel.fake_wires import Pace, World
+from tests.drafting.parallel.fake import FakeGrower, Language
+from tests.drafting.parallel.fake_wires import Pace, Spend, World
 
 MANY = 60  # measurements, after which a running mean has forgotten what was before
 
@@ -27,34 +28,35 @@ def patience(*, step_s: float, response_s: float, gain: int = 2) -> Patience:
 
 def test_before_anything_is_known_the_wait_is_short() -> None:
     told = Patience()
-    assert told.wait_s(0.0) == FLOOR_S
+    assert told.wait_s(0.0, 1.0) == FLOOR_S
     told.measure_step(0.1)
-    assert told.wait_s(0.0) == pytest.approx(STEPS * 0.1)
+    assert told.wait_s(0.0, 1.0) == pytest.approx(STEPS * 0.1)
 
 
 def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
-    assert patience(step_s=1.0, response_s=0.1).wait_s(0.0) == pytest.approx(RESPONSES * 0.1)
-    assert patience(step_s=1.0, response_s=0.9).wait_s(0.0) == pytest.approx(STEPS)
-    assert patience(step_s=0.002, response_s=0.0001).wait_s(0.0) == FLOOR_S
+    assert patience(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(RESPONSES * 0.1)
+    assert patience(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(STEPS)
+    assert patience(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == FLOOR_S
 
 
 def test_a_missed_deadline_ends_the_waiting_until_a_proposal_comes_in_time() -> None:
     told = patience(step_s=0.1, response_s=0.01)
     told.is_late = True
-    assert told.wait_s(0.0) == 0.0
+    assert told.wait_s(0.0, 1.0) == 0.0
     told.is_late = False
-    assert told.wait_s(0.0) > 0.0
+    assert told.wait_s(0.0, 1.0) > 0.0
 
 
 def test_waiting_ends_where_it_does_not_pay() -> None:
     rng = random.Random(2)
     num_waits = 0
     for _ in range(500):
-        step_s, response_s, gain, gain_now = rng.random(), rng.random(), rng.randint(0, 5), 3 * rng.random()
-        with_wait, without = (1 + gain) / (step_s + response_s), (1 + gain_now) / step_s
+        step_s, response_s, gain, value = rng.random(), rng.random(), rng.randint(0, 5), 3 * rng.random()
+        promise = rng.random()
+        with_wait, without = (1 + value + gain * promise) / (step_s + response_s), (1 + value) / step_s
         if abs(with_wait - without) < 1e-3 * without:
             continue  # rounding may decide
-        is_waited_for = patience(step_s=step_s, response_s=response_s, gain=gain).wait_s(gain_now) > 0
+        is_waited_for = patience(step_s=step_s, response_s=response_s, gain=gain).wait_s(value, promise) > 0
         assert is_waited_for == (with_wait > without)
         num_waits += is_waited_for
     assert 100 < num_waits < 400
@@ -62,27 +64,27 @@ def test_waiting_ends_where_it_does_not_pay() -> None:
 
 def test_a_drafter_that_has_become_ten_times_slower_is_not_waited_for() -> None:
     told = patience(step_s=0.01, response_s=0.004, gain=2)
-    assert told.wait_s(0.0) > 0.0
+    assert told.wait_s(0.0, 1.0) > 0.0
     for _ in range(MANY):
         told.measure_response(0.04)
-    assert told.wait_s(0.0) == 0.0
+    assert told.wait_s(0.0, 1.0) == 0.0
 
 
 def test_on_a_starved_machine_where_all_takes_ten_times_longer_so_does_the_wait() -> None:
     quick, starved = patience(step_s=0.05, response_s=0.01), patience(step_s=0.5, response_s=0.1)
-    assert starved.wait_s(0.0) == pytest.approx(10 * quick.wait_s(0.0))
+    assert starved.wait_s(0.0, 1.0) == pytest.approx(10 * quick.wait_s(0.0, 1.0))
 
 
 def test_one_slow_answer_does_not_end_the_waiting() -> None:
     told = patience(step_s=0.01, response_s=0.004)
     told.measure_response(0.04)
-    assert told.wait_s(0.0) > 0.0
+    assert told.wait_s(0.0, 1.0) > 0.0
 
 
 def test_a_stretch_of_bad_guesses_ends_the_waiting_and_not_for_ever() -> None:
     told = patience(step_s=0.01, response_s=0.004, gain=0)
-    assert told.wait_s(0.0) == 0.0
-    waits = [told.wait_s(0.0) for _ in range(500)]
+    assert told.wait_s(0.0, 1.0) == 0.0
+    waits = [told.wait_s(0.0, 1.0) for _ in range(500)]
     assert any(wait > 0 for wait in waits)
 
 
@@ -108,7 +110,9 @@ class Round:
     def __init__(self, *, answers_in_s: float) -> None:
         self.language = Language(5, vocab_size=9, skill=1.0, num_guesses=2)
         pace = Pace(expansion_s=answers_in_s, latency_s=0.0, revival_s=0.01, fault_rate=0.0)
-        self.world = World(random.Random(5), self.language, pace, horizon=lambda _: 24)
+        self.world = World(
+            random.Random(5), pace, vocab_size=9, make_grower=self.make_grower, make_noise=lambda _: None
+        )
         config = Parallel(draft=DraftModel(verify_width=4, draft_width=2), fill=False)
         self.drafter = ParallelDrafter(
             self.world, config, target_vocab_size=9, check=lambda _: None, clock=self.world.clock
@@ -116,6 +120,10 @@ class Round:
         assert self.drafter.wait_until_ready(1.0)
         self.text = [1]
         self.drafter.begin(self.text, SamplingParams(), None)
+
+    def make_grower(self, setup: Setup, spend: Spend) -> FakeGrower:
+        pass_s = self.world.pace.expansion_s
+        return FakeGrower(self.language, horizon=24, draft_width=setup.draft_width, expansion_s=pass_s, spend=spend)
 
     def play(self) -> tuple[float, DrafterState, int]:
         """One round: the wait, the state, and the accepted tokens."""

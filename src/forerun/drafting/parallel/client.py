@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
 RETELL_S: Final = 0.5  # a drafter that speaks of an earlier request by then was never told of this one
+MAX_UNHEARD_S: Final = 1.0  # a target at work listens more often than this
 GOOD_WORK: Final = 10  # proposals after which a worker has shown that it works
 
 
@@ -77,7 +78,9 @@ class ParallelDrafter:
         self._is_ready = self._is_active = self._is_waiting = self._was_empty = False
         self._state = DrafterState.READY
         self.fault: str | None = None  # why the last worker was turned away
-        self._began_at = self._last_heard = self._last_poll = self._asked_at = self._proposed_at = self._told_at = 0.0
+        self._reason = ""  # why this end has let go of it
+        self._began_at = self._asked_at = self._proposed_at = self._told_at = 0.0
+        self._last_heard = self._last_poll = self._silent_s = 0.0
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait for the process to come up; False when it does not."""
@@ -99,7 +102,8 @@ class ParallelDrafter:
         self._patience.is_late = False
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
-        self._began_at = self._last_heard = self._last_poll = self._clock()
+        self._began_at = self._last_poll = self._clock()
+        self._last_heard = self._began_at - self._silent_s
         messages = self._end.begin(prompt_ids, params, None if noise is None else noise.seed)
         was_ready = self._is_ready
         self._poll()
@@ -138,6 +142,7 @@ class ParallelDrafter:
     def end(self) -> None:
         if self._is_active:
             self._is_active = False
+            self._silent_s = self._clock() - self._last_heard  # goes on with the next request
             self._send(self._end.stop())
 
     def close(self) -> None:
@@ -179,17 +184,17 @@ class ParallelDrafter:
             if self._wire is None:
                 return
         messages = self._reader.feed(self._wire.receive())
+        if now - self._last_poll > MAX_UNHEARD_S:
+            self._last_heard += now - self._last_poll  # nobody listened: that was not the drafter's silence
+        self._last_poll = now
         if messages:
             self._patience.hear(now - self._last_heard)
             self._last_heard = now
-        elif now - self._last_poll > 1.0:
-            self._last_heard += now - self._last_poll  # nobody listened: that was not the drafter's silence
-        self._last_poll = now
         for message in messages:
             self._handle(message)
         is_hung = self._is_active and self._patience.is_hung(now - self._last_heard) and not self._supply.is_starved()
         if is_hung or self._reader.num_faults > MAX_FAULTS:
-            logger.warning("the drafter %s: replacing it", "hangs" if is_hung else "sends garbage")
+            self._reason = f"the drafter {'hangs' if is_hung else 'sends garbage'}, and is being replaced"
             self._detach()
             self._supply.replace()
 
@@ -235,7 +240,8 @@ class ParallelDrafter:
         self._is_ready = False
         if wire is not None:
             self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
-            self._began_at = self._last_heard = self._last_poll = self._clock()
+            self._last_heard = self._last_poll = self._clock()
+            self._silent_s = 0.0
             self._patience.is_late = False
 
     def _detach(self) -> None:
@@ -258,7 +264,8 @@ class ParallelDrafter:
         if state == self._state:
             return
         if state is DrafterState.DOWN:
-            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._supply.trouble or "no drafter")
+            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._reason or self._supply.trouble)
+            self._reason = ""
         elif self._state is DrafterState.DOWN:
             logger.info("drafting")
         else:

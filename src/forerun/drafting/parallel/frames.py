@@ -42,14 +42,16 @@ class FrameReader:
         while True:
             start = _next_start(held, place)
             if start > place:
-                self._skip()
+                self.num_faults += not self._is_skipping  # once for each stretch of bytes
+                self._is_skipping = True
             place = start
             length = _payload_length(held, place)
             if length is None or place + HEAD_SIZE + length > len(held):
                 break  # the rest is still on its way
             message = _read(held, place, length) if length >= 0 else None
             if message is None:
-                self._skip()
+                self.num_faults += 1
+                self._is_skipping = True
                 place += 1
             else:
                 self._is_skipping = False
@@ -57,11 +59,6 @@ class FrameReader:
                 place += HEAD_SIZE + length
         self._held = held[place:]
         return messages
-
-    def _skip(self) -> None:
-        """Count one fault for each stretch of bytes that is no frame."""
-        self.num_faults += not self._is_skipping
-        self._is_skipping = True
 
 
 def _next_start(held: bytes, place: int) -> int:

@@ -11,6 +11,7 @@ FIRST_GAIN: Final = 1.0  # tokens per round that a drafter is thought to be wort
 FORGIVENESS: Final = 0.02  # how fast the gain is given up for lack of news of it
 SILENCE_S: Final = 2.0  # a drafter that says nothing for so long hangs
 GAPS: Final = 5.0  # ... unless it has been silent for a time of this order before and came back
+MAX_SILENCE_S: Final = 10.0
 
 
 class Patience:
@@ -62,7 +63,7 @@ class Patience:
 
     def is_hung(self, silent_s: float) -> bool:
         """True when a drafter at work has been silent for too long."""
-        return silent_s > max(SILENCE_S, GAPS * self._longest_gap_s)
+        return silent_s > max(SILENCE_S, min(GAPS * self._longest_gap_s, MAX_SILENCE_S))
 
     def hear(self, silent_s: float) -> None:
         """The drafter has said something after a silence."""

@@ -1,0 +1,118 @@
+"""Real signals to the drafter's process, its nursery and the engine: no token changes, nothing stays behind.
+
+A thousand kills and hundreds of stops, with their gaps, are counted by benchmarks/drafter_faults.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.parallel.launch import LocalSupply, process_state
+
+HANG_S = 60.0
+PROMPT = "def read_lines(path):\n    "
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
+
+HOLDER = """
+import sys, time
+from forerun import Engine, EngineConfig, Parallel
+if __name__ == "__main__":
+    engine = Engine(EngineConfig(drafter=Parallel(), num_threads=1))
+    supply = engine._drafter._supply
+    print(supply._process.pid, supply.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(EngineConfig(drafter=Parallel(fill=False), device="paced:target=5ms", num_threads=1)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Engine]:
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1)) as engine:
+        yield engine
+
+
+def supply_of(engine: Engine) -> LocalSupply:
+    supply = engine._drafter._supply  # type: ignore[attr-defined]
+    assert isinstance(supply, LocalSupply)
+    return supply
+
+
+def is_alive(pid: int) -> bool:
+    return process_state(pid)[0] not in ("", "Z", "X")
+
+
+def wait_until_gone(*pids: int) -> None:
+    end = time.monotonic() + HANG_S
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < end, f"still there: {[pid for pid in pids if is_alive(pid)]}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("params", [
+    SamplingParams(max_new_tokens=400, ignore_eos=True),
+    SamplingParams(max_new_tokens=400, ignore_eos=True, temperature=1.0, seed=3),
+], ids=["greedy", "sampled"])  # fmt: skip
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM])
+def test_a_harmed_drafter_changes_no_token_and_comes_back(
+    engine: Engine, plain: Engine, harm: signal.Signals, params: SamplingParams
+) -> None:
+    token_ids: list[int] = []
+    states: list[DrafterState] = []
+    for number, step in enumerate(engine.stream(PROMPT, params)):
+        token_ids += step.token_ids
+        states.append(step.stats.drafter)
+        if number == 15:
+            pid = supply_of(engine).pid
+            os.kill(pid, harm)
+            if harm is signal.SIGSTOP:
+                threading.Timer(0.3, os.kill, (pid, signal.SIGCONT)).start()
+    assert tuple(token_ids) == plain.generate(PROMPT, params).token_ids
+    away = DrafterState.LATE if harm is signal.SIGSTOP else DrafterState.DOWN
+    assert away in states
+    end = time.monotonic() + HANG_S
+    again = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    while (result := engine.generate(PROMPT, again).stats).num_accepted == 0 or result.num_rounds_down:
+        assert time.monotonic() < end, "drafting never came back"
+
+
+def test_a_nursery_that_is_killed_is_replaced(engine: Engine, plain: Engine) -> None:
+    supply = supply_of(engine)
+    first, worker = supply._process.pid, supply.pid
+    os.kill(first, signal.SIGKILL)
+    wait_until_gone(worker)
+    params, end = SamplingParams(max_new_tokens=100, ignore_eos=True), time.monotonic() + HANG_S
+    expected = plain.generate(PROMPT, params).token_ids
+    while True:
+        result = engine.generate(PROMPT, params)
+        assert result.token_ids == expected
+        if result.stats.num_accepted and not result.stats.num_rounds_down:
+            break
+        assert time.monotonic() < end, "drafting never came back"
+    assert supply._process.pid != first
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+def test_nothing_outlives_an_engine_that_is_killed(tmp_path: Path, is_stopped: bool) -> None:
+    script = tmp_path / "holder.py"
+    script.write_text(HOLDER)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        nursery, worker = map(int, holder.stdout.readline().split())
+        if is_stopped:
+            os.kill(worker, signal.SIGSTOP)
+            os.kill(nursery, signal.SIGSTOP)
+        holder.kill()
+    wait_until_gone(nursery, worker)
