@@ -15,6 +15,7 @@ from forerun.core.config import EngineConfig, SamplingParams, automatic_drafter
 from forerun.core.errors import ConfigError, ContextOverflowError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation
+from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.chat_template import Message
 from forerun.engine.drafters import DrafterLoader
@@ -141,6 +142,11 @@ class Engine:
                 f"the prompt holds token id {unknown}; {self.config.target} has ids 0 to {self.spec.vocab_size - 1}"
             )
         return prompt_ids
+
+    @property
+    def drafter_pid(self) -> int | None:
+        """The process that drafts; None where it is this one, or one on another host, or none just now."""
+        return self._drafter.worker_pid if isinstance(self._drafter, ParallelDrafter) else None
 
     @property
     def plain_step_s(self) -> float:

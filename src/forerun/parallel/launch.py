@@ -33,6 +33,11 @@ class Supply(Protocol):
         """Why there is no worker just now, in words; empty when nothing is wrong."""
         ...
 
+    @property
+    def pid(self) -> int | None:
+        """The present worker, where it is a process of this host."""
+        ...
+
     def take(self) -> Channel | None:
         """A fresh connection if one has come up; never blocks."""
         ...
@@ -69,7 +74,7 @@ class LocalSupply:
     def __init__(self, command: Callable[[int, int], Sequence[str]]) -> None:
         self._command = command
         self.trouble = ""
-        self.pid = 0
+        self.pid: int | None = None
         self._num_failures, self._retry_at = 0, 0.0
         self._used_s, self._judged_at = 0.0, monotonic()
         self._held, self._descriptor = b"", None
@@ -107,7 +112,7 @@ class LocalSupply:
 
     def is_starved(self) -> bool:
         """Judge by the processor time it is given; a runnable worker not yet watched for a while is given the doubt."""
-        state, used_s = process_state(self.pid)
+        state, used_s = process_state(self.pid) if self.pid else ("", 0.0)
         watched_s = monotonic() - self._judged_at
         if state != "R":
             return False
@@ -198,7 +203,7 @@ class RemoteSupply:
 
     def __init__(self, address: Address, key: bytes | None) -> None:
         self._address, self._key = address, key
-        self.trouble = ""
+        self.pid, self.trouble = None, ""
         self._made: Channel | None = None
         self._attempt: threading.Thread | None = None
         self._present: Channel | None = None

@@ -203,6 +203,7 @@ class World:
     """Time, the worker of the moment, and the supply of new ones."""
 
     trouble = "it is made to fail"
+    pid = None
 
     def __init__(
         self, rng: random.Random, pace: Pace, *, vocab_size: int,

@@ -39,6 +39,9 @@ class WorkerSupply(Protocol):
     @property
     def trouble(self) -> str: ...
 
+    @property
+    def pid(self) -> int | None: ...
+
     def take(self) -> WorkerWire | None: ...
 
     def wait(self, timeout_s: float) -> WorkerWire | None: ...
@@ -81,6 +84,11 @@ class ParallelDrafter:
         self._reason = ""  # why this end has let go of it
         self._began_at = self._asked_at = self._proposed_at = self._told_at = 0.0
         self._last_heard = self._last_poll = self._silent_s = 0.0
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process that drafts, where it is one of this host and there just now."""
+        return self._supply.pid if self._is_ready else None
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait for the process to come up; False when it does not."""
@@ -264,7 +272,10 @@ class ParallelDrafter:
         if state == self._state:
             return
         if state is DrafterState.DOWN:
-            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._reason or self._supply.trouble)
+            logger.warning(
+                "drafting has stopped, decoding goes on plainly: %s",
+                self._reason or self._supply.trouble or "its process has gone",
+            )
             self._reason = ""
         elif self._state is DrafterState.DOWN:
             logger.info("drafting")
