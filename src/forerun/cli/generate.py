@@ -16,8 +16,9 @@ from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.cli.timeline import check_timeline_path, write_timeline
-from forerun.core.config import BUILTIN_TARGET, DrafterConfig, Parallel
+from forerun.core.config import BUILTIN_TARGET, DrafterConfig, EngineConfig, Parallel
 from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation
 from forerun.core.timing import Span
 
@@ -62,7 +63,7 @@ def generate(
         if not as_json:
             say_stats(result, engine)
     if timeline is not None:
-        _draw(timeline, spans, title=_title(model, result))
+        _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -89,10 +90,10 @@ def _draw(path: Path, spans: Sequence[Span], *, title: str) -> None:
         say(f"no timeline was written to {path}: this generation reported no times of target or drafter")
 
 
-def _title(model: str, result: Generation) -> str:
-    stats = result.stats
-    speed = f"{stats.tokens_per_s:.1f} tokens/s · {stats.tokens_per_round:.2f} tokens per round"
-    return f"{Path(model).name or model} · {speed}"
+def _title(config: EngineConfig, result: Generation) -> str:
+    stats, name = result.stats, Path(config.target).name or config.target
+    paced = " · paced" if read_device(config.device).is_paced else ""
+    return f"{name} · {stats.tokens_per_s:.1f} tokens/s · {stats.tokens_per_round:.2f} tokens per round{paced}"
 
 
 def _read_prompt(prompt: str | None, model: str) -> str:

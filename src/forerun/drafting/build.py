@@ -7,7 +7,8 @@ from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.parallel.client import HelloCheck, ParallelDrafter, WorkerSupply
+from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.supply import HelloCheck, WorkerSupply
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.model.runner import Runner
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 from forerun.core.config import Parallel, SamplingParams
 from forerun.core.steps import DrafterState
@@ -14,45 +14,17 @@ from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.parallel.patience import Patience
 from forerun.drafting.parallel.protocol import TargetEnd, promise_of, value_of
-from forerun.drafting.parallel.worker import MAX_FAULTS, Wire
+from forerun.drafting.parallel.supply import HelloCheck, WorkerSupply, WorkerWire
+from forerun.drafting.parallel.worker import MAX_FAULTS
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
 logger = logging.getLogger(__name__)
 
-HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
 RETELL_S: Final = 0.5  # a drafter that speaks of an earlier request by then was never told of this one
 MAX_UNHEARD_S: Final = 1.0  # a target at work listens more often than this
 GOOD_WORK: Final = 10  # proposals after which a worker has shown that it works
-
-
-class WorkerWire(Wire, Protocol):
-    """A wire that this end can hang up."""
-
-    def close(self) -> None: ...
-
-
-class WorkerSupply(Protocol):
-    """Connections to a worker, as `parallel.launch` gives them."""
-
-    @property
-    def trouble(self) -> str: ...
-
-    @property
-    def pid(self) -> int | None: ...
-
-    def take(self) -> WorkerWire | None: ...
-
-    def wait(self, timeout_s: float) -> WorkerWire | None: ...
-
-    def is_starved(self) -> bool: ...
-
-    def replace(self) -> None: ...
-
-    def praise(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ParallelDrafter:
@@ -73,7 +45,7 @@ class ParallelDrafter:
     ) -> None:
         self._supply, self._config, self._check, self._clock = supply, config, check, clock
         self.verify_width = config.draft.verify_width
-        self._end = TargetEnd(setup_of(config, target_vocab_size))
+        self._end = TargetEnd(Setup.wanted_by(config, target_vocab_size))
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if config.fill else None
         self._patience = Patience()
         self._spans: list[Span] = []
@@ -282,22 +254,3 @@ class ParallelDrafter:
         else:
             logger.debug("the drafter is %s", state)
         self._state = state
-
-
-def setup_of(config: Parallel, target_vocab_size: int) -> Setup:
-    """What the drafter's process is told of the configuration."""
-    draft = config.draft
-    return Setup(
-        target_vocab_size=target_vocab_size,
-        verify_width=draft.verify_width,
-        draft_width=draft.draft_width,
-        children=draft.children,
-        repairs=config.repairs,
-        overrun=config.overrun,
-        min_mass=draft.min_mass,
-        noise_aware=draft.noise_aware,
-        lookup=draft.lookup,
-        calibrate=config.calibrate,
-        ahead=config.ahead,
-        is_traced=config.trace,
-    )

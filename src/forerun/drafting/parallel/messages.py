@@ -6,7 +6,7 @@ Nothing but ids, counts, probabilities and seeds crosses: no object, no tensor, 
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from forerun.core.config import SamplingParams
+from forerun.core.config import Parallel, SamplingParams
 
 DIGEST_SIZE: Final = 32
 MAX_NODES: Final = 1024  # of one proposal
@@ -40,6 +40,25 @@ class Setup:
     calibrate: bool
     ahead: bool
     is_traced: bool
+
+    @classmethod
+    def wanted_by(cls, config: Parallel, target_vocab_size: int) -> "Setup":
+        """What a drafter is told of this configuration."""
+        draft = config.draft
+        return cls(
+            target_vocab_size=target_vocab_size,
+            verify_width=draft.verify_width,
+            draft_width=draft.draft_width,
+            children=draft.children,
+            repairs=config.repairs,
+            overrun=config.overrun,
+            min_mass=draft.min_mass,
+            noise_aware=draft.noise_aware,
+            lookup=draft.lookup,
+            calibrate=config.calibrate,
+            ahead=config.ahead,
+            is_traced=config.trace,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
