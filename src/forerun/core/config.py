@@ -143,8 +143,8 @@ class PromptLookup:
 
 
 def parallel_draft() -> DraftModel:
-    """The built-in draft with what suits a tree that grows for nothing while the target verifies."""
-    return DraftModel(draft_width=8, min_mass=0.0)
+    """The built-in draft with the width that suits a tree which grows for nothing while the target verifies."""
+    return DraftModel(draft_width=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,8 @@ class Parallel:
     """A draft model in a process of its own that grows its tree while the target verifies (SwiftSpec, 2506.11309).
 
     Args:
-        draft: the model and the shape of its tree; `depth` has no meaning here, the tree grows until the verdict.
+        draft: the model and the shape of its tree. It grows until the verdict, so that `depth` and `min_mass` have
+            no meaning here, and a `draft_width` of 8 is better than the 4 of a draft that is waited for.
         device: the draft's torch device; None: the target's.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
         num_threads: CPU threads of the process.

@@ -103,7 +103,7 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
     draft = DraftModel(
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-        min_mass=setup.min_mass,
+        min_mass=0.0,  # an expansion that nobody waits for is worth whatever it brings
         children=setup.children,
         noise_aware=setup.noise_aware,
         lookup=setup.lookup,

@@ -26,7 +26,7 @@ SAMPLED: Final = SamplingParams(
 )  # fmt: skip
 HELLO: Final = Hello(pid=4711, vocab_size=151_936, max_length=32_768, vocabulary=bytes(range(32)))
 SETUP: Final = Setup(
-    target_vocab_size=151_936, verify_width=8, draft_width=4, children=3, repairs=1, overrun=1.0, min_mass=0.25,
+    target_vocab_size=151_936, verify_width=8, draft_width=4, children=3, repairs=1, overrun=1.0,
     noise_aware=True, lookup=False, calibrate=False, ahead=True, is_traced=False,
 )  # fmt: skip
 BEGIN: Final = Begin(request=3, prompt_ids=(1, 2, 3), params=SAMPLED, seed=2**63 - 1)
@@ -39,7 +39,7 @@ SPANS: Final = Spans(request=3, times=((1.0, 1.5), (1.5, 2.25)))
 MESSAGES: Final[list[Message]] = [
     HELLO,
     SETUP,
-    replace(SETUP, verify_width=MAX_NODES, overrun=1e6, min_mass=1.0, repairs=2**16 - 1, is_traced=True),
+    replace(SETUP, verify_width=MAX_NODES, overrun=1e6, repairs=2**16 - 1, is_traced=True),
     BEGIN,
     replace(BEGIN, params=GREEDY, seed=None),
     replace(BEGIN, seed=0),

@@ -63,7 +63,6 @@ REFUSED: Final[dict[str, Message]] = {
             "children": (0, MAX_NODES + 1),
             "repairs": (0,),
             "overrun": (-0.5, 1.1e6, NAN, INFINITY),
-            "min_mass": (-0.5, 1.5, NAN),
         }.items()
         for value in values
     },

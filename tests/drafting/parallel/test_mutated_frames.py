@@ -54,7 +54,7 @@ class Session:
         self.language = Language(number, vocab_size=rng.randint(3, 12), skill=0.8, num_guesses=3)
         self.setup = Setup(
             target_vocab_size=self.language.vocab_size, verify_width=rng.randint(1, 6), draft_width=2, children=3,
-            repairs=1, overrun=1.0, min_mass=0.0, noise_aware=True, lookup=False, calibrate=False,
+            repairs=1, overrun=1.0, noise_aware=True, lookup=False, calibrate=False,
             ahead=rng.random() < 0.5, is_traced=False,
         )  # fmt: skip
         self.now = 0.0

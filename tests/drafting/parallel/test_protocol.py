@@ -15,7 +15,7 @@ from tests.drafting.parallel.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
 SETUP: Final = Setup(
-    target_vocab_size=9, verify_width=4, draft_width=2, children=3, repairs=1, overrun=1.0, min_mass=0.0,
+    target_vocab_size=9, verify_width=4, draft_width=2, children=3, repairs=1, overrun=1.0,
     noise_aware=True, lookup=False, calibrate=False, ahead=False, is_traced=False,
 )  # fmt: skip
 LANGUAGE: Final = Language(1, vocab_size=9, skill=1.0, num_guesses=2)

@@ -31,7 +31,7 @@ class MessageError(ValueError):
 
 
 _HELLO = struct.Struct(f"<III{DIGEST_SIZE}s")
-_SETUP = struct.Struct("<IHHHHdd?????")
+_SETUP = struct.Struct("<IHHHHd?????")
 _BEGIN = struct.Struct("<dIddddd?QII")
 _BIAS = struct.Struct("<Id")
 _VERDICT = struct.Struct("<Id")
@@ -47,7 +47,7 @@ def pack(message: Message) -> tuple[int, bytes]:
         case Setup():
             return 2, _SETUP.pack(
                 message.target_vocab_size, message.verify_width, message.draft_width, message.children,
-                message.repairs, message.overrun, message.min_mass, message.noise_aware, message.lookup,
+                message.repairs, message.overrun, message.noise_aware, message.lookup,
                 message.calibrate, message.ahead, message.is_traced,
             )  # fmt: skip
         case Begin():
@@ -118,16 +118,15 @@ def _read_hello(request: int, payload: bytes) -> Hello:
 
 def _read_setup(request: int, payload: bytes) -> Setup:
     (
-        target_vocab_size, verify_width, draft_width, children, repairs, overrun, min_mass, noise_aware, lookup,
+        target_vocab_size, verify_width, draft_width, children, repairs, overrun, noise_aware, lookup,
         calibrate, ahead, is_traced,
     ) = _SETUP.unpack(payload)  # fmt: skip
-    _need(0.0 <= min_mass <= 1.0, f"min_mass {min_mass}")
     _need(0.0 <= overrun <= 1e6, f"overrun {overrun}")
     _need(min(target_vocab_size, verify_width, draft_width, children, repairs) >= 1, "a width of 0")
     _need(max(verify_width, draft_width, children) <= MAX_NODES, f"a width above {MAX_NODES}")
     return Setup(
         request=request, target_vocab_size=target_vocab_size, verify_width=verify_width, draft_width=draft_width,
-        children=children, repairs=repairs, overrun=overrun, min_mass=min_mass, noise_aware=noise_aware, lookup=lookup,
+        children=children, repairs=repairs, overrun=overrun, noise_aware=noise_aware, lookup=lookup,
         calibrate=calibrate, ahead=ahead, is_traced=is_traced,
     )  # fmt: skip
 

@@ -34,7 +34,6 @@ class Setup:
     children: int
     repairs: int
     overrun: float
-    min_mass: float
     noise_aware: bool
     lookup: bool
     calibrate: bool
@@ -52,7 +51,6 @@ class Setup:
             children=draft.children,
             repairs=config.repairs,
             overrun=config.overrun,
-            min_mass=draft.min_mass,
             noise_aware=draft.noise_aware,
             lookup=draft.lookup,
             calibrate=config.calibrate,
