@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
+from forerun.engine.drafters import target_threads
 from forerun.engine.loading import Checkpoint
 from forerun.parallel.launch import process_state
 
@@ -147,3 +148,14 @@ def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.Mon
         parallel_engine()
     gc.collect()
     assert_all_end(children_of(os.getpid()) - before)
+
+
+@needs_proc
+def test_the_target_leaves_the_drafters_process_its_cores() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    own = EngineConfig(drafter=Parallel(cores=(cores[-1],)))
+    assert target_threads(own) == max(1, len(cores) - 1)
+    assert target_threads(EngineConfig(drafter=Parallel())) == (len(cores) - 1 if len(cores) > 1 else None)
+    assert target_threads(EngineConfig(drafter=Parallel(), num_threads=3)) == 3
+    for untouched in (NoDrafter(), Parallel(address="127.0.0.1:1"), Parallel(device="cuda:0")):
+        assert target_threads(EngineConfig(drafter=untouched)) is None

@@ -214,7 +214,7 @@ class EngineConfig:
         device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
-        num_threads: CPU threads; None leaves torch's own choice.
+        num_threads: CPU threads; None leaves torch's own choice, less what a drafter's process takes.
     """
 
     target: str = BUILTIN_TARGET

@@ -110,9 +110,27 @@ class DrafterLoader:
         return None
 
 
+def target_threads(config: EngineConfig) -> int | None:
+    """CPU threads of the target: those asked for, else what a drafter's process leaves it; None where torch may choose.
+
+    One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
+    """
+    drafter = config.drafter
+    if config.num_threads is not None or not isinstance(drafter, Parallel) or drafter.address is not None:
+        return config.num_threads
+    is_on_cpu = read_device(drafter.device or config.device).torch_device == "cpu"
+    cores = spare_cores(drafter.num_threads) if is_on_cpu and not drafter.cores else drafter.cores
+    return max(1, len(own_cores()) - len(cores)) if cores else None
+
+
 def spare_cores(num_threads: int) -> tuple[int, ...]:
     """The last `num_threads` of the cores this process may use, if that leaves at least as many; else none."""
-    if not hasattr(os, "sched_getaffinity"):
-        return ()
-    cores = sorted(os.sched_getaffinity(0))
+    cores = own_cores()
     return tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ()
+
+
+def own_cores() -> list[int]:
+    """The cores this process may use; all of the machine's where the system knows no such limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

@@ -18,7 +18,7 @@ from forerun.core.steps import Generation
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.chat_template import Message
-from forerun.engine.drafters import DrafterLoader
+from forerun.engine.drafters import DrafterLoader, target_threads
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import TargetSide, decode
 from forerun.engine.stream import GenerationStream
@@ -45,8 +45,9 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
+        num_threads = target_threads(config)
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
         self.config, self._placement = config, read_device(config.device)
         target = Checkpoint.open(config.target, locate(config.target), config)
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
