@@ -1,13 +1,14 @@
 """A drafter's process: serve one target until it hangs up."""
 
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
 from forerun.drafting.parallel.frames import FrameReader, to_frame
-from forerun.drafting.parallel.messages import Beat, Hello, Message, Setup, Spans
+from forerun.drafting.parallel.messages import Beat, Failure, Hello, Message, Setup, Spans
 from forerun.drafting.parallel.protocol import DrafterEnd, Grower
 from forerun.sampling.noise import KeyedNoise
 
@@ -47,7 +48,15 @@ class Host:
 
 
 def serve(wire: Wire, host: Host) -> None:
-    """Answer one target until it hangs up or sends nothing but garbage."""
+    """Answer one target until it hangs up or sends nothing but garbage; say why, should it fail."""
+    try:
+        _answer(wire, host)
+    except Exception:
+        wire.send(to_frame(Failure(text=traceback.format_exc())))
+        raise
+
+
+def _answer(wire: Wire, host: Host) -> None:
     reader = FrameReader()
     wire.send(to_frame(host.hello))
     session: Session | None = None
