@@ -162,7 +162,7 @@ class Parallel:
         ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.
         fill: where there is no tree, take what followed the last tokens earlier in the text.
         calibrate: learn online how often the target agrees with the draft's probabilities.
-        repairs: expansions after a miss before the tree is sent: the first always, more where they pay.
+        repairs: expansions between verdict and answer, at most: the first after a miss always, others where they pay.
         overrun: start an expansion that ends at most so many of its own lengths after the verdict is expected.
         trace: have the process tell when it was at work, for a timeline.
     """

@@ -51,7 +51,8 @@ class Grower(Protocol):
 class DrafterEnd:
     """Grows while the target verifies; answers verdicts.
 
-    After a verdict it answers at once if the new root has been expanded already, else after `repairs` expansions.
+    After a verdict it answers as soon as the new root has been expanded and no further expansion, of at most `repairs`,
+    is worth the target's time.
     Between verdicts it grows, except where an expansion would still run when the next verdict is expected.
     """
 
