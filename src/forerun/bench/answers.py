@@ -57,8 +57,8 @@ class Turn:
         wall_s: seconds from the call until the last token was there, prefill included.
         token_ids: the answer's ids; empty in records of others that hold none.
         num_prompt_tokens: 0 where it is not known.
-        emitted: tokens that came at a time, an entry per round: the accepted ones and the bonus token. Their sum may exceed
-            num_new_tokens where a stop cut the last round short. Empty where it is not known.
+        emitted: tokens that came at a time, an entry per round: the accepted ones and the bonus token. Their sum may
+            exceed num_new_tokens where a stop cut the last round short. Empty where it is not known.
         emitted_at_s: when they came, seconds since the call. Empty where it is not known.
         num_near_ties: tokens that rounding could have decided.
         rounds: None for peers.
