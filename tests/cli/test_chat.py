@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from forerun.cli.conversation import Conversation
+from forerun.engine.conversation import Conversation
 from tests.cli.conftest import Run, RunProcess, command, environment
 
 SHORT = ("-n", "8", "--ignore-eos")

@@ -155,9 +155,9 @@ def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
 def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
     growth = BestFirstGrowth(0, horizon=16, draft_width=2)
     growth.add_children(growth.next_batch()[0], [5, 6], [math.log(0.6), math.log(0.3)])
-    growth.add_chain([6, 7, 8], math.log(0.5))
+    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
     tree = growth.tree
     assert [tree.path_tokens(node) for node in range(1, len(tree))] == [[5], [6], [6, 7], [6, 7, 8]]
     assert tree.log_probs[4] == pytest.approx(math.log(0.3 * 0.25))
-    growth.add_chain([6, 7, 8], math.log(0.5))
+    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
     assert len(tree) == 5

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forerun.cli.answer import Show, describe_stats, is_terminal, say_stats, show_plainly, tree_shower, write_answer
-from forerun.cli.conversation import Conversation
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
@@ -14,6 +13,7 @@ from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.core.config import BUILTIN_TARGET, SamplingParams
 from forerun.core.errors import ForerunError
 from forerun.core.steps import FinishReason, Generation
+from forerun.engine.conversation import Conversation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine, Prompt

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from forerun import __version__
+from forerun.cli.bench import bench
 from forerun.cli.chat import chat
 from forerun.cli.check import check
 from forerun.cli.generate import generate
@@ -35,6 +36,7 @@ app.command()(chat)
 app.command()(inspect)
 app.command()(check)
 app.command()(worker)
+app.add_typer(bench)
 
 
 def print_version(is_asked: bool = True) -> None:

@@ -1,21 +1,25 @@
 """A best-first tree of a smaller model, grown in turn with verification (SpecExec, arXiv 2406.02532)."""
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from forerun.core.config import DraftModel, SamplingParams
+from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import DraftReport
+from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
+from forerun.speculation.widths import WidthRule, chances_of
 
 
 class DraftModelDrafter:
     """Grows a fresh tree each round by a few forwards, then cuts it to the rows the target verifies."""
 
     def __init__(self, runner: Runner, config: DraftModel, *, target_vocab_size: int) -> None:
-        self.verify_width, self._depth = config.verify_width, config.depth
+        self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
         self._draft = DraftTree(
             runner,
             config,
@@ -23,7 +27,13 @@ class DraftModelDrafter:
             horizon=config.verify_width,
             max_rows=serial_rows(config),
             keeps_subtree=False,
+            calibrates=config.adaptive,
         )
+        self._runner, self._began, self.is_adaptive = runner, 0.0, config.adaptive
+
+    def adapt(self, target: Pace) -> None:
+        """Choose widths by what passes cost from now on."""
+        self._draft.rule = WidthRule(target, measure_pace(self._runner, range(1, self._draft_width + 1)))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -31,14 +41,20 @@ class DraftModelDrafter:
             pass
 
     def propose(self) -> TokenTree:
+        self._began = perf_counter()
         for _ in range(self._depth):
             if not self._draft.expand():
                 break
-        tree = self._draft.tree
-        return tree.select(tree.best(self.verify_width))
+        tree, rule, width = self._draft.tree, self._draft.rule, self.verify_width
+        if rule is not None:
+            width = rule.num_rows(chances_of(tree.log_probs), width)
+        return tree.select(tree.best(width))
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        return DraftReport(was_hit=self._draft.advance(acceptance.tokens))
+        was_hit = self._draft.advance(acceptance.tokens)
+        if self._draft.rule is not None:
+            self._draft.rule.measure(len(acceptance.tokens), perf_counter() - self._began)
+        return DraftReport(was_hit=was_hit)
 
     def end(self) -> None:
         pass

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from itertools import takewhile
-from math import isfinite
+from math import exp, isfinite
+from time import perf_counter
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +18,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.calibration import AcceptanceTable
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
+from forerun.speculation.widths import WidthRule, chances_of
 
 MAX_CATCH_UP = 16  # committed tokens that ride along with the root's expansion; more are prefilled first
 
@@ -38,6 +40,7 @@ class DraftTree:
         self, runner: Runner, config: DraftModel, *, target_vocab_size: int, horizon: int, max_rows: int,
         keeps_subtree: bool, calibrates: bool = False,
     ) -> None:  # fmt: skip
+        self.rule: WidthRule | None = None  # None: fixed widths
         self._runner, self._config = runner, config
         self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
         self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
@@ -86,10 +89,13 @@ class DraftTree:
         num_new_rows = self._config.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         if self._runner.cache.num_tree + num_new_rows > self._max_rows:
             return False
-        batch = self._growth.next_batch()
+        batch = self._growth.next_batch(self._num_worth if self.rule else None)
         if not batch:
             return False
+        began = perf_counter()
         self._add_children(batch, self._forward(batch))
+        if self.rule is not None:
+            self.rule.measure_expansion(len(batch), perf_counter() - began)
         return True
 
     def advance(self, token_ids: Sequence[int]) -> bool:
@@ -120,6 +126,10 @@ class DraftTree:
     def close(self) -> None:
         """Empty the cache."""
         self._runner.forget()
+
+    def _num_worth(self, frontier: Sequence[float]) -> int:
+        assert self.rule is not None, "asked only where there is a rule"
+        return self.rule.num_nodes(frontier, chances_of(self.tree.log_probs), self._config.verify_width)
 
     def _plant(self, root: int) -> None:
         """A fresh tree."""
@@ -201,6 +211,8 @@ class DraftTree:
         cells = table.cells(log_probs, self.tree.depths[node] + 1)
         values = [table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
         order = sorted(range(len(values)), key=lambda rank: -values[rank])
+        if self.rule is not None:
+            self.rule.measure_children([exp(values[rank]) for rank in order])
         num_before = len(self.tree)
         self._growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
         cell_of = dict(zip(token_ids, cells, strict=False))

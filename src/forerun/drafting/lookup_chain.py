@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from forerun.model.runner import shared_length
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
 from forerun.speculation.tree import TokenTree
@@ -23,17 +24,26 @@ class LookupChain:
     def begin(self, prompt_ids: Sequence[int]) -> None:
         self._index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
         self._index.extend(prompt_ids)
+        self._pending: list[tuple[Continuation, int]] = []  # chains that came true so far, and how far
 
     def hang_into(self, tree: TokenTree | BestFirstGrowth) -> None:
         """Add the current continuation below the root."""
         self._hung: Continuation = self._index.continuation(self._num_tokens)
-        if self._hung.token_ids:
-            tree.add_chain(self._hung.token_ids, self._record.log_prob(self._hung.match_length))
+        token_ids = self._hung.token_ids
+        tree.add_chain(token_ids, self._record.log_probs(self._hung.match_length, len(token_ids)))
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Compare the round's tokens with the chain, whether or not all of it was verified."""
-        hung, compared = self._hung.token_ids, min(len(self._hung.token_ids), len(token_ids))
-        num_same = next((place for place in range(compared) if hung[place] != token_ids[place]), compared)
-        if compared:
-            self._record.count(self._hung.match_length, num_proposed=compared, num_accepted=num_same)
+        """Compare the text with the chains hung by now, whether or not all of them was verified.
+
+        A chain is followed until it goes wrong or ends, over several rounds: what no cut ever had room for is learnt
+        about too.
+        """
+        followed, self._pending = [*self._pending, (self._hung, 0)], []
+        for chain, num_true in followed:
+            left = chain.token_ids[num_true : num_true + len(token_ids)]
+            num_same = shared_length(left, token_ids)
+            end, is_broken = num_true + num_same, num_same < len(left)
+            self._record.count(chain.match_length, range(num_true, end), is_broken=is_broken)
+            if not is_broken and end < len(chain.token_ids):
+                self._pending.append((chain, end))
         self._index.extend(token_ids)

@@ -10,13 +10,15 @@ from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.drafting.build import build_drafter
-from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match, vocabulary_digest
+from forerun.model.measure import measure_pace
+from forerun.model.runner import Runner
 from forerun.parallel.endpoint import Address, read_key
 from forerun.parallel.launch import LocalSupply, RemoteSupply, Supply
 
@@ -54,6 +56,11 @@ class DrafterLoader:
             if drafter.fault is not None:
                 drafter.close()
                 raise VocabularyError(f"the drafter's process does not fit: {drafter.fault}")
+
+    def adapt(self, drafter: Drafter, target: Runner) -> None:
+        """Let a drafter that chooses its widths know what the target's rows cost."""
+        if isinstance(drafter, DraftModelDrafter) and drafter.is_adaptive:
+            drafter.adapt(measure_pace(target, widths_up_to(drafter.verify_width)))
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)
@@ -108,6 +115,11 @@ class DrafterLoader:
                 f"--max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def widths_up_to(most: int) -> list[int]:
+    """Numbers of rows worth measuring: all up to 8, then every fourth; the most of them last."""
+    return sorted({*range(1, min(most, 8) + 1), *range(12, most, 4), most})
 
 
 def target_threads(config: EngineConfig) -> int | None:

@@ -69,6 +69,7 @@ class Engine:
         self._turn = Turn()
         self._plain_step_s: float | None = None
         self._warm_up()
+        drafters.adapt(self._drafter, self._target)
 
     def __enter__(self) -> "Engine":
         return self
@@ -106,8 +107,7 @@ class Engine:
         prompt_ids = self.encode(prompt)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        device = self._placement.torch_device
-        noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=device)
+        noise = self._noise(params, seed)
         with self._turn, torch.inference_mode():
             self._end_running()
             began = perf_counter()
@@ -115,9 +115,8 @@ class Engine:
             num_reused = self._target.sync(prompt_ids[:-1])
             prefill_s = perf_counter() - began
         target = TargetSide(self._target, params, prompt_ids, noise)
-        near_tie = self._near_tie / (params.temperature or 1.0)
         self._running = GenerationStream(
-            decode(target, self._drafter, near_tie=near_tie, num_tokens=max_new_tokens),
+            decode(target, self._drafter, near_tie=self.near_tie(params), num_tokens=max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._turn,
             seed=seed,
@@ -126,6 +125,29 @@ class Engine:
             prefill_s=prefill_s,
         )
         return self._running
+
+    def forget(self) -> None:
+        """End what is running and empty the target's cache, so that the next prompt is computed whole."""
+        with self._turn, torch.inference_mode():
+            self._end_running()
+            self._target.forget()
+
+    def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
+        """How far the token chosen after these ids leads the next best one, in the units of `near_tie`.
+
+        Where two texts part, this says whether rounding can have been the cause.
+        """
+        with self._turn, torch.inference_mode():
+            self._end_running()
+            self._target.sync(prompt_ids[:-1])
+            noise = self._noise(params, params.seed or 0)
+            margin = TargetSide(self._target, params, prompt_ids, noise).choose(TokenTree(prompt_ids[-1])).margins[0]
+            self._target.forget()
+        return margin
+
+    def near_tie(self, params: SamplingParams) -> float:
+        """The margin below which rounding may decide; 0 in the exact mode."""
+        return self._near_tie / (params.temperature or 1.0)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of any kind of prompt, checked against the vocabulary."""
@@ -172,6 +194,11 @@ class Engine:
         """Let every library choose and load its code now, not during the first request."""
         self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
         self._target.forget()
+
+    def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
+        if params.is_greedy:
+            return None
+        return KeyedNoise(seed, self.spec.vocab_size, device=self._placement.torch_device)
 
     def _end_running(self) -> None:
         if self._running is not None:

@@ -8,20 +8,22 @@ NUM_BINS: Final = 10
 BIN_WIDTH: Final = 0.5  # in log-probability; the last bin is open
 NUM_RANKS: Final = 4  # the last one is open
 NUM_DEPTHS: Final = 3  # 1, 2 to 3, deeper
-PRIOR_TRIALS: Final = 20.0  # how many trials the draft's own word counts as
+CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
+PRIOR_TRIALS: Final = 20.0  # how many trials the draft's own word counts as for its bin, and the bin's for a cell
 MEMORY: Final = 2000.0  # trials after which a cell forgets
 
 
 class AcceptanceTable:
     """The share of guesses that came true, by (bin of the draft's log-probability, depth, rank among siblings).
 
+    A cell that has seen little takes the word of its bin, and a bin that has seen little the draft's own.
+
     Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; SwiftSpec ranks by raw log q.
     """
 
     def __init__(self) -> None:
-        num_cells = NUM_BINS * NUM_RANKS * NUM_DEPTHS
-        self._num_true = [0.0] * num_cells
-        self._num_tried = [0.0] * num_cells
+        self._num_true = [0.0] * (NUM_BINS * CELLS_PER_BIN + NUM_BINS)  # the bins themselves stand behind the cells
+        self._num_tried = [0.0] * len(self._num_true)
 
     def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
         """The cell of each sibling, likeliest first."""
@@ -31,13 +33,21 @@ class AcceptanceTable:
 
     def log_prob(self, cell: int, log_prob: float) -> float:
         """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""
-        num_true = self._num_true[cell] + PRIOR_TRIALS * math.exp(log_prob)
-        return math.log(num_true / (self._num_tried[cell] + PRIOR_TRIALS))
+        chance = math.exp(log_prob)
+        for place in (bin_of(cell), cell):
+            chance = (self._num_true[place] + PRIOR_TRIALS * chance) / (self._num_tried[place] + PRIOR_TRIALS)
+        return math.log(chance)
 
     def count(self, cell: int, came_true: bool) -> None:
         """Take one guess's outcome."""
-        if self._num_tried[cell] >= MEMORY:
-            self._num_true[cell] *= 0.5
-            self._num_tried[cell] *= 0.5
-        self._num_true[cell] += came_true
-        self._num_tried[cell] += 1.0
+        for place in (bin_of(cell), cell):
+            if self._num_tried[place] >= MEMORY:
+                self._num_true[place] *= 0.5
+                self._num_tried[place] *= 0.5
+            self._num_true[place] += came_true
+            self._num_tried[place] += 1.0
+
+
+def bin_of(cell: int) -> int:
+    """Where the bin of a cell counts."""
+    return NUM_BINS * CELLS_PER_BIN + cell // CELLS_PER_BIN

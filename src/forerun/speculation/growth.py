@@ -3,7 +3,7 @@
 import heapq
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forerun.speculation.tree import TokenTree
 
@@ -29,16 +29,24 @@ class BestFirstGrowth:
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node)
         self._best_costs: list[float] = [0.0]  # -log prob of the horizon's members, ascending
 
-    def next_batch(self) -> list[int]:
-        """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended."""
+    def next_batch(self, num_worth: Callable[[Sequence[float]], int] | None = None) -> list[int]:
+        """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended.
+
+        Args:
+            num_worth: how many nodes of these chances, likeliest first, are worth expanding; None: all of them or none,
+                by min_mass.
+        """
         entries: list[tuple[float, int, int]] = []
         while self._frontier and len(entries) < self._draft_width and self._can_enter(self._frontier[0][0]):
             entries.append(heapq.heappop(self._frontier))
-        if sum(math.exp(-cost) for cost, _, _ in entries) < self._min_mass:
-            for entry in entries:
-                heapq.heappush(self._frontier, entry)
-            return []
-        return [node for _, _, node in entries]
+        chances = [math.exp(-cost) for cost, _, _ in entries]
+        if num_worth is not None:
+            num_taken = num_worth(chances)
+        else:
+            num_taken = len(entries) if sum(chances) >= self._min_mass else 0
+        for entry in entries[num_taken:]:
+            heapq.heappush(self._frontier, entry)
+        return [node for _, _, node in entries[:num_taken]]
 
     def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Add an expanded node's children.
@@ -60,10 +68,10 @@ class BestFirstGrowth:
             if token_id not in known:
                 self._push(tree.add(parent, token_id, -cost), cost, depth)
 
-    def add_chain(self, token_ids: Sequence[int], log_prob: float) -> None:
+    def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Hang a chain of guesses below the root; see `TokenTree.add_chain`."""
         tree = self.tree
-        for node in tree.add_chain(token_ids, log_prob):
+        for node in tree.add_chain(token_ids, log_probs):
             self._push(node, -tree.log_probs[node], tree.depths[node])
 
     def promise(self) -> float:

@@ -53,26 +53,40 @@ class PromptIndex:
 
 
 class LookupRecord:
-    """How often looked-up tokens were accepted, by match length: what a continuation is worth in a tree.
+    """How often looked-up tokens were accepted, by match length and place in the chain: what it is worth in a tree.
 
-    Starts from a guess that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.
+    A chain whose first tokens came true is likelier to go on than a fresh one: texts repeat whole stretches. A cell
+    starts from a guess that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.
     """
 
     PRIOR_RATE, PRIOR_TRIALS, MEMORY = 0.5, 4.0, 64.0
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}
-        self._tried: dict[int, float] = {}
+        self._accepted: dict[tuple[int, int], float] = {}
+        self._tried: dict[tuple[int, int], float] = {}
 
-    def log_prob(self, match_length: int) -> float:
-        """Log of the chance that the next looked-up token is the target's choice, below 0."""
-        accepted = self._accepted.get(match_length, 0.0) + self.PRIOR_RATE * self.PRIOR_TRIALS
-        return math.log(accepted / (self._tried.get(match_length, 0.0) + self.PRIOR_TRIALS))
+    def log_probs(self, match_length: int, num_tokens: int) -> list[float]:
+        """Log of the chance, below 0, of every token of a chain to be the target's choice after those before it."""
+        return [self._log_prob((match_length, stretch_of(place))) for place in range(num_tokens)]
 
-    def count(self, match_length: int, *, num_proposed: int, num_accepted: int) -> None:
-        """Take one chain's outcome: every accepted token and the first rejected one is a trial."""
-        num_tried = min(num_accepted + 1, num_proposed)
-        tried = self._tried.get(match_length, 0.0)
-        keep = min(1.0, self.MEMORY / (tried + num_tried))
-        self._accepted[match_length] = keep * (self._accepted.get(match_length, 0.0) + num_accepted)
-        self._tried[match_length] = keep * (tried + num_tried)
+    def count(self, match_length: int, accepted: range, *, is_broken: bool) -> None:
+        """Take the outcome of a chain's tokens at the places `accepted`, and of the one after them if it was wrong."""
+        for place in accepted:
+            self._count((match_length, stretch_of(place)), True)
+        if is_broken:
+            self._count((match_length, stretch_of(accepted.stop)), False)
+
+    def _count(self, cell: tuple[int, int], came_true: bool) -> None:
+        tried = self._tried.get(cell, 0.0)
+        keep = min(1.0, self.MEMORY / (tried + 1.0))
+        self._accepted[cell] = keep * (self._accepted.get(cell, 0.0) + came_true)
+        self._tried[cell] = keep * (tried + 1.0)
+
+    def _log_prob(self, cell: tuple[int, int]) -> float:
+        accepted = self._accepted.get(cell, 0.0) + self.PRIOR_RATE * self.PRIOR_TRIALS
+        return math.log(accepted / (self._tried.get(cell, 0.0) + self.PRIOR_TRIALS))
+
+
+def stretch_of(place: int) -> int:
+    """Places 0; 1 and 2; 3 to 6; 7 to 14; and so on: each stretch twice as long as the one before."""
+    return (place + 1).bit_length() - 1

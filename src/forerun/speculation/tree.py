@@ -40,14 +40,14 @@ class TokenTree:
         self.log_probs.append(log_prob)
         return len(self.token_ids) - 1
 
-    def add_chain(self, token_ids: Sequence[int], log_prob: float) -> list[int]:
-        """Hang a chain below the root, each token as likely as `log_prob` given the one before; return the new nodes.
+    def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
+        """Hang a chain below the root, each token as likely as its log_prob given the one before; return the new nodes.
 
         Where the tree has a token of the chain already, the chain goes on below that node.
         """
         added: list[int] = []
         here = 0
-        for token_id in token_ids:
+        for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             node = self.children(here).get(token_id)
             if node is None:
                 node = self.add(here, token_id, self.log_probs[here] + log_prob)

@@ -1,0 +1,139 @@
+"""Record what a draft would have guessed at every token of the target's answers: traces for the planner."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final
+
+import torch
+
+from forerun.checkpoints.locate import locate
+from forerun.core.config import EngineConfig, NoDrafter, SamplingParams
+from forerun.core.pace import read_device
+from forerun.core.trace import AnswerTrace
+from forerun.engine.engine import Engine, Prompt
+from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.tokenizer import Tokenizer
+from forerun.engine.vocabulary import require_match
+from forerun.model.runner import Runner
+from forerun.sampling.choose import rank_children
+from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.noise import KeyedNoise
+
+NUM_CHILDREN: Final = 8  # recorded for every token: what a drafter is likely to try
+ROWS_PER_PASS: Final = 64  # wide enough to be fast, narrow enough for the logits of a large vocabulary
+
+
+class Recorder:
+    """A target that writes and a draft that is asked what it would have guessed."""
+
+    def __init__(self, config: EngineConfig, draft: str, on_progress: Progress | None = None) -> None:
+        """Load both models; the configuration's drafter and pace do not matter.
+
+        Raises:
+            CheckpointError, VocabularyError: a model cannot be read, or the draft does not have the target's tokens.
+        """
+        config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
+        self._engine = Engine(config, on_progress)
+        checkpoint = Checkpoint.open(draft, locate(draft), config)
+        tokenizer = Tokenizer.load(checkpoint.folder)
+        require_match(self._engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
+        self._runner = checkpoint.load(
+            config, exactness="fast", capacity=self._engine.max_length, pace=None, on_progress=on_progress
+        )
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The target."""
+        return self._engine
+
+    def close(self) -> None:
+        """Let go of both models."""
+        self._engine.close()
+        self._runner.forget()
+
+    def record(
+        self, prompts: Sequence[Prompt], params: SamplingParams, on_answer: Callable[[int], None] | None = None
+    ) -> Iterator[AnswerTrace]:
+        """A trace for every prompt, as they come; `on_answer` is told how many are done."""
+        for number, prompt in enumerate(prompts, start=1):
+            prompt_ids = self._engine.encode(prompt)
+            answer = self._engine.generate(prompt_ids, params)
+            if answer.token_ids:
+                yield self._trace(prompt_ids, answer.token_ids, replace(params, seed=answer.seed))
+            if on_answer is not None:
+                on_answer(number)
+
+    def _trace(self, prompt_ids: Sequence[int], token_ids: tuple[int, ...], params: SamplingParams) -> AnswerTrace:
+        noise = None
+        if not params.is_greedy and params.seed is not None:
+            noise = KeyedNoise(params.seed, self._engine.spec.vocab_size, device=self._runner.device)
+        teacher = Teacher(
+            runner=self._runner,
+            params=params,
+            noise=noise,
+            vocab_size=min(self._engine.spec.vocab_size, self._runner.spec.vocab_size),
+        )
+        children, log_probs = teacher.guesses(prompt_ids, token_ids)
+        return AnswerTrace(
+            prompt_ids=tuple(prompt_ids),
+            token_ids=token_ids,
+            children=children,
+            log_probs=log_probs,
+            temperature=params.temperature,
+            seed=None if params.is_greedy else params.seed,
+        )
+
+
+Ids = tuple[tuple[int, ...], ...]
+LogProbs = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """Runs the draft over a given text.
+
+    Args:
+        noise: the target's own, None when greedy.
+        vocab_size: ids that both models have.
+    """
+
+    runner: Runner
+    params: SamplingParams
+    noise: KeyedNoise | None
+    vocab_size: int
+
+    @torch.inference_mode()
+    def guesses(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[Ids, LogProbs]:
+        """The draft's children at every token of the answer, ranked as `DraftTree` ranks them."""
+        prompt, answer = self._known(prompt_ids), self._known(token_ids)
+        shaper = LogitShaper(self.params, self.vocab_size, prompt, device=self.runner.device)
+        self.runner.forget()
+        self.runner.sync(prompt[:-1])
+        before = [prompt[-1], *answer[:-1]]
+        children: list[tuple[int, ...]] = []
+        log_probs: list[tuple[float, ...]] = []
+        for start in range(0, len(before), ROWS_PER_PASS):
+            rows = before[start : start + ROWS_PER_PASS]
+            logits = self.runner.extend(rows, num_logit_rows=len(rows))[:, : self.vocab_size]
+            places = range(start, start + len(rows))
+            paths = [answer[:place] for place in places] if shaper.needs_paths else None
+            noise = None
+            if self.noise is not None:
+                noise = self.noise.rows([len(prompt) + place for place in places])[:, : self.vocab_size]
+            ids, values = rank_children(shaper.shape(logits, paths), noise, NUM_CHILDREN)
+            children += map(tuple, ids)
+            log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
+        return tuple(children), tuple(log_probs)
+
+    def _known(self, token_ids: Sequence[int]) -> list[int]:
+        """The ids as the draft can read them: one that only the target has becomes id 0, as when it drafts."""
+        return [token_id if token_id < self.vocab_size else 0 for token_id in token_ids]

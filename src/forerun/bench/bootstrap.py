@@ -1,0 +1,159 @@
+"""How far a mean, or a ratio of means, could be off: a studentised bootstrap over prompts.
+
+Prompts are resampled, each with all that was measured on it: a ratio's two speeds stay together, because prompts differ
+far more than contestants do, and repeats of a prompt are one value, because they say nothing about other prompts.
+
+Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), 12.5. The quantiles are those of
+(resampled - observed) / the resample's own standard error, on the logarithm, which keeps its promise for five prompts
+already, where plain percentiles are too narrow. The standard error of a ratio of means is that of its linear part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import atan2, cos, pi, sin, sqrt
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_RESAMPLES: Final = 4_000
+MIN_PROMPTS: Final = (
+    5  # with fewer, too many resamples hold hardly more than one prompt and have no spread of their own
+)
+CONFIDENCE: Final = 0.95
+MAX_DISTANCE: Final = 50.0  # an interval that reaches further, on the logarithm, says nothing
+CHUNK: Final = 1_000  # resamples held in memory at a time
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value, the interval that covers the true one 95 times of 100, and what it rests on.
+
+    low and high are None for fewer than five prompts, and where these do not bound the value.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    num_prompts: int
+
+
+class Resamples:
+    """A ratio of means, and the same of many resamples of its prompts.
+
+    Args:
+        values: a positive number per prompt.
+        base: the same prompts' numbers below the line; None for a plain mean.
+        seed: the same seed gives the same resamples.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[float],
+        base: Sequence[float] | None = None,
+        *,
+        num_resamples: int = NUM_RESAMPLES,
+        seed: int = 0,
+    ) -> None:
+        assert values, "a mean of no prompts"
+        above = np.asarray(values, dtype=np.float64)
+        below = np.ones_like(above) if base is None else np.asarray(base, dtype=np.float64)
+        assert above.shape == below.shape, f"{above.size} values and {below.size} below the line"
+        self._num_prompts = above.size
+        self._log_ratio = float(np.log(above.mean()) - np.log(below.mean()))
+        above, below = above / above.mean(), below / below.mean()  # so that no square overflows
+        moments = np.stack([above, below, above**2, below**2, above * below], axis=1)
+        self._error = float(_log_ratios(moments.mean(axis=0)[None])[1][0])
+        self._scores = self._resample(moments, num_resamples, seed) if self.is_enough else np.empty(0)
+
+    @property
+    def is_enough(self) -> bool:
+        return self._num_prompts >= MIN_PROMPTS
+
+    def estimate(self) -> Estimate:
+        """The value with its interval."""
+        low: float | None = None
+        high: float | None = None
+        if self.is_enough:
+            tail = (1 - CONFIDENCE) / 2
+            lower, upper = np.quantile(self._scores, (tail, 1 - tail), method="inverted_cdf")
+            low, high = self._bound(upper), self._bound(lower)
+        return Estimate(value=float(np.exp(self._log_ratio)), low=low, high=high, num_prompts=self._num_prompts)
+
+    def _bound(self, score: float) -> float | None:
+        """The edge of the interval; None where the prompts do not bound it, as when all but one are equal."""
+        distance = score * self._error if self._error > 0 else 0.0
+        return float(np.exp(self._log_ratio - distance)) if abs(distance) < MAX_DISTANCE else None
+
+    def chance_of_at_least(self, bound: float) -> float:
+        """The one-sided p-value: how likely a value this small would be if the true one were `bound`.
+
+        The resamples' own p-value, or that of Student's t where it is larger: far out in the tail, where many rows
+        push the question, resamples of twenty prompts are too bold. Below 0.025 the whole interval lies below the
+        bound. 1 for too few prompts.
+        """
+        if not self.is_enough:
+            return 1.0
+        distance = self._log_ratio - float(np.log(bound))
+        if self._error == 0.0:
+            return 1.0 if distance >= 0 else 1 / (self._scores.size + 1)
+        num_below = int(np.count_nonzero(self._scores <= distance / self._error))
+        degrees = self._num_prompts - 1
+        return max(
+            (num_below + 1) / (self._scores.size + 1), student_tail(-distance / self._error * sqrt(degrees), degrees)
+        )
+
+    def _resample(self, moments: Array, num_resamples: int, seed: int) -> Array:
+        generator = np.random.default_rng(seed)
+        return np.concatenate(
+            [
+                self._score(moments, generator, min(CHUNK, num_resamples - start))
+                for start in range(0, num_resamples, CHUNK)
+            ]
+        )
+
+    def _score(self, moments: Array, generator: np.random.Generator, num_resamples: int) -> Array:
+        """How many of its own standard errors each resample is off; beyond all bounds where it has none.
+
+        The moments are of numbers whose means are 1, hence the logarithm of a resample's ratio is how far it is off.
+        """
+        log_ratios, errors = _log_ratios(self._counts(generator, num_resamples) @ moments / self._num_prompts)
+        log_ratios[np.abs(log_ratios) < 1e-12] = 0.0  # rounding
+        beyond = np.where(log_ratios == 0.0, 0.0, np.copysign(np.inf, log_ratios))
+        return np.divide(log_ratios, errors, out=beyond, where=errors > 0)
+
+    def _counts(self, generator: np.random.Generator, num_resamples: int) -> Array:
+        """How often each prompt is in each resample; counted in one go, which is much faster than a multinomial."""
+        size = (num_resamples, self._num_prompts)
+        drawn = generator.integers(self._num_prompts, size=size) + np.arange(num_resamples)[:, None] * size[1]
+        return np.bincount(drawn.ravel(), minlength=size[0] * size[1]).reshape(size).astype(np.float64)
+
+
+def estimate(values: Sequence[float], base: Sequence[float] | None = None) -> Estimate:
+    """The mean of the values, over the mean of `base` where there is one, with its interval."""
+    return Resamples(values, base).estimate()
+
+
+def student_tail(score: float, degrees: int) -> float:
+    """P(t >= score) for Student's t.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    angle = atan2(score, sqrt(degrees))
+    is_odd = degrees % 2
+    term, total = (cos(angle), 0.0) if is_odd else (1.0, 0.0)
+    for step in range(2 + is_odd, degrees + 1, 2):
+        total += term
+        term *= (step - 1) / step * cos(angle) ** 2
+    inside = 2 / pi * (angle + sin(angle) * total) if is_odd else sin(angle) * total
+    return max((1 - inside) / 2, 0.0)
+
+
+def _log_ratios(moments: Array) -> tuple[Array, Array]:
+    """The logarithms of the ratios and their standard errors, from each row's means of a, b, a^2, b^2, ab."""
+    above, below, above2, below2, product = moments.T
+    variance = above2 / above**2 + below2 / below**2 - 2 * product / (above * below)
+    variance[variance < 1e-14] = 0.0  # rounding
+    return np.log(above / below), np.sqrt(variance)

@@ -1,0 +1,148 @@
+"""The machine a number was measured on, and how much of it others were taking."""
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Final
+
+import torch
+
+import forerun
+
+Facts = dict[str, str | int | float]
+PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
+CPU_INFO: Final = Path("/proc/cpuinfo")
+CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL_CACHE_BYTES: Final = 64 << 20  # for systems that do not tell: as much as large desktops have
+UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+ASKING_S: Final = 10.0
+
+
+def describe_machine() -> Facts:
+    """Hardware, versions and commit, in words and numbers; what cannot be learnt is left out.
+
+    No host name, no user and no path: the result is made to be published.
+    """
+    facts: Facts = {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "isa": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "last_level_cache_bytes": last_level_cache_bytes(torch.device("cpu")),
+        **memory(),
+        **gpu(),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "forerun": forerun.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **load_average(),
+        **peers(),
+    }
+    commit = commit_of(Path(forerun.__file__).parent)
+    return facts if commit is None else facts | {"commit": commit}
+
+
+def foreign_load(seconds: float = 0.2) -> float:
+    """The share of one thread's time, in [0, 1], that others took while it did nothing but spin.
+
+    0.0 on a quiet machine. One thread sees only the core it is on; what a hypervisor takes may not show.
+    """
+    began, worked = perf_counter(), thread_time()
+    while (wall := perf_counter() - began) < seconds:
+        pass
+    return lost_share(wall, thread_time() - worked)
+
+
+def lost_share(wall_s: float, thread_s: float) -> float:
+    """The part of a wall time in which a thread that never waits did not run."""
+    return min(1.0, max(0.0, 1.0 - thread_s / wall_s))
+
+
+def usable_cores() -> int:
+    """Cores this process may run on; with pinning fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def last_level_cache_bytes(device: torch.device) -> int:
+    """The size of the last cache before memory: what is smaller may never be read from memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    sizes = [path.read_text().strip() for path in CACHES.glob("index*/size")]
+    return max((int(size[:-1]) * UNITS[size[-1]] for size in sizes if size[-1] in UNITS), default=USUAL_CACHE_BYTES)
+
+
+def cpu_model() -> str:
+    """The CPU's name; its architecture where the system does not tell."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def memory() -> Facts:
+    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    if not set(names) <= set(os.sysconf_names):
+        return {}
+    return {"memory_bytes": os.sysconf(names[0]) * os.sysconf(names[1])}
+
+
+def gpu() -> Facts:
+    """The first GPU that torch sees; empty without one."""
+    if not torch.cuda.is_available():
+        return {}
+    properties = torch.cuda.get_device_properties(0)
+    facts: Facts = {
+        "gpu": properties.name,
+        "gpus": torch.cuda.device_count(),
+        "gpu_memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda or "",
+    }
+    fields = "driver_version,clocks.sm,clocks.max.sm"
+    said = answer("nvidia-smi", f"--id=GPU-{properties.uuid}", f"--query-gpu={fields}", "--format=csv,noheader")
+    if said is not None and said.count(",") == 2:
+        driver, clock, max_clock = (part.strip() for part in said.split(","))
+        facts |= {"gpu_driver": driver, "gpu_clock": clock, "gpu_max_clock": max_clock}
+    return facts
+
+
+def load_average() -> Facts:
+    """Processes that wanted to run in the last minute, on average: foreign ones and our own."""
+    return {"load_average": round(os.getloadavg()[0], 2)} if hasattr(os, "getloadavg") else {}
+
+
+def peers() -> Facts:
+    """Versions of the engines one compares with, where they are installed; none of them is imported."""
+    found: Facts = {}
+    for name in PEERS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of a folder under version control, with "-dirty" when files differ from it; None elsewhere.
+
+    A package that lies in the environment of some other project's checkout is not tracked there, and has no commit.
+    """
+    git = ("git", "--no-optional-locks", "-C", str(folder))
+    if answer(*git, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return answer(*git, "describe", "--always", "--dirty", "--exclude=*")
+
+
+def answer(program: str, *arguments: str) -> str | None:
+    """What a program prints; None when it is missing, fails or takes too long."""
+    if shutil.which(program) is None:
+        return None
+    try:
+        finished = subprocess.run((program, *arguments), capture_output=True, text=True, check=False, timeout=ASKING_S)
+    except subprocess.TimeoutExpired:
+        return None
+    return finished.stdout.strip() if finished.returncode == 0 else None

@@ -1,0 +1,234 @@
+"""The peers by name: what each needs, what may be tuned, how to open it."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from forerun.bench.answers import Contestant
+from forerun.bench.peers.endpoint_peer import EndpointPeer
+from forerun.bench.peers.messages import Opening
+from forerun.bench.peers.process import ProcessPeer
+from forerun.core.config import require
+from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
+
+DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
+GGUF_DTYPES: Final = DTYPES[:3]
+COMPILERS: Final = ("c++", "g++", "clang++")
+Settings = Mapping[str, Any]
+Kind = Literal["transformers", "llama_cpp", "llama_server", "endpoint"]
+PACKAGES: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "transformers": ("transformers",),
+    "llama_cpp": ("llama_cpp", "gguf"),
+    "llama_server": ("gguf",),
+    "endpoint": (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One peer.
+
+    Args:
+        kind: which adapter runs it.
+        mode: which of the engine's ways of decoding.
+        needs_draft: it has no use without a draft model.
+        grid: settings to tune over, the defaults first; their names are all that may be set.
+    """
+
+    kind: Kind
+    mode: str = "plain"
+    needs_draft: bool = False
+    grid: tuple[Settings, ...] = ({},)
+
+    @property
+    def settings(self) -> frozenset[str]:
+        return frozenset(name for entry in self.grid for name in entry)
+
+
+PEERS: Final[Mapping[str, Peer]] = {
+    "transformers": Peer(kind="transformers"),
+    "transformers_static": Peer(kind="transformers", mode="static"),
+    "transformers_static_compile": Peer(kind="transformers", mode="static_compile"),
+    "transformers_assisted": Peer(
+        kind="transformers",
+        mode="assisted",
+        needs_draft=True,
+        grid=(
+            {},
+            {"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.0},
+            {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.0},
+            {"num_assistant_tokens": 5},
+            {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "heuristic"},
+            {"num_assistant_tokens": 10, "assistant_confidence_threshold": 0.6},
+        ),
+    ),
+    "transformers_lookup": Peer(
+        kind="transformers",
+        mode="lookup",
+        grid=(
+            {},
+            {"prompt_lookup_num_tokens": 4},
+            {"prompt_lookup_num_tokens": 7},
+            {"prompt_lookup_num_tokens": 7, "max_matching_ngram_size": 3},
+            {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
+            {"prompt_lookup_num_tokens": 15, "max_matching_ngram_size": 4},
+        ),
+    ),
+    "llama_cpp": Peer(kind="llama_cpp", grid=({}, {"flash_attention": True})),
+    "llama_cpp_draft": Peer(
+        kind="llama_cpp",
+        mode="draft",
+        needs_draft=True,
+        grid=(
+            {},
+            {"num_pred_tokens": 2},
+            {"num_pred_tokens": 3},
+            {"num_pred_tokens": 6},
+            {"num_pred_tokens": 6, "p_min": 0.3},
+            {"num_pred_tokens": 12, "p_min": 0.6},
+        ),
+    ),
+    "llama_cpp_lookup": Peer(
+        kind="llama_cpp",
+        mode="lookup",
+        grid=(
+            {},
+            {"num_pred_tokens": 2},
+            {"num_pred_tokens": 4},
+            {"num_pred_tokens": 4, "max_ngram_size": 3},
+            {"num_pred_tokens": 7, "max_ngram_size": 3},
+            {"num_pred_tokens": 10, "max_ngram_size": 4},
+        ),
+    ),
+    "llama_server": Peer(kind="llama_server"),
+    "llama_server_draft": Peer(
+        kind="llama_server",
+        mode="draft",
+        needs_draft=True,
+        grid=(
+            {},
+            {"draft_max": 2, "draft_min": 0, "draft_p_min": 0.0},
+            {"draft_max": 4, "draft_min": 0, "draft_p_min": 0.0},
+            {"draft_max": 6, "draft_min": 0, "draft_p_min": 0.0},
+            {"draft_max": 6, "draft_min": 0, "draft_p_min": 0.3},
+            {"draft_max": 12, "draft_min": 0, "draft_p_min": 0.6},
+        ),
+    ),
+    "vllm": Peer(kind="endpoint"),
+    "sglang": Peer(kind="endpoint"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerPlan:
+    """What all peers of a run share, so that they do the work our engine does.
+
+    Args:
+        target, draft: checkpoint folders.
+        dtype: of weights and cache; "auto" must be resolved before.
+        num_threads: CPU threads.
+        device: a torch device.
+        max_length: tokens of prompt and answer together, at most. A static cache is as long.
+        cache: folder for converted checkpoints.
+        urls: peer to the address of a server that is up.
+        llama_server: the binary.
+    """
+
+    target: Path
+    dtype: str
+    num_threads: int
+    max_length: int
+    cache: Path
+    draft: Path | None = None
+    device: str = "cpu"
+    urls: Mapping[str, str] = field(default_factory=dict)
+    llama_server: Path | None = None
+
+    def __post_init__(self) -> None:
+        require(self.dtype in DTYPES, f"dtype {self.dtype!r} of the peers must be one of {', '.join(DTYPES)}")
+
+
+def find_peer(name: str) -> Peer:
+    """The peer of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in PEERS:
+        raise ConfigError(f"there is no peer {name!r}: choose from {', '.join(PEERS)}")
+    return PEERS[name]
+
+
+def grid(name: str) -> tuple[Settings, ...]:
+    """Settings to tune a peer over, its defaults first."""
+    return find_peer(name).grid
+
+
+def find_absence(name: str, plan: PeerPlan) -> str | None:
+    """Why a peer cannot take part, or None. Nothing is loaded to find out."""
+    peer = find_peer(name)
+    missing = [package for package in PACKAGES[peer.kind] if find_spec(package) is None]
+    if missing:
+        return f"{' and '.join(missing)} not installed"
+    if read_device(plan.device).is_paced:
+        return "a paced device slows this engine only"
+    if peer.needs_draft and plan.draft is None:
+        return "no draft model given"
+    if peer.kind == "endpoint" and name not in plan.urls:
+        return "no URL given"
+    if peer.kind in ("llama_cpp", "llama_server") and plan.dtype not in GGUF_DTYPES:
+        return f"llama.cpp has no {plan.dtype}"
+    if peer.kind == "llama_server":
+        return find_binary_fault(plan.llama_server)
+    if peer.mode == "static_compile" and plan.device == "cpu" and not any(map(shutil.which, COMPILERS)):
+        return "no C++ compiler on this machine"
+    return None
+
+
+def find_binary_fault(path: Path | None) -> str | None:
+    """Why there is no server to start, or None."""
+    if path is None:
+        return "no llama-server binary given"
+    return None if shutil.which(str(path)) else f"{path} is not a program"
+
+
+def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
+    """A peer that is ready to write.
+
+    Raises:
+        ConfigError: there is no such peer or setting.
+        PeerError: it does not start.
+    """
+    peer = find_peer(name)
+    unknown = sorted(set(settings) - peer.settings)
+    if unknown:
+        known = ", ".join(sorted(peer.settings)) or "none"
+        raise ConfigError(f"{name} has no setting {', '.join(unknown)}: it has {known}")
+    absence = find_absence(name, plan)
+    if absence is not None:
+        raise ConfigError(f"{name} cannot take part: {absence}")
+    if peer.kind == "endpoint":
+        return EndpointPeer(name, plan.urls[name], max_length=plan.max_length)
+    command = (sys.executable, "-P", "-m", f"forerun.bench.peers.{peer.kind}_peer")
+    return ProcessPeer(name, command, opening_of(peer, plan, settings))
+
+
+def opening_of(peer: Peer, plan: PeerPlan, settings: Settings) -> Opening:
+    """What the peer's process is told first."""
+    return Opening(
+        mode=peer.mode,
+        target=str(plan.target),
+        draft=None if plan.draft is None else str(plan.draft),
+        dtype=plan.dtype,
+        device=plan.device,
+        num_threads=plan.num_threads,
+        max_length=plan.max_length,
+        cache=str(plan.cache),
+        server=None if plan.llama_server is None else str(plan.llama_server),
+        settings=dict(settings),
+    )

@@ -1,0 +1,89 @@
+"""The serving end of a peer's process: answer the requests on stdin until it closes."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import BinaryIO, Protocol
+
+from forerun.bench.peers.messages import Answer, Hello, Opening, Request, from_line, to_line
+from forerun.core.errors import ForerunError
+
+
+class Writer(Protocol):
+    """An engine behind the messages."""
+
+    def hello(self) -> Hello: ...
+
+    def write(self, request: Request) -> Answer: ...
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Log:
+    """Ids of one answer with the times they came at; made when the request arrives."""
+
+    began_s: float = field(default_factory=perf_counter)
+    token_ids: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    emitted_at_s: list[float] = field(default_factory=list)
+
+    def add(self, token_ids: list[int]) -> None:
+        self.emitted_at_s.append(perf_counter() - self.began_s)
+        self.emitted.append(len(token_ids))
+        self.token_ids += token_ids
+
+    def answer(self) -> Answer:
+        return Answer(
+            token_ids=tuple(self.token_ids), emitted=tuple(self.emitted), emitted_at_s=tuple(self.emitted_at_s)
+        )
+
+
+def serve(open_writer: Callable[[Opening], Writer]) -> None:
+    """Open what the first line asks for, then answer line by line.
+
+    An error of ours goes back as a message. Any other ends this process, and its traceback is the message: the parent
+    reads stderr.
+    """
+    replies = claim_stdout()
+    try:
+        writer = open_writer(Opening(**from_line(sys.stdin.buffer.readline())[1]))
+    except ForerunError as error:
+        replies.write(refusal(error))
+        return
+    replies.write(to_line("hello", writer.hello()))
+    try:
+        while line := sys.stdin.buffer.readline():
+            replies.write(reply_to(writer, line))
+    finally:
+        writer.close()
+
+
+def reply_to(writer: Writer, line: bytes) -> bytes:
+    """The line that answers this one."""
+    try:
+        kind, values = from_line(line)
+        if kind == "write":
+            return to_line("answer", writer.write(Request(**values)))
+        assert kind == "forget", f"a peer was asked to {kind!r}"
+        writer.forget()
+        return to_line("forgotten")
+    except ForerunError as error:
+        return refusal(error)
+
+
+def refusal(error: ForerunError) -> bytes:
+    return json.dumps({"kind": "refusal", "message": str(error)}).encode() + b"\n"
+
+
+def claim_stdout() -> BinaryIO:
+    """Keep stdout for messages: whatever Python or a library prints from now on goes to stderr."""
+    sys.stdout.flush()
+    messages = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(messages, "wb", buffering=0)

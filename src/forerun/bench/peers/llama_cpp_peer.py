@@ -1,0 +1,140 @@
+"""llama.cpp in a process of its own, through llama-cpp-python: plain, with looked-up and with drafted tokens."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+from forerun.bench.peers.child import Log, serve
+from forerun.bench.peers.llama_context import Context, open_context
+from forerun.bench.peers.llama_sampler import Sampler
+from forerun.bench.peers.messages import Answer, Hello, Opening, Request
+from forerun.checkpoints.stop_ids import read_stop_ids
+
+Ids = npt.NDArray[np.intc]
+Drafter = Callable[[Ids], Ids]  # what llama-cpp-python calls a LlamaDraftModel: the text so far to guesses
+
+NO_GUESS: Final = np.zeros(0, dtype=np.intc)
+
+
+class LlamaWriter:
+    """llama.cpp's own speculative loop (examples/speculative-simple) on its C functions.
+
+    `Llama.generate` is not used: with a draft it computes the head for the whole prompt and copies every row of logits.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._eos_ids = frozenset(read_stop_ids(Path(opening.target)))
+        self._target = open_context(opening.target, opening, is_flash=bool(opening.settings.get("flash_attention")))
+        self._draft: DraftModel | None = None
+        self._drafter: Drafter = self._open_drafter(opening)
+        self.write(WARM_UP)
+        self.forget()
+
+    def hello(self) -> Hello:
+        versions = {name: version(name) for name in ("llama-cpp-python", "gguf")}
+        features = str(llama_cpp.llama_print_system_info().decode())
+        num_threads = int(llama_cpp.llama_n_threads(self._target.context))
+        return Hello(
+            versions=versions | {"features": features},
+            device=self._opening.device,
+            dtype=self._opening.dtype,
+            num_threads=num_threads,
+        )
+
+    def write(self, request: Request) -> Answer:
+        """The continuation: each round verifies root and guesses in one pass, and keeps what the sampler chose."""
+        log = Log()
+        ids = np.empty(len(request.prompt_ids) + request.max_new_tokens, dtype=np.intc)
+        length = len(request.prompt_ids)
+        ids[:length] = request.prompt_ids
+        self._target.hold(ids[: length - 1])
+        stop_ids = frozenset() if request.ignore_eos else self._eos_ids
+        with Sampler(request) as sampler:
+            while length < len(ids):
+                guesses = self._drafter(ids[:length])[: len(ids) - length - 1]
+                self._target.extend(np.concatenate((ids[length - 1 : length], guesses)))
+                new = choose(self._target, sampler, guesses, stop_ids)
+                ids[length : length + len(new)] = new
+                length += len(new)
+                self._target.truncate(length - 1)
+                log.add(new)
+                if new[-1] in stop_ids:
+                    break
+        return log.answer()
+
+    def forget(self) -> None:
+        self._target.truncate(0)
+        if self._draft is not None:
+            self._draft.context.truncate(0)
+
+    def close(self) -> None:
+        self._target.close()
+        if self._draft is not None:
+            self._draft.context.close()
+
+    def _open_drafter(self, opening: Opening) -> Drafter:
+        match opening.mode:
+            case "plain":
+                return lambda ids: NO_GUESS
+            case "lookup":
+                lookup: Drafter = LlamaPromptLookupDecoding(
+                    max_ngram_size=int(opening.settings.get("max_ngram_size", 2)),
+                    num_pred_tokens=int(opening.settings.get("num_pred_tokens", 10)),
+                )
+                return lookup
+            case "draft":
+                assert opening.draft is not None, "the catalogue asks for a draft"
+                self._draft = DraftModel(open_context(opening.draft, opening, is_flash=False), opening)
+                return self._draft
+            case _:
+                raise AssertionError(f"no such mode: {opening.mode}")
+
+
+class DraftModel:
+    """A chain of the smaller model's likeliest tokens, cut where it is less sure than `p_min`.
+
+    Its cache is kept from round to round: only what it guessed wrong is computed again.
+    """
+
+    def __init__(self, context: Context, opening: Opening) -> None:
+        self.context = context
+        self._num_pred_tokens = int(opening.settings.get("num_pred_tokens", 4))
+        self._p_min = float(opening.settings.get("p_min", 0.0))
+
+    def __call__(self, ids: Ids) -> Ids:
+        self.context.hold(ids[:-1])
+        guesses = np.empty(self._num_pred_tokens, dtype=np.intc)
+        last = ids[-1:]
+        for place in range(min(self._num_pred_tokens, self.context.size - len(ids))):
+            self.context.extend(last)
+            guess, probability = self.context.likeliest()
+            if probability < self._p_min:
+                return guesses[:place]
+            guesses[place] = guess
+            last = guesses[place : place + 1]
+        return guesses[: max(0, min(self._num_pred_tokens, self.context.size - len(ids)))]
+
+
+def choose(target: Context, sampler: Sampler, guesses: Ids, stop_ids: frozenset[int]) -> list[int]:
+    """The sampler's tokens row by row, up to the first that is not the guess in that place, or that ends the text."""
+    new: list[int] = []
+    for row in range(len(guesses) + 1):
+        new.append(sampler.choose(target, row))
+        if new[-1] in stop_ids or row == len(guesses) or new[-1] != guesses[row]:
+            break
+    return new
+
+
+WARM_UP: Final = Request(
+    prompt_ids=(0, 0), max_new_tokens=4, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos=True
+)
+
+if __name__ == "__main__":
+    serve(LlamaWriter)

@@ -1,0 +1,152 @@
+"""llama.cpp's own server, started on a free port of this host; this process lives as long as it does."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from socket import AF_INET, SOCK_STREAM, socket
+from time import monotonic, sleep
+from typing import Any, Final
+
+from forerun.bench.peers.child import Log, serve
+from forerun.bench.peers.event_stream import get_json, post_events
+from forerun.bench.peers.gguf_cache import cached_gguf
+from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request
+from forerun.checkpoints.stop_ids import read_stop_ids
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 300.0
+LOOK_S: Final = 0.05
+CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+# The flags of a draft were renamed in 2026, and the old names taken out: (old, new) for each of our settings.
+DRAFT_FLAGS: Final = {
+    "draft_max": ("--draft-max", "--spec-draft-n-max"),
+    "draft_min": ("--draft-min", "--spec-draft-n-min"),
+    "draft_p_min": ("--draft-p-min", "--spec-draft-p-min"),
+}
+
+
+class LlamaServerWriter:
+    """A llama-server with one slot, asked over HTTP. It streams token by token, also those of one round."""
+
+    def __init__(self, opening: Opening) -> None:
+        assert opening.server is not None, "the catalogue asks for a binary"
+        self._opening = opening
+        self._eos_ids = frozenset(read_stop_ids(Path(opening.target)))
+        self._url = f"http://{HOST}:{free_port()}"
+        self._keeps_prompt = True
+        command = [opening.server, *server_flags(opening, port=self._url.rpartition(":")[2])]
+        self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        self._wait_until_up()
+
+    def hello(self) -> Hello:
+        properties = get_json(f"{self._url}/props")
+        return Hello(
+            versions={"llama-server": str(properties.get("build_info", "unknown"))},
+            device=self._opening.device,
+            dtype=self._opening.dtype,
+            num_threads=self._opening.num_threads,
+        )
+
+    def write(self, request: Request) -> Answer:
+        """The continuation. The server knows no end of text, so it is told by hanging up."""
+        stop_ids = frozenset() if request.ignore_eos else self._eos_ids
+        log = Log()
+        events = post_events(f"{self._url}/completion", self._body(request))
+        for event in events:
+            if "error" in event:
+                raise PeerError(f"llama-server: {event['error']}")
+            token_ids = [int(token_id) for token_id in event.get("tokens") or ()]
+            if token_ids:
+                log.add(token_ids)
+            if not stop_ids.isdisjoint(token_ids):
+                break
+        events.close()
+        self._keeps_prompt = True
+        if not log.token_ids:
+            raise PeerError("llama-server sent no token ids: a version of 2025 or later is needed")
+        return log.answer()
+
+    def forget(self) -> None:
+        """Have the next prompt computed whole."""
+        self._keeps_prompt = False
+
+    def close(self) -> None:
+        self._server.terminate()
+        self._server.wait()
+
+    def _wait_until_up(self) -> None:
+        give_up = monotonic() + START_S
+        while not self._is_up():
+            if self._server.poll() is not None:
+                raise PeerError(f"{self._opening.server} ended with status {self._server.returncode} while it started")
+            if monotonic() > give_up:
+                raise PeerError(f"{self._opening.server} did not come up within {START_S:g} s")
+            sleep(LOOK_S)
+
+    def _is_up(self) -> bool:
+        try:
+            return bool(get_json(f"{self._url}/health", timeout_s=5.0).get("status") == "ok")
+        except PeerError:
+            return False
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        return {
+            "prompt": list(request.prompt_ids),
+            "n_predict": request.max_new_tokens,
+            "temperature": request.temperature,
+            "top_k": request.top_k,
+            "top_p": request.top_p,
+            "min_p": request.min_p,
+            "seed": request.seed,
+            "samplers": ["temperature", "top_k", "top_p", "min_p"],
+            "stream": True,
+            "return_tokens": True,
+            "cache_prompt": self._keeps_prompt,
+        }
+
+
+def server_flags(opening: Opening, *, port: str) -> Sequence[str]:
+    """The command line but for the program: our threads, length and dtypes, one slot."""
+    kind, cache = CACHE_TYPES[opening.dtype], Path(opening.cache)
+    target = cached_gguf(Path(opening.target), opening.dtype, cache)
+    layers = "0" if opening.device == "cpu" else "all"
+    flags = [
+        "--model", str(target), "--host", HOST, "--port", port, "--parallel", "1",
+        "--ctx-size", str(opening.max_length), "--gpu-layers", layers,
+        "--threads", str(opening.num_threads), "--threads-batch", str(opening.num_threads),
+        "--cache-type-k", kind, "--cache-type-v", kind,
+    ]  # fmt: skip
+    if opening.mode == "plain":
+        return flags
+    assert opening.draft is not None and opening.server is not None, "the catalogue asks for both"
+    draft = cached_gguf(Path(opening.draft), opening.dtype, cache)
+    return [*flags, "--model-draft", str(draft), *draft_flags(opening, help_of(opening.server))]
+
+
+def draft_flags(opening: Opening, help_text: str) -> list[str]:
+    """The draft's settings in the words of this version of the server."""
+    is_new = "--spec-draft-n-max" in help_text
+    kind = CACHE_TYPES[opening.dtype]
+    flags = ["--spec-type", "draft-simple"] if is_new else []
+    flags += ["--cache-type-k-draft", kind, "--cache-type-v-draft", kind] if "--cache-type-k-draft" in help_text else []
+    for name, value in opening.settings.items():
+        flags += [DRAFT_FLAGS[name][is_new], str(value)]
+    return flags
+
+
+def help_of(server: str) -> str:
+    """What the server says about its flags."""
+    finished = subprocess.run([server, "--help"], capture_output=True, text=True, timeout=60)
+    return finished.stdout + finished.stderr
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket(AF_INET, SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    serve(LlamaServerWriter)

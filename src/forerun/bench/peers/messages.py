@@ -1,0 +1,125 @@
+"""What a peer's process and this one say to each other: one JSON object a line, plain Python on both ends."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import ConfigError, ContextOverflowError, ForerunError
+
+UNDERSTOOD: Final = frozenset(("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos", "seed"))
+NUM_SEEDS: Final = 2**32 - 1  # llama.cpp reads 32 bits, and all of them set as "take any"
+
+
+class PeerError(ForerunError):
+    """A peer could not be started, died, or gave no usable answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The first message to a peer's process.
+
+    Args:
+        mode: which of its ways of decoding.
+        settings: what may be tuned, by the peer's own names.
+    """
+
+    mode: str
+    target: str
+    draft: str | None
+    dtype: str
+    device: str
+    num_threads: int
+    max_length: int
+    cache: str
+    server: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The answer to it: what really runs there."""
+
+    versions: Mapping[str, str]
+    device: str
+    dtype: str
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt and how it is to be continued. Filters apply in our order: temperature, top_k, top_p, min_p."""
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    ignore_eos: bool
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], params: SamplingParams, *, max_length: int) -> "Request":
+        """The request that gives a peer the work these parameters give to our engine.
+
+        Raises:
+            ConfigError: a parameter is set that not every peer knows, or the prompt is empty.
+            ContextOverflowError: prompt and answer do not fit.
+        """
+        strange = [
+            item.name
+            for item in fields(params)
+            if item.name not in UNDERSTOOD and getattr(params, item.name) != getattr(SamplingParams(), item.name)
+        ]
+        if strange:
+            raise ConfigError(f"peers do not know {', '.join(strange)}: leave it at its default when measuring them")
+        if not prompt_ids or params.max_new_tokens is None:
+            raise ConfigError("a peer needs a prompt of at least one token and max_new_tokens: give both")
+        if len(prompt_ids) + params.max_new_tokens > max_length:
+            raise ContextOverflowError(
+                f"a prompt of {len(prompt_ids)} tokens and max_new_tokens {params.max_new_tokens} exceed the context "
+                f"of {max_length}: raise max_length"
+            )
+        seed = secrets.randbits(32) if params.seed is None else params.seed
+        return cls(
+            prompt_ids=tuple(prompt_ids),
+            max_new_tokens=params.max_new_tokens,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=seed % NUM_SEEDS,
+            ignore_eos=params.ignore_eos,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """New ids, with the one that ended the text; how many came at a time; when, in seconds since the request."""
+
+    token_ids: tuple[int, ...]
+    emitted: tuple[int, ...]
+    emitted_at_s: tuple[float, ...]
+
+
+def to_line(kind: str, value: Opening | Hello | Request | Answer | None = None) -> bytes:
+    """A message as the bytes of one line."""
+    values = {} if value is None else asdict(value)
+    return json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"
+
+
+def from_line(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Kind and fields of a message; lists come back as tuples.
+
+    Raises:
+        PeerError: the line is no message.
+    """
+    try:
+        values = json.loads(line)
+        kind = values.pop("kind")
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise PeerError(f"{line[:80]!r} came from a peer's process, where a message was due: report this") from error
+    return str(kind), {name: tuple(item) if isinstance(item, list) else item for name, item in values.items()}

@@ -1,0 +1,153 @@
+"""A peer in a process of its own, so that its threads, libraries and crashes stay out of the one that measures."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
+from threading import Timer
+from typing import IO, Any, Final
+
+from forerun.bench.answers import Turn
+from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request, from_line, to_line
+from forerun.core.config import SamplingParams
+
+START_S: Final = 900.0  # a compiled model takes minutes
+ANSWER_S: Final = 900.0
+GRACE_S: Final = 5.0
+TAIL_BYTES: Final = 2000
+
+
+class Process:
+    """A child that answers lines. It is killed, with all it started, when it is late and when it is closed."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        # A file rather than a pipe: nobody has to read it while the child writes.
+        self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
+        )
+        self._was_late = False
+
+    def ask(self, line: bytes, *, due: str, timeout_s: float) -> dict[str, Any]:
+        """Send a line and wait for the fields of the answer, which must be of the kind `due`.
+
+        Raises:
+            PeerError: the child refused, died, or was late.
+        """
+        watchdog = Timer(timeout_s, self._kill_late)
+        watchdog.start()
+        try:
+            reply = self._exchange(line)
+        finally:
+            watchdog.cancel()
+        if not reply:
+            raise self._failure(timeout_s)
+        kind, values = from_line(reply)
+        if kind == "refusal":
+            raise PeerError(f"{self.name}: {values['message']}")
+        if kind != due:
+            raise PeerError(f"{self.name} answered with {kind!r} where {due!r} was due: report this")
+        return values
+
+    def close(self) -> None:
+        """Let the child end by itself for a moment, then kill it and what it started."""
+        assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(GRACE_S)
+        self._kill()
+        self._child.wait()
+        self._child.stdout.close()
+        self._stderr.close()
+
+    def _exchange(self, line: bytes) -> bytes:
+        """The child's line; empty if it is gone."""
+        assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
+        try:
+            self._child.stdin.write(line)
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            return b""
+        return self._child.stdout.readline()
+
+    def _kill_late(self) -> None:
+        self._was_late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _failure(self, timeout_s: float) -> PeerError:
+        status = self._child.wait()
+        if self._was_late:
+            return PeerError(f"{self.name} gave no answer within {timeout_s:g} s and was stopped{self._last_words()}")
+        return PeerError(f"the process of {self.name} ended with status {status}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - TAIL_BYTES))
+        words = self._stderr.read().decode(errors="replace").strip()
+        return f"; its last words:\n{words}" if words else ", without a word"
+
+
+class ProcessPeer:
+    """A contestant in a process of its own. Times are taken there, so that the way between costs nothing.
+
+    Args:
+        name: what it is called in reports.
+        command: starts a process that runs `child.serve`.
+        opening: what it is to load.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        opening: Opening,
+        *,
+        start_s: float = START_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self.name, self._max_length, self._answer_s = name, opening.max_length, answer_s
+        self._process = Process(name, command)
+        try:
+            self.hello = Hello(**self._process.ask(to_line("open", opening), due="hello", timeout_s=start_s))
+        except BaseException:
+            self._process.close()
+            raise
+
+    def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
+        """The peer's continuation of the prompt; the text stays empty.
+
+        Raises:
+            PeerError: it died, was late or refused.
+        """
+        request = Request.of(prompt_ids, params, max_length=self._max_length)
+        fields = self._process.ask(to_line("write", request), due="answer", timeout_s=self._answer_s)
+        return turn_of(Answer(**fields), num_prompt_tokens=len(prompt_ids))
+
+    def forget(self) -> None:
+        """Empty the peer's cache."""
+        self._process.ask(to_line("forget"), due="forgotten", timeout_s=self._answer_s)
+
+    def close(self) -> None:
+        """End the peer's process."""
+        self._process.close()
+
+
+def turn_of(answer: Answer, *, num_prompt_tokens: int) -> Turn:
+    """A turn as the bench keeps it."""
+    return Turn(
+        text="",
+        num_new_tokens=len(answer.token_ids),
+        wall_s=answer.emitted_at_s[-1],
+        token_ids=answer.token_ids,
+        num_prompt_tokens=num_prompt_tokens,
+        emitted=answer.emitted,
+        emitted_at_s=answer.emitted_at_s,
+    )

@@ -1,0 +1,210 @@
+"""The columns of every table, each with what its number means; how numbers are written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.bench.bootstrap import Estimate
+from forerun.bench.summary import Row
+
+UNKNOWN: Final = "\N{EN DASH}"
+TO: Final = "\N{EN DASH}"
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A number of a row as text.
+
+    Args:
+        is_main: part of the short tables too.
+    """
+
+    title: str
+    meaning: str
+    cell: Callable[[Row], str]
+    is_main: bool = False
+
+
+def speed(value: float | None) -> str:
+    """Tokens/s with three digits."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return UNKNOWN
+    value = 1e3 * seconds
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{100 * value:.0f} %"
+
+
+def times(estimate: Estimate | None) -> str:
+    """A ratio, as in 1.84 times."""
+    return UNKNOWN if estimate is None else f"{estimate.value:.2f}{TIMES}"
+
+
+def interval(estimate: Estimate | None, digits: int = 2) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return UNKNOWN
+    return f"{estimate.low:.{digits}f}{TO}{estimate.high:.{digits}f}"
+
+
+def ratio(estimate: Estimate | None) -> str:
+    """A ratio with its interval, as far as there is one."""
+    around = interval(estimate)
+    return times(estimate) if around == UNKNOWN else f"{times(estimate)} ({around})"
+
+
+def same_text(row: Row) -> str:
+    """How many texts are the same, and how many differ without an excuse."""
+    found = row.exactness
+    if found is None:
+        return UNKNOWN
+    text = f"{found.num_same}/{found.num_compared}"
+    return f"{text}, {found.num_different} differ" if found.num_different else text
+
+
+def near_ties(row: Row) -> str:
+    return UNKNOWN if row.exactness is None else str(row.exactness.num_near_tie)
+
+
+def time_parts(row: Row) -> str:
+    if row.shares is None:
+        return UNKNOWN
+    parts = row.shares.draft, row.shares.wait, row.shares.verify, row.shares.other
+    return " / ".join(f"{100 * part:.0f}" for part in parts)
+
+
+def first_difference(row: Row) -> str:
+    found = row.exactness.first_difference if row.exactness else None
+    return UNKNOWN if found is None else str(found)
+
+
+COLUMNS: Final = (
+    Column(
+        title="tokens/s",
+        meaning="new tokens per second: mean over prompts of each prompt's tokens/s, for which the median over its "
+        "repeats is taken. Decoding alone (tokens after the first arrival over the time after it), unless the arrival "
+        "times of a contestant are unknown: then prefill included, for all",
+        cell=lambda row: speed(row.speed.value if row.speed else None),
+        is_main=True,
+    ),
+    Column(
+        title=f"{TIMES} baseline",
+        meaning="tokens/s over the baseline's on the same prompts, each as defined before; in brackets the 95 % "
+        "interval of a paired bootstrap over prompts, left out for fewer than five prompts",
+        cell=lambda row: ratio(row.ratio),
+        is_main=True,
+    ),
+    Column(
+        title="slow 5 %",
+        meaning="tokens/s that the slowest 5 % of prompts do not exceed",
+        cell=lambda row: speed(row.slow_tokens_per_s),
+        is_main=True,
+    ),
+    Column(
+        title="total tokens/s",
+        meaning="all tokens over all the time they took, decoding alone; slow prompts weigh more than in the mean",
+        cell=lambda row: speed(row.decode.total),
+    ),
+    Column(
+        title="with prefill",
+        meaning="tokens/s with the prefill: new tokens over the time from call to last token; mean over prompts",
+        cell=lambda row: speed(row.whole.mean),
+    ),
+    Column(
+        title="first ms",
+        meaning="milliseconds from the call to the first token: median over answers",
+        cell=lambda row: milliseconds(row.latency.first_token_s),
+        is_main=True,
+    ),
+    Column(
+        title="p50 ms",
+        meaning="milliseconds per token, median over tokens. Tokens of one round come together: each counts with the "
+        "gap before its burst over the tokens of the burst",
+        cell=lambda row: milliseconds(row.latency.token_p50_s),
+    ),
+    Column(
+        title="p95 ms",
+        meaning="milliseconds per token that the slowest 5 % of tokens take at least",
+        cell=lambda row: milliseconds(row.latency.token_p95_s),
+        is_main=True,
+    ),
+    Column(
+        title="p99 ms",
+        meaning="milliseconds per token that the slowest 1 % of tokens take at least",
+        cell=lambda row: milliseconds(row.latency.token_p99_s),
+    ),
+    Column(
+        title="round ms",
+        meaning="mean milliseconds between two arrivals, however many tokens came together",
+        cell=lambda row: milliseconds(row.latency.round_s),
+    ),
+    Column(
+        title="tok/round",
+        meaning="tokens per round with the bonus token; 1.00 is plain decoding",
+        cell=lambda row: number(row.drafting.tokens_per_round),
+        is_main=True,
+    ),
+    Column(
+        title="accepted",
+        meaning="drafted tokens accepted per round, the bonus token not counted",
+        cell=lambda row: number(row.drafting.accepted_per_round),
+    ),
+    Column(
+        title="of drafted",
+        meaning="tokens accepted over tokens proposed; siblings in a tree can never all be accepted",
+        cell=lambda row: share(row.drafting.acceptance_rate),
+    ),
+    Column(
+        title="hits",
+        meaning="rounds whose bonus token was a node of the drafter's own tree, outside the proposal",
+        cell=lambda row: share(row.drafting.hit_rate),
+    ),
+    Column(
+        title="draft / wait / verify / other %",
+        meaning="where the time between first and last arrival went; draft is without wait, in which the target's "
+        "process waited for a drafter elsewhere",
+        cell=time_parts,
+    ),
+    Column(
+        title="of floor",
+        meaning="the byte floor (bytes a step must read over the measured read bandwidth) over the mean time of a "
+        "one-row pass: 100 % would be a pass that only reads",
+        cell=lambda row: share(row.floor_share),
+    ),
+    Column(
+        title="floor ms/token",
+        meaning="the byte floor over tokens per round: milliseconds per token if drafting cost nothing and kernels "
+        "only read",
+        cell=lambda row: milliseconds(row.floor_token_s),
+    ),
+    Column(
+        title="same text",
+        meaning="answers that are token for token those of drafter none, of all compared; then how many differ for "
+        "another reason than a near-tie",
+        cell=same_text,
+        is_main=True,
+    ),
+    Column(
+        title="near-ties",
+        meaning="answers that part from those of drafter none where its lead was so small that rounding decides",
+        cell=near_ties,
+    ),
+    Column(
+        title="first difference",
+        meaning="index of the earliest token at which an answer parts from that of drafter none",
+        cell=first_difference,
+    ),
+)
+MAIN_COLUMNS: Final = tuple(column for column in COLUMNS if column.is_main)

@@ -1,0 +1,72 @@
+"""The report as Markdown, for a README or an issue."""
+
+import re
+from collections.abc import Sequence
+
+from forerun.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, Column, speed, times
+from forerun.bench.report.table import fastest
+from forerun.bench.report.wording import circumstances, headline, verdict_on_texts
+from forerun.bench.summary import Row, Summary
+
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+
+
+def write(summary: Summary) -> str:
+    """Headline, a table per temperature, one of data sets, what it rests on, and what the numbers mean."""
+    found = headline(summary)
+    parts = [f"**{escape(found.text)}**  \n{escape(found.detail)}"]
+    for temperature in summary.temperatures:
+        parts.append(f"### {'Greedy' if temperature == 0 else f'Temperature {temperature:g}'}")
+        parts.append(_main_table(summary.over_all(temperature)))
+        if len(summary.datasets) > 1:
+            parts.append(_by_dataset(summary, temperature))
+    parts.append(escape(verdict_on_texts(summary)))
+    parts += [f"Left out: {escape(who)}: {escape(why)}" for who, why in summary.skips.items()]
+    parts += [f"Note: {escape(note)}" for note in summary.notes]
+    parts.append(_lines(("", ""), circumstances(summary)))
+    meanings = [(column.title, column.meaning) for column in COLUMNS if column.is_main]
+    parts.append(_lines(("number", "meaning"), meanings))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _main_table(rows: Sequence[Row]) -> str:
+    best = fastest(rows)
+    lines = [[escape(row.contestant), *(_cell(column, row) for column in MAIN_COLUMNS)] for row in rows]
+    strong = [[f"**{cell}**" for cell in line] if row is best else line for row, line in zip(rows, lines, strict=True)]
+    return _table(["contestant", *(column.title for column in MAIN_COLUMNS)], strong)
+
+
+def _by_dataset(summary: Summary, temperature: float) -> str:
+    lines = []
+    for dataset in summary.datasets:
+        rows = {row.contestant: row for row in summary.rows if (row.dataset, row.temperature) == (dataset, temperature)}
+        best = fastest(list(rows.values()))
+        cells = [_speed_cell(rows.get(name), best) for name in summary.contestants]
+        lines.append([escape(dataset), *cells])
+    return _table(["data set", *map(escape, summary.contestants)], lines)
+
+
+def _speed_cell(row: Row | None, best: Row | None) -> str:
+    if row is None or row.speed is None:
+        return UNKNOWN
+    text = speed(row.speed.value) + (f" ({times(row.ratio)})" if row.ratio else "")
+    return f"**{text}**" if row is best else text
+
+
+def _cell(column: Column, row: Row) -> str:
+    return escape(column.cell(row))
+
+
+def _table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *("---:" for _ in titles[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
+
+
+def _lines(titles: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> str:
+    rows = [titles, ("---", "---"), *((escape(label), escape(value)) for label, value in pairs)]
+    return "\n".join(f"| {label} | {value} |" for label, value in rows)

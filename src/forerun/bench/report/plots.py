@@ -1,0 +1,229 @@
+"""The pictures of a report, as SVG whose colours are the page's, so that they follow light and dark.
+
+matplotlib knows no CSS variables. It draws with stand-in colours, which are replaced in its output.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from forerun.bench.measures import Drafting
+from forerun.bench.metrics import CURVE_SHARES, SLOW
+from forerun.bench.report.columns import milliseconds
+from forerun.bench.summary import Row
+
+TEXT, LINES, FAINT, BAND = "#c0ffe0", "#c0ffe1", "#c0ffe2", "#c0ffe3"
+VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}
+NUM_COLOURS: Final = 10
+MARKERS: Final = "osD^vP*Xph"
+PIXEL: Final = 1 / 72  # inches: a point of the picture is then a pixel of the page
+MAX_DEPTH_SHOWN: Final = 12
+SETTINGS: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 12,
+    "text.parse_math": False,  # a name may hold a dollar
+    "text.color": TEXT,
+    "axes.edgecolor": LINES,
+    "axes.labelcolor": TEXT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "xtick.color": LINES,
+    "ytick.color": LINES,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "ytick.major.size": 0,
+    "grid.color": FAINT,
+    "grid.linewidth": 1,
+    "path.simplify": True,
+}
+NOT_WANTED: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
+TAG: Final = re.compile(r"<[^>]+>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How a contestant is drawn, in every picture alike."""
+
+    number: int
+    is_peer: bool
+
+    @property
+    def colour(self) -> str:
+        return f"#c0fff{self.number % NUM_COLOURS}"
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.number % len(MARKERS)]
+
+    @property
+    def dashes(self) -> str:
+        """Dashed for programs of others, so that colour is not all there is to go by."""
+        return "--" if self.is_peer else "-"
+
+
+Looks = dict[str, Look]
+
+
+def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, is_wide: bool, name: str = "speeds") -> str:
+    """Bars of tokens/s with intervals, a group for each data set; upright on a wide page, lying on a narrow one."""
+    names = [name for name in looks if any(row.contestant == name for row in rows)]
+    num_bars = len(datasets) * len(names)
+    size = (1040, 340) if is_wide else (380, 60 + 14 * num_bars + 20 * len(datasets))
+    with _picture(name + "-wide" * is_wide, size, "Tokens per second by data set and contestant") as (axes, finish):
+        width = 0.84 / max(len(names), 1)
+        for place, contestant in enumerate(names):
+            found = {row.dataset: row.speed for row in rows if row.contestant == contestant and row.speed is not None}
+            for group, dataset in enumerate(datasets):
+                if (speed := found.get(dataset)) is not None:
+                    spot = group + (place - (len(names) - 1) / 2) * width
+                    low, high = speed.low or speed.value, speed.high or speed.value
+                    _bar(axes, spot, width, (speed.value, low, high), looks[contestant].colour, is_wide=is_wide)
+        _label_groups(axes, datasets, is_wide=is_wide)
+    return finish()
+
+
+def accepted(rows: Sequence[Row], looks: Looks) -> str:
+    """How often a round accepted 0, 1, 2, ... drafted tokens."""
+    rows = [row for row in rows if sum(row.drafting.accepted_counts[1:])]
+    longest = max((len(_shares(row.drafting)) for row in rows), default=1)
+    with _picture("accepted", (500, 290), "Share of rounds by accepted tokens") as (axes, finish):
+        width = 0.84 / max(len(rows), 1)
+        for place, row in enumerate(rows):
+            parts = _shares(row.drafting)
+            spots = np.arange(len(parts)) + (place - (len(rows) - 1) / 2) * width
+            axes.bar(spots, parts, width * 0.9, color=looks[row.contestant].colour, linewidth=0)
+        axes.set_xticks(range(longest), [_depth_label(place) for place in range(longest)])
+        axes.set_xlabel("drafted tokens accepted in a round")
+        _percent(axes.yaxis)
+    return finish()
+
+
+def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
+    """Share of rounds that got at least so deep; thin: of those that had got one less."""
+    rows = [row for row in rows if row.drafting.reached]
+    with _picture("depth", (500, 290), "Share of rounds that accepted at least so many tokens") as (axes, finish):
+        for row in rows:
+            look = looks[row.contestant]
+            reached, kept = row.drafting.reached[:MAX_DEPTH_SHOWN], row.drafting.kept[:MAX_DEPTH_SHOWN]
+            depths = range(1, len(reached) + 1)
+            axes.plot(depths, kept, color=look.colour, linewidth=1.5, linestyle=":")
+            axes.plot(depths, reached, color=look.colour, linewidth=2, marker=look.marker, markersize=5)
+        axes.set_xlabel("drafted tokens accepted, at least")
+        axes.set_ylim(0, 1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _percent(axes.yaxis)
+    return finish()
+
+
+def latencies(rows: Sequence[Row], looks: Looks, *, is_wide: bool) -> str:
+    """The share of tokens that took at most so long, the slowest 5 % marked."""
+    rows = [row for row in rows if row.latency.token_curve_s]
+    size = (1040, 320) if is_wide else (380, 300)
+    with _picture("latency" + "-wide" * is_wide, size, "Share of tokens by time per token") as (axes, finish):
+        axes.axhspan(1 - SLOW, 1, color=BAND, linewidth=0)
+        axes.text(0.995, 1 - SLOW - 0.015, "slowest 5 %", transform=axes.transAxes, ha="right", va="top", fontsize=11)
+        for row in rows:
+            look = looks[row.contestant]
+            curve = np.maximum(row.latency.token_curve_s, 1e-7)
+            axes.plot(1e3 * curve, CURVE_SHARES, color=look.colour, linewidth=2, linestyle=look.dashes)
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("milliseconds per token")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(FuncFormatter(_minor))
+        axes.grid(axis="x", which="both")
+        _percent(axes.yaxis)
+    return finish()
+
+
+@contextmanager
+def _picture(name: str, size: tuple[float, float], title: str) -> Iterator[tuple[Axes, Callable[[], str]]]:
+    """Axes to draw on, and what gives the SVG once they are left."""
+    with warnings.catch_warnings(), matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        # A name in a script that matplotlib's font lacks is measured wrongly; the browser shows it all the same.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(size[0] * PIXEL, size[1] * PIXEL), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        drawn = StringIO()
+        yield axes, lambda: _themed(drawn.getvalue(), name, title)
+        figure.savefig(drawn, format="svg", transparent=True)
+
+
+def _themed(svg: str, name: str, title: str) -> str:
+    """The picture in the page's colours and font, with ids of its own, as wide as its place."""
+    label = f'role="img" aria-label="{escape(title, quote=True)}" '
+    themed = TAG.sub(lambda tag: _themed_tag(tag[0], name), NOT_WANTED.sub("", svg).strip())
+    return themed.replace("<svg ", f"<svg {label}", 1)
+
+
+def _themed_tag(tag: str, name: str) -> str:
+    """Only tags are changed: between them stand names, which may look like anything."""
+    for colour, variable in VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    tag = re.sub(r"#c0fff(\d)", r"var(--c\1)", tag)
+    tag = re.sub(r'\bid="', f'id="{name}-', tag)
+    tag = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", tag)
+    tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
+    return re.sub(r' (?:width|height)="[^"]*"', "", tag) if tag.startswith("<svg") else tag
+
+
+def _bar(
+    axes: Axes, spot: float, width: float, values: tuple[float, float, float], colour: str, *, is_wide: bool
+) -> None:
+    value, low, high = values
+    error: Any = [[max(value - low, 0)], [max(high - value, 0)]]
+    style: dict[str, Any] = {"color": colour, "linewidth": 0, "ecolor": TEXT, "error_kw": {"elinewidth": 1.2}}
+    if is_wide:
+        axes.bar(spot, value, width * 0.88, yerr=error, **style)
+    else:
+        axes.barh(spot, value, width * 0.88, xerr=error, **style)
+
+
+def _label_groups(axes: Axes, datasets: Sequence[str], *, is_wide: bool) -> None:
+    labels = [dataset.replace("_", " ") or "answers" for dataset in datasets]
+    if is_wide:
+        axes.set_xticks(range(len(datasets)), labels)
+        axes.tick_params(axis="x", length=0, labelsize=13)
+        axes.set_ylabel("tokens/s")
+        axes.grid(axis="y")
+        return
+    axes.invert_yaxis()
+    axes.set_yticks(range(len(datasets)), labels)
+    axes.set_xlabel("tokens/s")
+    axes.grid(axis="x")
+
+
+def _shares(drafting: Drafting) -> list[float]:
+    """Share of rounds by accepted tokens; what is more than can be shown is in the last one."""
+    counts = list(drafting.accepted_counts)
+    counts = [*counts[:MAX_DEPTH_SHOWN], sum(counts[MAX_DEPTH_SHOWN:])] if len(counts) > MAX_DEPTH_SHOWN else counts
+    return [count / sum(counts) for count in counts]
+
+
+def _depth_label(depth: int) -> str:
+    return f"{depth}+" if depth == MAX_DEPTH_SHOWN else str(depth)
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+    axis.axes.grid(axis="y")
+
+
+def _minor(value: float, _: object) -> str:
+    """Labels at 2 and 5 times a power of ten."""
+    first = f"{value:e}"[0]
+    return milliseconds(value / 1e3).rstrip("0").rstrip(".") if first in "25" else ""

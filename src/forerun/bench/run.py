@@ -1,0 +1,199 @@
+"""The run: every contestant answers every question in turn, and each answer is written down at once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import sleep, time
+from typing import Final
+
+from forerun.bench.answers import Contestant, Question, Record, Turn
+from forerun.bench.drafters import NONE, DrafterContestant
+from forerun.bench.exactness import compare
+from forerun.bench.prompts import Reader
+from forerun.bench.run_folder import RunFolder
+from forerun.bench.run_plan import RunPlan
+from forerun.core.config import SamplingParams
+from forerun.core.errors import ForerunError
+
+PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
+WARM_UP_TOKENS: Final = 32
+
+Open = Callable[[str, float], Contestant]  # a contestant by name, set up for a temperature
+Progress = Callable[[int, str], None]  # answers done, who answers what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One question put to all contestants, one after another."""
+
+    dataset: str
+    question: Question
+    number: int
+    repeat: int
+    temperature: float
+
+    @property
+    def key(self) -> tuple[int | str, int]:
+        return (self.question.question_id, self.repeat)
+
+
+class BenchRun:
+    """Plays a plan into a folder; what the folder already holds is not played again.
+
+    Interleaved: a question goes to all contestants before the next one is put, `none` first, the others in an order
+    that moves on by one with each question. The data sets take turns too, so that a machine that slows down slows down
+    all rows of the report.
+    """
+
+    def __init__(
+        self, plan: RunPlan, questions: Mapping[str, Sequence[Question]], folder: RunFolder, open_contestant: Open,
+        reader: Reader,
+    ) -> None:  # fmt: skip
+        self._plan, self._questions, self._folder = plan, questions, folder
+        self._open, self._reader = open_contestant, reader
+        self._contestants: dict[str, Contestant] = {}
+
+    def play(self, on_progress: Progress) -> None:
+        """Play what is missing."""
+        num_done = 0
+        for temperature in self._plan.temperatures:
+            groups = list(self._groups(temperature))
+            try:
+                for group in groups:
+                    missing = self._missing(group)
+                    if missing:
+                        self._open_all(temperature, group)
+                        self._play_group(group, missing, partial(on_progress, num_done))
+                    num_done += len(self._plan.contestants)
+                    on_progress(num_done, "")
+            finally:
+                self._close_all()
+
+    def _groups(self, temperature: float) -> Iterator[Group]:
+        longest = max(map(len, self._questions.values()), default=0)
+        for repeat in range(self._plan.repeats):
+            for number in range(longest):
+                for dataset, questions in self._questions.items():
+                    if number < len(questions):
+                        yield Group(
+                            dataset=dataset,
+                            question=questions[number],
+                            number=number,
+                            repeat=repeat,
+                            temperature=temperature,
+                        )
+
+    def _missing(self, group: Group) -> list[str]:
+        """Who still has to answer: `none` first, the others in this group's order."""
+        others = [name for name in self._plan.contestants if name != NONE]
+        turned = group.number % max(len(others), 1)
+        order = [NONE, *others[turned:], *others[:turned]]
+        return [
+            name for name in order
+            if not self._folder.is_skipped(name, group.temperature)
+            and self._folder.find(group.dataset, name, group.temperature, group.key) is None
+        ]  # fmt: skip
+
+    def _open_all(self, temperature: float, group: Group) -> None:
+        """Open whoever can be opened, and let each write a little."""
+        if self._contestants:
+            return
+        for name in self._plan.contestants:
+            if self._folder.is_skipped(name, temperature):
+                continue
+            try:
+                self._contestants[name] = contestant = self._open(name, temperature)
+                warm_up(contestant, self._reader.prompt_after(group.question, ()))
+            except ForerunError as error:
+                if name == NONE:
+                    raise
+                self._drop(name, temperature, error)
+
+    def _drop(self, name: str, temperature: float, error: ForerunError) -> None:
+        """Go on without a contestant that fails."""
+        self._folder.skip(name, temperature, str(error))
+        contestant = self._contestants.pop(name, None)
+        if contestant is not None:
+            contestant.close()
+
+    def _close_all(self) -> None:
+        for contestant in self._contestants.values():
+            contestant.close()
+        self._contestants = {}
+
+    @property
+    def _judge(self) -> DrafterContestant:
+        judge = self._contestants[NONE]
+        assert isinstance(judge, DrafterContestant), "none is a drafter of ours"
+        return judge
+
+    def _play_group(self, group: Group, missing: Sequence[str], say: Callable[[str], None]) -> None:
+        """Let all answer, then compare, then write: comparing in between would warm `none`'s caches only."""
+        params = self._plan.params(group.temperature, group.number)
+        reference = self._folder.find(group.dataset, NONE, group.temperature, group.key)
+        answers: dict[str, tuple[Turn, ...]] = {}
+        for name in missing:
+            if name not in self._contestants:
+                continue
+            say(f"{name}, {group.dataset} {group.question.question_id}")
+            try:
+                answers[name] = self._answer(name, group, reference, params)
+            except ForerunError as error:
+                if name == NONE:
+                    raise
+                self._drop(name, group.temperature, error)
+                continue
+            if name == NONE:
+                reference = self._record(group, NONE, answers[NONE], params)
+        assert reference is not None, "none answers first"
+        for name, turns in answers.items():
+            turns = self._matched(group, turns, reference, params)
+            self._folder.append(self._record(group, name, turns, params))
+
+    def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> tuple[Turn, ...]:
+        """Put the turns of a question one after another; a conversation goes on with what `none` answered."""
+        contestant, turns = self._contestants[name], list[Turn]()
+        contestant.forget()
+        for _ in group.question.turns:
+            earlier = turns if reference is None else reference.turns[: len(turns)]
+            prompt_ids = self._reader.prompt_after(group.question, [turn.text for turn in earlier])
+            sleep(PAUSE_S)
+            turn = contestant.write(prompt_ids, params)
+            turns.append(turn if turn.text else replace(turn, text=self._reader.tokenizer.decode(turn.token_ids)))
+        return tuple(turns)
+
+    def _matched(
+        self, group: Group, turns: Sequence[Turn], reference: Record, params: SamplingParams
+    ) -> tuple[Turn, ...]:
+        """The turns with what comparing them with those of `none` gave."""
+        engine, answers = self._judge.engine, [turn.text for turn in reference.turns]
+        matched = []
+        for place, (turn, expected) in enumerate(zip(turns, reference.turns, strict=True)):
+            prompt_ids = self._reader.prompt_after(group.question, answers[:place])
+            match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, engine)
+            matched.append(replace(turn, match=match))
+        return tuple(matched)
+
+    def _record(self, group: Group, name: str, turns: tuple[Turn, ...], params: SamplingParams) -> Record:
+        return Record(
+            question_id=group.question.question_id,
+            category=group.question.category,
+            contestant=name,
+            dataset=group.dataset,
+            temperature=group.temperature,
+            turns=turns,
+            repeat=group.repeat,
+            started_at=time(),
+            seed=params.seed,
+            extra={} if group.repeat else {"token_texts": [self._token_texts(turn) for turn in turns]},
+        )
+
+    def _token_texts(self, turn: Turn) -> list[str]:
+        """The text of every token, for the report's timeline."""
+        return [self._reader.tokenizer.decode([token_id]) for token_id in turn.token_ids]
+
+
+def warm_up(contestant: Contestant, prompt_ids: Sequence[int]) -> None:
+    """Let allocation and compilation happen now."""
+    contestant.write(prompt_ids, SamplingParams(max_new_tokens=WARM_UP_TOKENS, ignore_eos=True))
+    contestant.forget()

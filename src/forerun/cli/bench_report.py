@@ -1,0 +1,124 @@
+"""forerun bench report and compare: what a run's answers say, and whether a later run is slower."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forerun.cli.failures import say, shows_errors
+from forerun.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forerun.bench.recorded_run import RecordedRun
+    from forerun.bench.summary import Summary
+
+SLOWER: Final = 1
+NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip install 'forerun[bench]'"
+MIN_WIDTH: Final = 100
+
+
+@shows_errors
+def report(
+    out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files, also of others.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers as JSON to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables as Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the page with all plots.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="Contestant or record file that others are compared with.")
+    ] = None,
+) -> None:
+    """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
+    from forerun.bench.summary import read_run_with, summarise_run
+
+    if html is not None and not has_matplotlib():
+        raise ConfigError(NO_PICTURES)
+    folder = out[0] if len(out) == 1 and out[0].is_dir() else None
+    if folder is not None and json_file is None and markdown is None and html is None:
+        json_file, markdown = folder / "report.json", folder / "report.md"
+        html = folder / "report.html" if has_matplotlib() else None
+        if html is None:
+            say(f"forerun: report.html is left out: {NO_PICTURES}")
+    run, name = read_run_with(out, baseline)
+    summary = summarise_run(run, baseline=name)
+    _show(summary)
+    _write(summary, run, json_file=json_file, markdown=markdown, html=html)
+
+
+@shows_errors
+def compare(
+    before: Annotated[Path, typer.Argument(help="report.json, run folder or record file of the first run.")],
+    after: Annotated[Path, typer.Argument(help="The same of the second run.")],
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="A slowdown that is let pass, as a share: 0.03 for 3 %.")
+    ] = 0.0,
+) -> None:
+    """Say whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
+    from rich.console import Console
+
+    from forerun.bench.compare import compare as compare_summaries
+    from forerun.bench.report.table import draw_comparison
+    from forerun.bench.summary_file import read_summary
+
+    found = compare_summaries(read_summary(before), read_summary(after), tolerance=tolerance)
+    _console(Console()).print(draw_comparison(found))
+    if found.num_unpaired:
+        say(f"forerun: {found.num_unpaired} rows are in one of the reports only and were left out")
+    if found.is_slower:
+        print(f"slower: {sum(row.is_slower for row in found.rows)} of {len(found.rows)} rows")
+        raise typer.Exit(SLOWER)
+    print(f"not slower beyond noise: {len(found.rows)} rows")
+
+
+def has_matplotlib() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def _show(summary: "Summary") -> None:
+    from rich.console import Console
+
+    from forerun.bench.report.table import draw
+
+    _console(Console()).print(draw(summary))
+
+
+def _console(console: "Console") -> "Console":
+    """The console, or a wide one where the output is no terminal, whose width is anybody's guess."""
+    if not console.is_terminal:
+        console.width = max(console.width, MIN_WIDTH)
+    return console
+
+
+def _write(
+    summary: "Summary", run: "RecordedRun", *, json_file: Path | None, markdown: Path | None, html: Path | None
+) -> None:
+    from forerun.bench.report import markdown as markdown_report
+    from forerun.bench.summary_file import to_json
+
+    if json_file is not None:
+        _write_file(json_file, to_json(summary))
+    if markdown is not None:
+        _write_file(markdown, markdown_report.write(summary))
+    if html is not None:
+        _write_file(html, _page(summary, run))
+
+
+def _page(summary: "Summary", run: "RecordedRun") -> str:
+    from forerun.bench.report import page
+    from forerun.bench.report.timeline import choose_timeline
+    from forerun.bench.report.wording import headline
+
+    best = headline(summary).row
+    timeline = choose_timeline(run.records, best.contestant, summary.baseline) if best is not None else None
+    return page.write(summary, timeline)
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from error
+    say(f"wrote {path}")

@@ -1,0 +1,143 @@
+"""forerun bench run: drafters and peers answer the same questions in turn."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from forerun.cli.declare import option, with_options
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.options import EngineOptions
+from forerun.cli.places import cache_folder
+from forerun.core.config import BUILTIN_TARGET, NoDrafter
+from forerun.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from forerun.bench.datasets import Dataset
+    from forerun.bench.run import Progress
+
+WHAT: Final = "What is measured"
+WHO: Final = "Who answers"
+
+
+@shows_errors
+@with_options(EngineOptions)
+def run(
+    engine_options: EngineOptions,
+    out: Annotated[Path, option("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
+    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.", panel=WHO)] = BUILTIN_TARGET,
+    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.", panel=WHO)] = None,
+    drafters: Annotated[
+        str, option("--drafters", help="Of this engine, with commas; none is always among them.", panel=WHO)
+    ] = "none,draft_model,prompt_lookup",
+    peers: Annotated[
+        str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.", panel=WHO)
+    ] = "",
+    url: Annotated[
+        list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.", panel=WHO)
+    ] = None,
+    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.", panel=WHO)] = None,
+    tune: Annotated[
+        bool, option("--tune", help="First choose everybody's settings, on other questions.", panel=WHO)
+    ] = False,
+    data: Annotated[
+        str, option("--data", help="Data sets or .jsonl files, with commas, such as mt_bench,gsm8k.", panel=WHAT)
+    ] = "builtin",
+    data_folder: Annotated[
+        Path | None, option("--data-folder", help="Has NAME/question.jsonl of the data sets.", panel=WHAT)
+    ] = None,
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.", panel=WHAT)] = 20,
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.", panel=WHAT)] = 128,
+    temperature: Annotated[
+        list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].", panel=WHAT)
+    ] = None,
+    repeats: Annotated[int, option("--repeats", help="How often each question is put.", panel=WHAT)] = 1,
+    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.", panel=WHAT)] = 0,
+    ignore_eos: Annotated[
+        bool, option("--ignore-eos", help="Go on after the model's own end of text.", panel=WHAT)
+    ] = False,
+) -> None:
+    """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
+    find_model(target)
+    if draft is not None:
+        find_model(draft)
+    from forerun.bench.session import Request, play  # imports torch
+
+    request = Request(
+        config=engine_options.config(target, NoDrafter()),
+        draft=draft,
+        drafters=names(drafters),
+        peers=names(peers),
+        data=names(data),
+        data_folder=data_folder,
+        num_prompts=num_prompts,
+        temperatures=tuple(temperature or (0.0,)),
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        tune=tune,
+        out=out,
+        cache=cache_folder(),
+        urls=dict(map(read_url, url or ())),
+        llama_server=llama_server,
+        command=" ".join(["forerun", *sys.argv[1:]]),
+    )
+    with progress_bar() as on_progress:
+        play(request, on_data=say_data, on_progress=on_progress)
+    say(f"forerun: the run is in {out}; look at it with: forerun bench report {out}")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names written with commas between them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def read_url(text: str) -> tuple[str, str]:
+    name, _, url = text.partition("=")
+    if not url:
+        raise ConfigError(f"--url {text!r} must have the form PEER=URL, such as vllm=http://127.0.0.1:8000")
+    return name, url
+
+
+def say_data(dataset: "Dataset", num_too_long: int) -> None:
+    """Whose questions these are, and under which licence."""
+    too_long = f"; {num_too_long} too long for the context are left out" if num_too_long else ""
+    say(f"forerun: {dataset.name}: {len(dataset.questions)} questions, {dataset.source}, {dataset.licence}{too_long}")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int], "Progress"]]:
+    """A bar with the time left on a terminal; without one, a line for every tenth part."""
+    if not sys.stderr.isatty():
+        yield lines_of_progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+
+        def start(total: int) -> "Progress":
+            task = bar.add_task("", total=total)
+
+            def show(done: int, name: str) -> None:
+                bar.update(task, completed=done, description=f"{name:40.40}")
+
+            return show
+
+        yield start
+
+
+def lines_of_progress(total: int) -> "Progress":
+    last_tenth = -1
+
+    def show(done: int, name: str) -> None:
+        nonlocal last_tenth
+        if total and 10 * done // total > last_tenth:
+            last_tenth = 10 * done // total
+            say(f"forerun: {done} of {total} answers")
+
+    return show

@@ -1,0 +1,62 @@
+"""forerun bench trace: record how often a draft is right, for forerun plan."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from forerun.cli.declare import option
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.options import DType
+from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams, require
+from forerun.core.trace import write_traces
+
+OnAnswer = Callable[[int], None]
+
+
+@shows_errors
+def trace(
+    out: Annotated[Path, option("--out", help="The file to write, one line per answer.")],
+    target: Annotated[str, option("--target", help="Folder or hub name of the model that writes.")] = BUILTIN_TARGET,
+    draft: Annotated[str, option("--draft", help="The same of the smaller model.")] = BUILTIN_DRAFT,
+    data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer, spread over the file.")] = 16,
+    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
+    temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, option("--seed", help="Of the sampling.")] = 1,
+    dtype: Annotated[DType, option("--dtype", help="What to compute in.")] = DType.AUTO,
+    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
+    threads: Annotated[int | None, option("--threads", help="CPU threads.")] = None,
+) -> None:
+    """Let the target answer questions and record what the draft would have guessed at every token."""
+    require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
+    params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    config = EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads)
+    for name in (target, draft):
+        find_model(name)
+    from forerun.bench.acceptance import Recorder  # imports torch
+    from forerun.bench.datasets import BUILTIN, load_dataset
+    from forerun.bench.prompts import Reader
+
+    questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
+    with Recorder(config, draft) as recorder, _progress(min(num_prompts, len(questions))) as on_answer:
+        reader = Reader(tokenizer=recorder.engine.tokenizer, max_length=recorder.engine.max_length)
+        chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
+        prompts = [reader.prompt_after(question, ()) for question in chosen]
+        num_written = write_traces(out, recorder.record(prompts, params, on_answer))
+    say(f"{num_written} answers in {out}: forerun plan --trace {out}")
+
+
+@contextmanager
+def _progress(num_questions: int) -> Iterator[OnAnswer | None]:
+    """A bar on stderr, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("answering", total=num_questions)
+        yield lambda num_done: progress.update(task, completed=num_done)

@@ -1,0 +1,239 @@
+"""forerun plan: how to divide a machine between target and draft, what tree, and what speed to expect."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from forerun.cli.declare import option
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
+from forerun.core.profile import Profile
+from forerun.core.trace import AnswerTrace, read_traces
+
+if TYPE_CHECKING:
+    from forerun.planner.plan import OnPlan, Plan
+    from forerun.planner.roofline import SizedModel
+
+TIMES: Final = "Times of passes (one of these)"
+GUESSES: Final = "Acceptance (one of these)"
+WIDTH: Final = 90  # of the table, which is narrower
+KINDS_OF_NUMBERS: Final = {
+    "measured": "predicted from times measured on this machine",
+    "paced": "predicted for paced devices",
+    "stated": "PROJECTED from stated times",
+    "roofline": "PROJECTED from sizes and bandwidths: nobody has measured this",
+}
+
+
+@shows_errors
+def plan(
+    target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
+    draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
+    machine: Annotated[
+        str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.", panel=TIMES)
+    ] = None,
+    profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None,
+    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None,
+    trace: Annotated[
+        Path | None, option("--trace", help="What forerun bench trace has recorded.", panel=GUESSES)
+    ] = None,
+    accept_length: Annotated[
+        float | None,
+        option(
+            "--accept-length",
+            help="Accepted tokens per round without the bonus token, of a serial tree of 8 rows and 5 levels.",
+            panel=GUESSES,
+        ),
+    ] = None,
+    units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
+    temperature: Annotated[float | None, option("--temperature", help="Take only answers of this one.")] = None,
+    lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
+    weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.")] = 4,
+    context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512,
+    as_json: Annotated[Path | None, option("--json", help="Write everything to this file.")] = None,
+    plot: Annotated[Path | None, option("--plot", help="Draw the splits: plan.svg or plan.png.")] = None,
+) -> None:
+    """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
+    sizes = (target, draft, weight_bits, context)
+    chosen = _profile(machine, profile, paced, sizes)
+    traces = _traces(trace, accept_length, temperature)
+    from forerun.planner.plan import search  # not free to import
+
+    with _progress() as on_plan:
+        plans = search(chosen, traces, units=units, lookup=lookup, on_plan=on_plan)
+    source = KINDS_OF_NUMBERS[chosen.source]
+    _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length))
+    if as_json is not None:
+        _write(as_json, json.dumps(_to_dict(plans, chosen, source), indent=2) + "\n")
+    if plot is not None:
+        from forerun.planner.picture import draw_plans
+
+        draw_plans(plot, plans, title=f"{_subject(chosen)}\n{source}")
+        say(f"{plot} written")
+
+
+def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: tuple[str, str, int, int]) -> Profile:
+    """The times of passes, from the one source that was named."""
+    if sum(source is not None for source in (machine, profile, paced)) != 1:
+        raise ConfigError(
+            "where do the times of passes come from? Give one of --machine (such as 8xH800), --profile FILE and "
+            '--paced "paced:target=...;draft=..."'
+        )
+    if profile is not None:
+        return Profile.read(profile)
+    if paced is not None:
+        return _paced_profile(paced)
+    from forerun.planner.roofline import machine_named, roofline_profile
+
+    assert machine is not None, "one of three was given"
+    target, draft, weight_bits, context = sizes
+    return roofline_profile(
+        machine_named(machine),
+        _sized(target, weight_bits, "--target"),
+        _sized(draft, weight_bits, "--draft"),
+        context=context,
+    )
+
+
+def _paced_profile(text: str) -> Profile:
+    """Two devices of these paces: shared by a serial drafter, one each in a parallel one."""
+    placement = read_device(text)
+    if placement.target is None or placement.draft is None:
+        raise ConfigError(f"{text!r} names no time for both: target= and draft= are needed to plan")
+    return Profile(
+        source="paced",
+        unit="device",
+        target={1: placement.target, 2: placement.target},
+        draft={1: placement.draft, 2: placement.draft},
+        about={"device": text},
+    )
+
+
+def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
+    """A model's sizes: known ones by name, else those of its config.json."""
+    from forerun.checkpoints.config import read_model_spec
+    from forerun.planner.roofline import SizedModel, known_models
+
+    known = known_models()
+    is_model = "/" in name or name in (BUILTIN_TARGET, BUILTIN_DRAFT) or Path(name).expanduser().is_dir()
+    if name not in known and not is_model:
+        raise ConfigError(f"{flag} {name!r} is neither a folder nor a hub name nor one of {', '.join(known)}")
+    spec = known[name] if name in known else read_model_spec(find_model(name))
+    return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
+
+
+def _traces(path: Path | None, accept_length: float | None, temperature: float | None) -> list[AnswerTrace]:
+    if (path is None) == (accept_length is None):
+        raise ConfigError(
+            "how often is the draft right? Give --trace FILE (make one with forerun bench trace) or --accept-length"
+        )
+    if path is None:
+        from forerun.planner.synthetic import traces_for
+
+        assert accept_length is not None, "one of two was given"
+        return traces_for(accept_length)
+    traces = read_traces(path)
+    if temperature is None:
+        return traces
+    chosen = [item for item in traces if item.temperature == temperature]
+    if not chosen:
+        there = ", ".join(f"{value:g}" for value in sorted({item.temperature for item in traces}))
+        raise ConfigError(f"{path} has no answer of temperature {temperature:g}, only of {there}")
+    return chosen
+
+
+@contextmanager
+def _progress() -> "Iterator[OnPlan]":
+    """A bar on stderr while plans are tried, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("simulating", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("plan", no_wrap=True)
+    for head in ("rows", "width", "depth", "tokens/s", "95 %", "per round", "round ms", "misses"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for entry in plans:
+        table.add_row(*_cells(entry))
+    print(f"{_subject(profile)}\n{acceptance}\ntokens/s are {source}\n")
+    Console(width=WIDTH, highlight=False).print(table)
+
+
+def _cells(entry: "Plan") -> tuple[str, ...]:
+    outcome, tree = entry.outcome, entry.tree
+    low, high = outcome.interval()
+    return (
+        f"{'none' if tree is None else entry.kind} {entry.split.name}",
+        "1" if tree is None else str(tree.verify_width),
+        "" if tree is None else str(tree.draft_width),
+        str(tree.depth) if tree is not None and entry.kind == "serial" else "",
+        f"{outcome.tokens_per_s:.0f}",
+        f"{low:.0f}-{high:.0f}",
+        f"{outcome.tokens_per_round:.2f}",
+        f"{1e3 * outcome.round_s:.2f}",
+        f"{outcome.miss_rate:.2f}" if entry.kind == "parallel" else "",
+    )
+
+
+def _subject(profile: Profile) -> str:
+    about = profile.about
+    if "machine" in about and "target" in about:
+        return f"{about['target']} with {about.get('draft', 'no draft')} on {about['machine']}"
+    return about.get("device", "") or ", ".join(about.values()) or "this pair"
+
+
+def _acceptance_note(traces: list[AnswerTrace], path: Path | None, accept_length: float | None) -> str:
+    num_tokens = sum(len(item.token_ids) for item in traces)
+    if path is not None:
+        return f"acceptance from {path}: {len(traces)} answers, {num_tokens} tokens"
+    return f"acceptance from a synthetic pair with {accept_length:g} accepted tokens per round (8 rows, 5 levels)"
+
+
+def _to_dict(plans: "list[Plan]", profile: Profile, source: str) -> dict[str, Any]:
+    return {
+        "source": profile.source,
+        "numbers": source,
+        "about": dict(profile.about),
+        "plans": [_entry(entry) for entry in plans],
+    }
+
+
+def _entry(entry: "Plan") -> dict[str, Any]:
+    outcome, tree = entry.outcome, entry.tree
+    return {
+        "kind": entry.kind,
+        "target_units": entry.split.target_units,
+        "draft_units": entry.split.draft_units,
+        "verify_width": 1 if tree is None else tree.verify_width,
+        "draft_width": None if tree is None else tree.draft_width,
+        "depth": tree.depth if tree is not None and entry.kind == "serial" else None,
+        "tokens_per_s": outcome.tokens_per_s,
+        "interval": list(outcome.interval()),
+        "tokens_per_round": outcome.tokens_per_round,
+        "round_s": outcome.round_s,
+        "expansions_per_round": outcome.expansions_per_round,
+        "miss_rate": outcome.miss_rate if entry.kind == "parallel" else None,
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error}): give another file") from error

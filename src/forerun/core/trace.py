@@ -1,0 +1,146 @@
+"""What a draft would have guessed at every place of an answer: the planner's picture of a pair of models."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf, isnan
+from pathlib import Path
+from typing import Any, Final
+
+from forerun.core.errors import ConfigError
+
+FIELDS: Final = ("prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed")
+DIGITS: Final = 5  # of a log-probability in a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTrace:
+    """An answer of the target, and the draft's guesses at each of its tokens given the true text before it.
+
+    Args:
+        prompt_ids: at least one token.
+        token_ids: the answer.
+        children: for each answer token the ids the draft would have tried, as the drafter ranks them: likeliest first,
+            at a temperature above 0 with the target's own noise.
+        log_probs: their log-probabilities, none above 0, falling.
+        temperature: the answer was written at.
+        seed: of the answer's noise; None when greedy.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    log_probs: tuple[tuple[float, ...], ...]
+    temperature: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt_ids or not self.token_ids:
+            raise ConfigError("a trace without a prompt or an answer: both need at least one token")
+        if not len(self.token_ids) == len(self.children) == len(self.log_probs):
+            raise ConfigError(
+                f"a trace of {len(self.token_ids)} tokens with {len(self.children)} lists of children and "
+                f"{len(self.log_probs)} of log-probabilities: there must be one of each for every token"
+            )
+        for place, (ids, values) in enumerate(zip(self.children, self.log_probs, strict=True)):
+            if len(ids) != len(values) or len(set(ids)) < len(ids) or not falls(values):
+                raise ConfigError(
+                    f"the children at place {place} are {ids} with log-probabilities {values}: distinct ids are "
+                    "needed, and as many numbers that do not exceed 0 and fall"
+                )
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({
+            "prompt_ids": self.prompt_ids,
+            "token_ids": self.token_ids,
+            "children": self.children,
+            "log_probs": [[round(max(value, -1e9), DIGITS) for value in values] for values in self.log_probs],
+            "temperature": self.temperature,
+            "seed": self.seed,
+        })  # fmt: skip
+
+
+def falls(values: tuple[float, ...]) -> bool:
+    """True for log-probabilities in order, likeliest first."""
+    limits = (1e-3, *values)  # rounding may leave a hair above zero
+    return all(not isnan(value) and value <= before for before, value in zip(limits, values, strict=False))
+
+
+def write_traces(path: Path, traces: Iterable[AnswerTrace]) -> int:
+    """Write one trace a line, as they come; return how many.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    num_written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for trace in traces:
+                file.write(trace.to_json() + "\n")
+                file.flush()
+                num_written += 1
+    except OSError as error:
+        raise ConfigError(f"the traces cannot be written to {path} ({error}): give another file") from error
+    return num_written
+
+
+def read_traces(path: Path) -> list[AnswerTrace]:
+    """All traces of a file.
+
+    Raises:
+        ConfigError: there is no such file, a line of it is no trace, or it holds none.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the traces {path} cannot be read ({error}): make some with forerun bench trace") from error
+    traces = list(parse_lines(path, lines))
+    if not traces:
+        raise ConfigError(f"{path} holds no trace: make some with forerun bench trace")
+    return traces
+
+
+def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
+    """A trace for every line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                yield parse_trace(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+                raise ConfigError(
+                    f"{path}, line {number}, is no trace ({type(error).__name__}: {error}): make the file again with "
+                    "forerun bench trace"
+                ) from error
+
+
+def parse_trace(values: dict[str, Any]) -> AnswerTrace:
+    """A trace out of JSON; unknown keys are errors."""
+    unknown = sorted(set(values) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"unknown keys {', '.join(unknown)}")
+    temperature = float(values.get("temperature", 0.0))
+    if not 0.0 <= temperature < inf:
+        raise ValueError(f"temperature {temperature}")
+    return AnswerTrace(
+        prompt_ids=whole_numbers(values["prompt_ids"]),
+        token_ids=whole_numbers(values["token_ids"]),
+        children=tuple(whole_numbers(ids) for ids in values["children"]),
+        log_probs=tuple(tuple(float(value) for value in row) for row in values["log_probs"]),
+        temperature=temperature,
+        seed=None if values.get("seed") is None else int(values["seed"]),
+    )
+
+
+def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
+    """Token ids out of JSON.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    ids = tuple(values)
+    wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool) or item < 0), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} is no token id")
+    return ids

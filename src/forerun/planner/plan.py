@@ -1,0 +1,206 @@
+"""Search for the fastest way to write with a pair of models: who gets how many units, and what tree."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel
+from forerun.core.errors import ConfigError
+from forerun.core.profile import Profile
+from forerun.core.trace import AnswerTrace
+from forerun.planner.outcome import Outcome
+from forerun.planner.simulate import Costs, simulate
+
+OnPlan = Callable[[int, int], None]  # plans tried, of about how many
+
+COARSE_TOKENS: Final = 512  # of the traces, for the search; its results are played through whole
+NUM_CLIMBED: Final = 3  # parallel splits whose trees are searched for
+CLIMB_STEPS: Final = 12  # simulations that such a search takes, about
+USUAL_WIDTH: Final = 8
+VERIFY_WIDTHS: Final = (4, 8, 12, 16, 24, 32)
+DRAFT_WIDTHS: Final = (4, 8, 16, 32)
+DEPTHS: Final = (2, 3, 4, 6, 8, 12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Who has how many units; a serial drafter shares all of them with the target."""
+
+    target_units: int
+    draft_units: int
+    is_parallel: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.target_units}+{self.draft_units}" if self.is_parallel else f"{self.target_units} shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One way to write, and what came of it."""
+
+    split: Split
+    drafter: DrafterConfig
+    outcome: Outcome
+
+    @property
+    def kind(self) -> str:
+        match self.drafter:
+            case Parallel():
+                return "parallel"
+            case DraftModel():
+                return "serial"
+            case _:
+                return "plain"
+
+    @property
+    def tree(self) -> DraftModel | None:
+        """The shape of the drafter's tree."""
+        match self.drafter:
+            case Parallel():
+                return self.drafter.draft
+            case DraftModel():
+                return self.drafter
+            case _:
+                return None
+
+
+def search(
+    profile: Profile, traces: Sequence[AnswerTrace], *, units: int | None = None, lookup: bool = True,
+    on_plan: OnPlan = lambda done, total: None,
+) -> list[Plan]:  # fmt: skip
+    """The best plan of every split, fastest first.
+
+    Every split is tried with a usual tree on a part of the traces; the most promising ones climb to better trees there;
+    then the best of each split is played through whole.
+
+    Args:
+        units: to divide; None: as many as the profile knows for the target.
+        lookup: let drafters look up what followed the last tokens earlier in the text.
+
+    Raises:
+        ConfigError: the profile does not know what is asked for.
+    """
+    units = max(profile.target) if units is None else units
+    splits = splits_of(profile, units)
+    player = Player(profile=profile, on_plan=on_plan, num_expected=2 * len(splits) + CLIMB_STEPS * (NUM_CLIMBED + 1))
+    part = first_tokens(traces, COARSE_TOKENS)
+    coarse = [player.play(part, split, usual_drafter(split, lookup)) for split in splits]
+    ranked = sorted((plan for plan in coarse if plan.split.is_parallel), key=speed_of, reverse=True)
+    worth = [plan for plan in coarse if not plan.split.is_parallel] + ranked[:NUM_CLIMBED]
+    tuned = [climb(player, part, plan) if plan in worth else plan for plan in coarse]
+    whole = [player.play(traces, plan.split, plan.drafter) for plan in tuned]
+    whole.append(player.play(traces, plain_split(splits), NoDrafter()))
+    return sorted(whole, key=speed_of, reverse=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Player:
+    """Plays plans through and says how many it has done."""
+
+    profile: Profile
+    on_plan: OnPlan
+    num_expected: int
+    num_done: int = 0
+
+    def play(self, traces: Sequence[AnswerTrace], split: Split, drafter: DrafterConfig) -> Plan:
+        costs = Costs.of(self.profile, target_units=split.target_units, draft_units=split.draft_units)
+        plan = Plan(split=split, drafter=drafter, outcome=simulate(traces, drafter, costs))
+        self.num_done += 1
+        self.on_plan(self.num_done, max(self.num_done, self.num_expected))
+        return plan
+
+
+def splits_of(profile: Profile, units: int) -> list[Split]:
+    """All that the profile has times for: sharing, and every way to divide, odd ones too.
+
+    Where target and draft take turns, the draft runs on as many of the shared units as make it fastest.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not profile.draft:
+        raise ConfigError("the profile has no times of a draft: make one of a target and a draft")
+    splits = [
+        Split(target_units=units - draft_units, draft_units=draft_units, is_parallel=True)
+        for draft_units in range(1, units)
+        if units - draft_units in profile.target and draft_units in profile.draft
+    ]
+    shared = [draft_units for draft_units in sorted(profile.draft, reverse=True) if draft_units <= units]
+    if units in profile.target and shared:
+        fastest = min(shared, key=lambda draft_units: profile.draft[draft_units].step_s(USUAL_WIDTH))
+        splits.insert(0, Split(target_units=units, draft_units=fastest, is_parallel=False))
+    if not splits:
+        known = [", ".join(map(str, sorted(paces))) for paces in (profile.target, profile.draft)]
+        raise ConfigError(
+            f"{units} {profile.unit}s cannot be divided: the profile has the target on {known[0]} and the draft on "
+            f"{known[1]}"
+        )
+    return splits
+
+
+def plain_split(splits: Sequence[Split]) -> Split:
+    """Where drafter `none` runs: on all units, else on as many as the target can have."""
+    most = max(split.target_units for split in splits)
+    return Split(target_units=most, draft_units=splits[0].draft_units, is_parallel=False)
+
+
+def usual_drafter(split: Split, lookup: bool) -> DrafterConfig:
+    """The drafter that a split is first tried with: the defaults."""
+    draft = DraftModel(draft_width=USUAL_WIDTH, lookup=lookup)
+    return Parallel(draft=draft, fill=lookup) if split.is_parallel else draft
+
+
+def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
+    """Change one measure of the tree at a time, up or down, for as long as that helps."""
+    best, tried = plan, {plan.tree}
+    improves = True
+    while improves:
+        improves = False
+        for drafter in neighbours(best.drafter):
+            other = Plan(split=best.split, drafter=drafter, outcome=best.outcome).tree
+            if other in tried:
+                continue
+            tried.add(other)
+            plan = player.play(traces, best.split, drafter)
+            if speed_of(plan) > speed_of(best):
+                best, improves = plan, True
+                break
+    return best
+
+
+def neighbours(drafter: DrafterConfig) -> Iterator[DrafterConfig]:
+    """The same drafter with one measure of its tree changed by a step."""
+    match drafter:
+        case Parallel():
+            for draft in neighbouring_trees(drafter.draft, has_depth=False):
+                yield replace(drafter, draft=draft)
+        case DraftModel():
+            yield from neighbouring_trees(drafter, has_depth=True)
+        case _:
+            return
+
+
+def neighbouring_trees(draft: DraftModel, *, has_depth: bool) -> Iterator[DraftModel]:
+    ladders = {"verify_width": VERIFY_WIDTHS, "draft_width": DRAFT_WIDTHS} | ({"depth": DEPTHS} if has_depth else {})
+    for name, ladder in ladders.items():
+        place = ladder.index(getattr(draft, name))
+        for step in (place + 1, place - 1):
+            if 0 <= step < len(ladder):
+                change: dict[str, Any] = {name: ladder[step]}
+                yield replace(draft, **change)
+
+
+def first_tokens(traces: Sequence[AnswerTrace], num_tokens: int) -> list[AnswerTrace]:
+    """Whole answers, until they hold so many tokens."""
+    taken: list[AnswerTrace] = []
+    for trace in traces:
+        taken.append(trace)
+        num_tokens -= len(trace.token_ids)
+        if num_tokens <= 0:
+            break
+    return taken
+
+
+def speed_of(plan: Plan) -> float:
+    return plan.outcome.tokens_per_s

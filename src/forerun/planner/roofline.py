@@ -1,0 +1,216 @@
+"""Times of passes on machines that are not here, out of sizes: projections, never results.
+
+A pass takes as long as reading its weights and cache at the machine's bandwidth times the share of it that kernels
+reach, or as long as its arithmetic, whichever is longer; and for every layer a time for launches, norms and collectives
+that does not shrink with the number of GPUs, but grows.
+
+What is fitted, for 8xH800, to SwiftSpec's published times (arXiv 2506.11309; weights int4, short contexts): the layer
+times on 4, 6 and 8 GPUs to 10.39 ms of Llama-3-70B on 4 and 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows;
+the cost of rows to 10.32, 10.39 and 13.25 ms at 4, 8 and 16 rows, with each further 8 rows as dear as the eight from 8
+to 16. The layer times on 1 and 2 GPUs follow the paper's table 1 (vLLM on 1, 2, 4 and 8 GPUs), scaled to the paper's
+own kernels on 4. The share of the bandwidth is that which these times leave.
+
+Where a time of a model is known (an anchor), the roofline is scaled to it: at the number of units it was taken on, in
+between by interpolation, beyond by the nearest. Drafts need that most: Qwen2-1.5B takes 3.25 ms on 2 GPUs in table 7,
+where the roofline says 1.6.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import Pace
+from forerun.core.profile import Profile
+
+BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
+HEAD_BYTES, CACHE_BYTES = 2.0, 2  # of an element; the head stays in 16 bit, as AWQ leaves it
+MEMORY_SHARE: Final = 0.9  # of a unit's memory that weights and cache may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """A known time of a model's pass."""
+
+    model: str
+    weight_bits: int
+    units: int
+    rows: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine in numbers; see machines.toml."""
+
+    name: str
+    unit: str
+    num_units: int
+    memory_gb: float
+    bandwidth_gb_s: float
+    share: float
+    teraflops: float
+    layer_us: Mapping[int, float]
+    row_cost: Sequence[tuple[int, float]]
+    anchors: Sequence[Anchor] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedModel:
+    """A model as far as a roofline needs it."""
+
+    name: str
+    spec: ModelSpec
+    weight_bits: int = 4
+
+    def __post_init__(self) -> None:
+        if self.weight_bits not in BYTES_PER_WEIGHT:
+            known = ", ".join(map(str, BYTES_PER_WEIGHT))
+            raise ConfigError(f"weights of {self.weight_bits} bit: choose among {known}")
+
+    @property
+    def num_layer_weights(self) -> int:
+        """Weights that every pass multiplies with, the head left out."""
+        num_vocab_matrices = 1 if self.spec.tied_embeddings else 2
+        return self.spec.num_parameters - num_vocab_matrices * self._num_head_weights
+
+    @property
+    def _num_head_weights(self) -> int:
+        return self.spec.vocab_size * self.spec.hidden_size
+
+    def pass_bytes(self, context: int) -> float:
+        """Bytes that a pass reads: layers, head and the cache of a text of so many tokens."""
+        weights = self.num_layer_weights * BYTES_PER_WEIGHT[self.weight_bits] + self._num_head_weights * HEAD_BYTES
+        return weights + context * self.spec.kv_bytes_per_token(CACHE_BYTES)
+
+    def pass_flops(self, num_rows: int) -> float:
+        return 2.0 * (self.num_layer_weights + self._num_head_weights) * num_rows
+
+
+def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *, context: int = 512) -> Profile:
+    """The profile of a pair on a machine; splits on which a model does not fit into memory are left out.
+
+    Raises:
+        ConfigError: the target does not fit at all.
+    """
+    paces = {
+        role: {
+            units: pace_of(machine, model, units, context)
+            for units in range(1, machine.num_units + 1)
+            if fits(machine, model, units, context)
+        }
+        for role, model in (("target", target), ("draft", draft))
+    }
+    if not paces["target"]:
+        raise ConfigError(
+            f"{target.name} with weights of {target.weight_bits} bit needs {target.pass_bytes(context) / 1e9:.0f} GB, "
+            f"{machine.name} has {machine.num_units} x {machine.memory_gb:g} GB: take fewer bits or a larger machine"
+        )
+    return Profile(
+        source="roofline",
+        unit=machine.unit,
+        target=paces["target"],
+        draft=paces["draft"],
+        about={
+            "machine": machine.name,
+            "target": f"{target.name}, {target.weight_bits} bit",
+            "draft": f"{draft.name}, {draft.weight_bits} bit",
+            "context": str(context),
+        },
+    )
+
+
+def fits(machine: Machine, model: SizedModel, units: int, context: int) -> bool:
+    return model.pass_bytes(context) <= MEMORY_SHARE * 1e9 * machine.memory_gb * units
+
+
+def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pace:
+    """Times of a model's pass on so many units, by rows."""
+    scale = anchored_scale(machine, model, units, context)
+    return Pace(
+        steps=tuple((rows, scale * pass_s(machine, model, units, rows, context)) for rows, _ in machine.row_cost)
+    )
+
+
+def pass_s(machine: Machine, model: SizedModel, units: int, rows: int, context: int) -> float:
+    """Seconds of a pass by the roofline alone."""
+    cost = next((cost for most_rows, cost in machine.row_cost if rows <= most_rows), machine.row_cost[-1][1])
+    reading_s = cost * model.pass_bytes(context) / (units * machine.share * machine.bandwidth_gb_s * 1e9)
+    computing_s = model.pass_flops(rows) / (units * machine.teraflops * 1e12)
+    return max(reading_s, computing_s) + 1e-6 * model.spec.num_layers * between(machine.layer_us, units)
+
+
+def anchored_scale(machine: Machine, model: SizedModel, units: int, context: int) -> float:
+    """What known times say about the roofline; 1 where there are none."""
+    known = {
+        anchor.units: 1e-3 * anchor.ms / pass_s(machine, model, anchor.units, anchor.rows, context)
+        for anchor in machine.anchors
+        if anchor.model == model.name and anchor.weight_bits == model.weight_bits
+    }
+    return between(known, units) if known else 1.0
+
+
+def between(points: Mapping[int, float], place: int) -> float:
+    """A value at `place`: on the line between the points beside it, beyond them that of the nearest."""
+    below = max((known for known in points if known <= place), default=min(points))
+    above = min((known for known in points if known >= place), default=max(points))
+    if below >= above:
+        return points[above if place <= above else below]
+    part = (place - below) / (above - below)
+    return (1.0 - part) * points[below] + part * points[above]
+
+
+def machine_named(name: str) -> Machine:
+    """A machine of this name, or of a TOML file that describes one.
+
+    Raises:
+        ConfigError: there is none, or the file does not describe one.
+    """
+    if name.endswith(".toml"):
+        return read_machine(Path(name))
+    machines = builtin_table("machines.toml")
+    if name not in machines:
+        raise ConfigError(f"no machine is named {name!r}: choose among {', '.join(machines)}, or give a TOML file")
+    return parse_machine(name, machines[name])
+
+
+def read_machine(path: Path) -> Machine:
+    """The machine that a TOML file describes, with the keys of one of machines.toml at its top."""
+    try:
+        return parse_machine(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"the machine {path} cannot be read ({error})") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} describes no machine ({type(error).__name__}: {error}): it needs unit, num_units, memory_gb, "
+            "bandwidth_gb_s, share, teraflops, layer_us and row_cost; anchors may be left out"
+        ) from error
+
+
+def parse_machine(name: str, values: Mapping[str, Any]) -> Machine:
+    rest = {key: value for key, value in values.items() if key not in ("layer_us", "row_cost", "anchors")}
+    row_cost = sorted((int(rows), float(cost)) for rows, cost in values["row_cost"])
+    machine = Machine(
+        name=name,
+        layer_us={int(units): float(us) for units, us in values["layer_us"].items()},
+        row_cost=tuple(row_cost),
+        anchors=tuple(Anchor(**anchor) for anchor in values.get("anchors", ())),
+        **rest,
+    )
+    limits = (machine.num_units, machine.memory_gb, machine.bandwidth_gb_s, machine.share, machine.teraflops)
+    if min(limits) <= 0 or not machine.layer_us or not machine.row_cost:
+        raise ValueError("its numbers must be more than 0, layer_us and row_cost not empty")
+    return machine
+
+
+def known_models() -> dict[str, ModelSpec]:
+    """Sizes by name."""
+    return {name: ModelSpec(**values) for name, values in builtin_table("models.toml").items()}
+
+
+def builtin_table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("forerun.planner") / name).read_text(encoding="utf-8"))

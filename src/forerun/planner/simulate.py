@@ -1,0 +1,240 @@
+"""Play decoding through on a virtual clock: real trees and real protocol, recorded guesses, stated times of passes.
+
+Nothing here is a formula for tokens per round. The serial round grows, cuts and walks as `DraftModelDrafter` and the
+decode loop do; the parallel round drives the very `ParallelDrafter` and `DrafterEnd` of the engine.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel, PromptLookup, SamplingParams, require
+from forerun.core.errors import ConfigError
+from forerun.core.pace import Pace
+from forerun.core.profile import Profile
+from forerun.core.trace import AnswerTrace
+from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.parallel.client import ParallelDrafter
+from forerun.drafting.parallel.messages import Setup
+from forerun.drafting.parallel.protocol import TREES_PER_CUT
+from forerun.engine.drafter_process import TREE_ROWS
+from forerun.model.runner import PREFILL_ROWS
+from forerun.planner.outcome import AnswerOutcome, Outcome
+from forerun.planner.trace_grower import TraceGrower
+from forerun.planner.virtual_time import VirtualClock, VirtualSupply
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance, walk
+
+UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
+VOCAB_SIZE: Final = 1 << 30
+CHOOSING: Final = 0.5  # share of a round's overhead that lies between the target's pass and its verdict
+SPREAD: Final = 0.5  # an expansion's overhead varies by so much of itself; without it two clocks could fall into step
+PARAMS: Final = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What passes and rounds take when the units are divided in one way."""
+
+    target: Pace
+    draft: Pace | None = None
+    serial_overhead_s: float = 0.0
+    parallel_overhead_s: float = 0.0
+    expansion_overhead_s: float = 0.0
+
+    @classmethod
+    def of(cls, profile: Profile, *, target_units: int, draft_units: int) -> "Costs":
+        """Those of a profile, the target on so many units and the draft on so many.
+
+        Raises:
+            ConfigError: the profile does not know one of them.
+        """
+        for role, paces, units in (("target", profile.target, target_units), ("draft", profile.draft, draft_units)):
+            if units not in paces and (role == "target" or paces):
+                raise ConfigError(
+                    f"the profile has no times of the {role} on {units} {profile.unit}s, only on "
+                    f"{', '.join(map(str, sorted(paces))) or 'none'}: choose among these, or make another profile"
+                )
+        return cls(
+            target=profile.target[target_units],
+            draft=profile.draft.get(draft_units),
+            serial_overhead_s=profile.serial_overhead_s,
+            parallel_overhead_s=profile.parallel_overhead_s,
+            expansion_overhead_s=profile.expansion_overhead_s,
+        )
+
+    def expansion_s(self, num_rows: int) -> float:
+        """Seconds of a draft pass with all that belongs to it; of re-rooting the tree where it has no rows.
+
+        Raises:
+            ConfigError: nothing is known of the draft.
+        """
+        if self.draft is None:
+            raise ConfigError("nothing is known of the draft's passes: take a profile that holds them")
+        return (self.draft.step_s(num_rows) if num_rows else 0.0) + self.expansion_overhead_s
+
+
+def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs) -> Outcome:
+    """The answers of these traces, one after the other, as this drafter would have written them."""
+    match drafter:
+        case NoDrafter():
+            return Outcome(answers=tuple(plain_answer(trace, costs) for trace in traces))
+        case DraftModel():
+            serial = SerialSimulation(drafter, costs)
+            return Outcome(answers=tuple(serial.play(trace) for trace in traces))
+        case Parallel():
+            parallel = ParallelSimulation(drafter, costs)
+            return Outcome(answers=tuple(parallel.play(trace) for trace in traces))
+        case PromptLookup():
+            raise ConfigError("prompt lookup alone needs no plan: it has nothing to divide")
+
+
+def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
+    """Without a drafter."""
+    num_tokens = len(trace.token_ids)
+    return AnswerOutcome(
+        num_tokens=num_tokens,
+        num_rounds=num_tokens,
+        num_accepted=0,
+        num_misses=0,
+        num_expansions=0,
+        decode_s=num_tokens * (costs.target.step_s(1) + costs.serial_overhead_s),
+    )
+
+
+class Tally:
+    """The text so far and what it took."""
+
+    def __init__(self, trace: AnswerTrace) -> None:
+        self._token_ids = trace.token_ids
+        self.num_tokens = self._num_rounds = self._num_accepted = self._num_misses = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.num_tokens >= len(self._token_ids)
+
+    def verify(self, tree: TokenTree) -> Acceptance:
+        """What the target would have said to this tree."""
+        rest = (*self._token_ids[self.num_tokens :], *[UNKNOWN] * (max(tree.depths) + 1))
+        return walk(tree, [rest[depth] for depth in tree.depths])
+
+    def add(self, acceptance: Acceptance, *, is_hit: bool) -> None:
+        num_left = len(self._token_ids) - self.num_tokens
+        self._num_rounds += 1
+        self._num_accepted += min(len(acceptance.path), num_left)
+        self.num_tokens += min(len(acceptance.tokens), num_left)
+        self._num_misses += not is_hit and not self.is_over  # nobody knows what would have followed
+
+    def outcome(self, *, num_expansions: int, decode_s: float) -> AnswerOutcome:
+        return AnswerOutcome(
+            num_tokens=self.num_tokens,
+            num_rounds=self._num_rounds,
+            num_accepted=self._num_accepted,
+            num_misses=self._num_misses,
+            num_expansions=num_expansions,
+            decode_s=decode_s,
+        )
+
+
+class SerialSimulation:
+    """Rounds of `DraftModelDrafter`, one drafter for all answers, since it learns."""
+
+    def __init__(self, config: DraftModel, costs: Costs) -> None:
+        """One drafter for all answers.
+
+        Raises:
+            ConfigError: the drafter chooses its widths by times that it measures itself.
+        """
+        require(not config.adaptive, "a drafter with adaptive widths cannot be simulated: give fixed ones")
+        self._config, self._costs, self._clock = config, costs, VirtualClock()
+        self._grower = TraceGrower(
+            config,
+            horizon=config.verify_width,
+            max_rows=serial_rows(config),
+            keeps_subtree=False,
+            calibrates=False,
+            spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
+        )
+
+    def play(self, trace: AnswerTrace) -> AnswerOutcome:
+        grower, clock, tally = self._grower, self._clock, Tally(trace)
+        grower.expect(trace)
+        grower.begin(trace.prompt_ids, PARAMS, None)
+        while grower.prefill():
+            pass
+        began, num_before = clock.now, grower.num_expansions
+        while not tally.is_over:
+            tree = self._propose()
+            acceptance = tally.verify(tree)
+            clock.spend(self._costs.target.step_s(len(tree)) + self._costs.serial_overhead_s)
+            tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
+        num_expansions = grower.num_expansions - num_before
+        return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
+
+    def _propose(self) -> TokenTree:
+        for _ in range(self._config.depth):
+            if not self._grower.expand():
+                break
+        tree = self._grower.tree
+        return tree.select(tree.best(self._config.verify_width))
+
+
+class ParallelSimulation:
+    """Rounds of `ParallelDrafter` with a worker in virtual time."""
+
+    def __init__(self, config: Parallel, costs: Costs) -> None:
+        self._costs, self._clock, self._rng = costs, VirtualClock(), random.Random(0)
+        self._supply = VirtualSupply(self._clock, self._make_grower)
+        self._drafter = ParallelDrafter(
+            self._supply, config, target_vocab_size=VOCAB_SIZE, check=lambda _: None, clock=self._clock
+        )
+        self._drafter.wait_until_ready(1.0)
+        self._supply.run(0.01)  # let the setup arrive, so that there is a grower
+
+    def play(self, trace: AnswerTrace) -> AnswerOutcome:
+        grower, clock, tally = self._grower, self._clock, Tally(trace)
+        grower.expect(trace)
+        self._drafter.begin(trace.prompt_ids, PARAMS, None)
+        self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
+        began, num_before = clock.now, grower.num_expansions
+        while not tally.is_over:
+            tree = self._drafter.propose()
+            acceptance = tally.verify(tree)
+            overhead_s = self._costs.parallel_overhead_s
+            self._supply.run(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
+            report = self._drafter.accept(acceptance)
+            tally.add(acceptance, is_hit=report.was_hit)
+            self._supply.run((1.0 - CHOOSING) * overhead_s)
+        self._drafter.end()
+        num_expansions = grower.num_expansions - num_before
+        return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
+
+    def _spend(self, num_rows: int) -> None:
+        spread_s = SPREAD * self._costs.expansion_overhead_s
+        self._clock.spend(self._costs.expansion_s(num_rows) + self._rng.uniform(-spread_s, spread_s))
+
+    def _make_grower(self, setup: Setup) -> TraceGrower:
+        """As the drafter's process makes one."""
+        config = DraftModel(
+            verify_width=setup.verify_width,
+            draft_width=min(setup.draft_width, TREE_ROWS // 2),
+            min_mass=0.0,
+            children=setup.children,
+            lookup=setup.lookup,
+        )
+        self._grower = TraceGrower(
+            config,
+            horizon=setup.verify_width * TREES_PER_CUT,
+            max_rows=TREE_ROWS,
+            keeps_subtree=True,
+            calibrates=setup.calibrate,
+            spend=self._spend,
+        )
+        return self._grower
+
+
+def prefill_s(pace: Pace, num_rows: int) -> float:
+    """Seconds of a prompt's wide passes."""
+    whole, rest = divmod(num_rows, PREFILL_ROWS)
+    return whole * pace.step_s(PREFILL_ROWS) + (pace.step_s(rest) if rest else 0.0)

@@ -1,0 +1,110 @@
+"""Traces of a pair of models of which only an acceptance length is known.
+
+At every place the draft's likeliest token has a probability drawn from Beta(1.2, 0.4); the rest is spread over seven
+further children, each half as likely as the one before, with 15 % of it outside. The target's choice follows exactly
+these probabilities, and places are independent of each other.
+
+Real text has long easy stretches, so that such traces are hard on a drafter that guesses ahead of the verdict: against
+SwiftSpec's table 7 they lose about twice what real ones lose by drafting in parallel. Where a trace can be recorded,
+record one.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.pace import Pace
+from forerun.core.trace import AnswerTrace
+from forerun.planner.schemes import Scheme, play_scheme
+from forerun.planner.simulate import Costs
+
+TOP_ALPHA, TOP_BETA = 1.2, 0.4
+NUM_OTHERS, RATIO, OUTSIDE = 7, 0.5, 0.15
+LEAST_EXPONENT, MOST_EXPONENT = 1e-3, 30.0
+MAX_BISECTIONS: Final = 16
+CLOSE: Final = 0.004  # as near to the wanted acceptance as there is any point in being
+LEAST_PROBABILITY: Final = 1e-9
+FREE: Final = Costs(target=Pace(steps=((1 << 20, 1.0),)), draft=Pace(steps=((1 << 20, 1.0),)))  # times do not matter
+REFERENCE: Final = Scheme(kind="serial", verify_width=8, draft_width=8, depth=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticPair:
+    """A pair of models as a distribution.
+
+    Args:
+        exponent: the likeliest token's probability is raised to it: 1 is the plain distribution, less a better draft.
+    """
+
+    exponent: float = 1.0
+    num_answers: int = 16
+    num_tokens: int = 128
+    seed: int = 0
+
+    def traces(self) -> list[AnswerTrace]:
+        """Answers; the same random numbers are used for every exponent, so that a better draft is better everywhere."""
+        rng = random.Random(self.seed)
+        return [self._answer(rng) for _ in range(self.num_answers)]
+
+    def _answer(self, rng: random.Random) -> AnswerTrace:
+        token_ids, children, log_probs = [], [], []
+        for place in range(1, self.num_tokens + 1):
+            probabilities = spread(rng.betavariate(TOP_ALPHA, TOP_BETA) ** self.exponent)
+            ids = [place * (NUM_OTHERS + 2) + rank for rank in range(len(probabilities))]  # no id occurs twice
+            token_ids.append(draw(ids, probabilities, rng.random()))
+            children.append(tuple(ids))
+            log_probs.append(tuple(math.log(max(value, LEAST_PROBABILITY)) for value in probabilities))
+        return AnswerTrace(
+            prompt_ids=(1,), token_ids=tuple(token_ids), children=tuple(children), log_probs=tuple(log_probs)
+        )
+
+
+def spread(top: float) -> list[float]:
+    """Probabilities of the children, likeliest first."""
+    weights = [RATIO**rank for rank in range(NUM_OTHERS)]
+    scale = (1.0 - top) * (1.0 - OUTSIDE) / sum(weights)
+    return sorted([top, *(scale * weight for weight in weights)], reverse=True)
+
+
+def draw(ids: Sequence[int], probabilities: Sequence[float], uniform: float) -> int:
+    """One of the ids with its probability, else the next id after them."""
+    for token_id, probability in zip(ids, probabilities, strict=True):
+        uniform -= probability
+        if uniform < 0.0:
+            return token_id
+    return ids[-1] + 1
+
+
+def traces_for(accepted: float, scheme: Scheme = REFERENCE, pair: SyntheticPair | None = None) -> list[AnswerTrace]:
+    """Traces on which `scheme` accepts so many tokens per round, the bonus token not included.
+
+    Raises:
+        ConfigError: no pair of models can reach that under this scheme.
+    """
+    pair = pair or SyntheticPair()
+
+    def accepts(exponent: float) -> float:
+        return play_scheme(replace(pair, exponent=exponent).traces(), scheme, FREE).accepted_per_round
+
+    worst, best = accepts(MOST_EXPONENT), accepts(LEAST_EXPONENT)
+    if not worst <= accepted <= best:
+        raise ConfigError(
+            f"{accepted:g} accepted tokens per round cannot be had from {scheme.verify_width} rows and {scheme.depth} "
+            f"levels, only {worst:.2f} to {best:.2f}: count accepted tokens without the bonus token"
+        )
+    return replace(pair, exponent=bisect(accepts, accepted)).traces()
+
+
+def bisect(falling: Callable[[float], float], wanted: float) -> float:
+    """Where a falling function of the exponent takes this value, on a logarithmic scale."""
+    low, high = math.log(LEAST_EXPONENT), math.log(MOST_EXPONENT)
+    for _ in range(MAX_BISECTIONS):
+        middle = 0.5 * (low + high)
+        value = falling(math.exp(middle))
+        if abs(value - wanted) <= CLOSE * wanted:
+            break
+        low, high = (middle, high) if value > wanted else (low, middle)
+    return math.exp(middle)

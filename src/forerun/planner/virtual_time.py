@@ -1,0 +1,170 @@
+"""A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
+
+What `drafting.parallel.worker` does with a process and a socket is done here step by step, so that the two ends of the
+protocol and the client's patience can be simulated as they are.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from forerun.drafting.parallel.frames import FrameReader, to_frame
+from forerun.drafting.parallel.messages import Beat, Hello, Message, Setup
+from forerun.drafting.parallel.protocol import DrafterEnd, Grower
+from forerun.drafting.parallel.worker import BEAT_S
+
+WIRE_S: Final = 0.1e-3  # one way through a local socket, the waking of the other process included
+VOCABULARY: Final = bytes(32)
+MAX_LENGTH: Final = 1 << 30
+
+
+class VirtualClock:
+    """Seconds that pass when somebody spends them."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Lane:
+    """One direction of a wire: bytes and when they arrive."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._queue: deque[tuple[float, bytes]] = deque()
+
+    @property
+    def next_at(self) -> float:
+        return self._queue[0][0] if self._queue else inf
+
+    def put(self, data: bytes) -> bool:
+        self._queue.append((self._clock.now + WIRE_S, data))
+        return True
+
+    def take(self) -> bytes:
+        """What has arrived."""
+        pieces = []
+        while self._queue and self._queue[0][0] <= self._clock.now:
+            pieces.append(self._queue.popleft()[1])
+        return b"".join(pieces)
+
+
+class VirtualWorker:
+    """The drafter's process: takes what has come, does one thing, and sleeps when there is nothing to do."""
+
+    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower]) -> None:
+        self._clock, self._make_grower = clock, make_grower
+        self.inbox, self.outbox = Lane(clock), Lane(clock)
+        self._reader = FrameReader()
+        self._end: DrafterEnd | None = None
+        self._free_at = self._last_sent = clock.now
+        self._wakes_at = inf
+        self._send(Hello(pid=0, vocab_size=1, max_length=MAX_LENGTH, vocabulary=VOCABULARY))
+
+    @property
+    def next_at(self) -> float:
+        """When it does its next thing."""
+        return max(self._free_at, min(self._wakes_at, self.inbox.next_at))
+
+    def step(self) -> None:
+        """Do it; the clock stands where it ends."""
+        self._clock.now = self.next_at
+        data = self.inbox.take()
+        for message in self._reader.feed(data) if data else ():
+            if isinstance(message, Setup):
+                grower = self._make_grower(message)
+                self._end = DrafterEnd(grower, message, make_noise=lambda _: None, clock=self._clock)
+            elif self._end is not None:
+                self._end.receive(message)
+        if self._end is not None:
+            self._wakes_at = self._work(self._end)
+        self._free_at = self._clock.now
+
+    def _work(self, end: DrafterEnd) -> float:
+        """Work if there is something to do; return when to look again."""
+        if end.idle_s() == 0:
+            for proposal in end.work():
+                self._send(proposal)
+        if not end.is_active:
+            return inf
+        if self._clock.now - self._last_sent > BEAT_S:
+            self._send(Beat(request=end.request))
+        idle_s = end.idle_s()
+        return self._clock.now + (BEAT_S if idle_s is None else min(idle_s, BEAT_S))
+
+    def _send(self, message: Message) -> None:
+        self.outbox.put(to_frame(message))
+        self._last_sent = self._clock.now
+
+
+class VirtualWire:
+    """The target's end of the wire."""
+
+    is_open = True
+
+    def __init__(self, supply: "VirtualSupply", worker: VirtualWorker) -> None:
+        self._supply, self._worker = supply, worker
+
+    def send(self, data: bytes) -> bool:
+        return self._worker.inbox.put(data)
+
+    def receive(self) -> bytes:
+        return self._worker.outbox.take()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        assert timeout_s is not None, "the target never waits without end"
+        self._supply.run(timeout_s, until_arrival=True)
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualSupply:
+    """The one worker, and time passing for both ends; what a `ParallelDrafter` takes as its supply."""
+
+    trouble = ""
+    pid = None
+
+    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower]) -> None:
+        self._clock, self._worker = clock, VirtualWorker(clock, make_grower)
+        self._is_taken = False
+
+    def run(self, seconds: float, *, until_arrival: bool = False) -> None:
+        """Let time pass and the worker work, on request only until something reaches the target."""
+        began, worker = self._clock.now, self._worker
+        end = began + seconds
+        while True:
+            if until_arrival:
+                end = min(end, worker.outbox.next_at)
+            if worker.next_at > end:
+                break
+            worker.step()
+        self._clock.now = max(began, end)
+
+    def take(self) -> VirtualWire | None:
+        if self._is_taken:
+            return None
+        self._is_taken = True
+        return VirtualWire(self, self._worker)
+
+    def wait(self, timeout_s: float) -> VirtualWire | None:
+        return self.take()
+
+    def is_starved(self) -> bool:
+        return True  # it is never to be taken for dead
+
+    def replace(self) -> None:
+        raise AssertionError("a simulated worker does not fail")
+
+    def praise(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

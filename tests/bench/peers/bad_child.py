@@ -1,0 +1,66 @@
+"""A peer's process that behaves as its mode says: well, or not at all."""
+
+import os
+import subprocess
+import sys
+import time
+
+from forerun.bench.peers.child import Log, serve
+from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request
+
+
+class Puppet:
+    """Answers with the prompt reversed, in one round of all but the last and one of the last."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.mode = opening.mode
+        if self.mode == "refuses to open":
+            raise PeerError("I will not")
+        if self.mode == "dies early":
+            raise RuntimeError("no such luck")
+
+    def hello(self) -> Hello:
+        return Hello(versions={"puppet": "1"}, device="cpu", dtype="float32", num_threads=1)
+
+    def write(self, request: Request) -> Answer:
+        log = Log()
+        getattr(self, self.mode.replace(" ", "_"), lambda: None)()
+        *most, last = reversed(request.prompt_ids)
+        log.add(most)
+        log.add([last])
+        return log.answer()
+
+    def prints(self) -> None:
+        sys.stdout.write("hello from Python\n")
+        sys.stdout.flush()
+        os.write(1, b"hello from C\n")
+        subprocess.run([sys.executable, "-c", "print('hello from a child')"], check=True)
+
+    def dies(self) -> None:
+        sys.stderr.write("the disk is on fire\n")
+        sys.stderr.flush()
+        os.abort()
+
+    def raises(self) -> None:
+        raise RuntimeError("out of luck")
+
+    def refuses(self) -> None:
+        self.mode = "is good again"
+        raise PeerError("not now")
+
+    def hangs(self) -> None:
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        sys.stderr.write(f"helper {helper.pid}\n")
+        sys.stderr.flush()
+        time.sleep(600)
+
+    def forget(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self.mode == "stays":
+            time.sleep(600)
+
+
+if __name__ == "__main__":
+    serve(Puppet)

@@ -1,0 +1,42 @@
+"""The built-in pair as peers are given it, and what our own engine writes."""
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from forerun import Engine, EngineConfig, NoDrafter
+from forerun.bench.peers.catalogue import PeerPlan
+from forerun.checkpoints.locate import locate
+from tests.bench.peers.pairs import GREEDY, MAX_LENGTH, PROMPTS, Pair
+
+CUT = 12
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """Drafter `none`, whose greedy ids every peer must write."""
+    config = EngineConfig(drafter=NoDrafter(), dtype="float32", max_length=MAX_LENGTH, num_threads=1)
+    with Engine(config) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The built-in pair, except that a token which the first text reaches soon ends a text."""
+    prompts = [tuple(engine.encode(prompt)) for prompt in PROMPTS]
+    expected = [engine.generate(prompt, GREEDY).token_ids for prompt in prompts]
+    eos_id = expected[0][CUT]
+    folder = tmp_path_factory.mktemp("target")
+    shutil.copytree(locate("builtin"), folder, dirs_exist_ok=True)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos_id, "repetition_penalty": 1.5}))
+    plan = PeerPlan(
+        target=folder,
+        draft=locate("builtin-draft"),
+        dtype="float32",
+        num_threads=1,
+        max_length=MAX_LENGTH,
+        cache=tmp_path_factory.mktemp("gguf"),
+    )
+    return Pair(plan=plan, prompts=tuple(prompts), expected=tuple(expected), eos_id=eos_id)

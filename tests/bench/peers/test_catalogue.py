@@ -1,0 +1,87 @@
+"""Which peers there are, why one cannot take part, and what may be set."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun import ConfigError
+from forerun.bench.peers import catalogue
+from forerun.bench.peers.catalogue import PEERS, PeerPlan, find_absence, grid, open_peer
+
+PLAN = PeerPlan(target=Path("target"), dtype="float32", num_threads=1, max_length=64, cache=Path("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda package: object())
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_grid_begins_with_the_defaults_and_repeats_nothing(name: str) -> None:
+    entries = grid(name)
+    assert entries[0] == {}
+    assert all(entry not in entries[:place] for place, entry in enumerate(entries))
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name.endswith(("assisted", "lookup", "draft"))])
+def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
+    assert len(grid(name)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("transformers_assisted", {}, "no draft model"),
+        ("llama_cpp_draft", {}, "no draft model"),
+        ("llama_cpp", {"dtype": "float64"}, "no float64"),
+        ("llama_server", {}, "no llama-server binary"),
+        ("llama_server", {"llama_server": Path("/nowhere/llama-server")}, "is not a program"),
+        ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "no URL"),
+        ("transformers", {"device": "paced:target=10ms"}, "paced device"),
+    ],
+)
+def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reason: str) -> None:
+    plan = replace(PLAN, **changes)
+    assert reason in (find_absence(name, plan) or "")
+    with pytest.raises(ConfigError, match=reason):
+        open_peer(name, plan, {})
+
+
+def test_who_has_all_it_needs_can_take_part() -> None:
+    plan = replace(PLAN, draft=Path("draft"), urls={"vllm": "http://127.0.0.1:1"}, llama_server=Path(sys.executable))
+    assert [name for name in PEERS if find_absence(name, plan) is not None] == ["sglang"]
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda package: None)
+    assert find_absence("llama_cpp", PLAN) == "llama_cpp and gguf not installed"
+
+
+def test_an_unknown_peer_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no peer 'tensorflow': choose from transformers"):
+        find_absence("tensorflow", PLAN)
+
+
+def test_an_unknown_setting_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no setting depth: it has max_matching_ngram_size"):
+        open_peer("transformers_lookup", PLAN, {"depth": 3})
+
+
+def test_a_dtype_must_be_a_dtype() -> None:
+    with pytest.raises(ConfigError, match="'auto'"):
+        replace(PLAN, dtype="auto")
+
+
+def test_asking_who_is_there_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'llama_cpp', 'gguf', 'numpy'}"
+    code = (
+        "import sys; from pathlib import Path; from forerun.bench.peers.catalogue import *\n"
+        "plan = PeerPlan(target=Path('t'), dtype='float32', num_threads=1, max_length=9, cache=Path('c'))\n"
+        f"[find_absence(name, plan) for name in PEERS]; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert finished.stderr.strip() == ""

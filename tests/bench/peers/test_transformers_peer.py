@@ -1,0 +1,31 @@
+"""transformers writes what our engine writes, whichever way it decodes."""
+
+import pytest
+
+from tests.bench.peers.pairs import GREEDY, Pair, check_peer, opened
+
+
+def test_plain_decoding_writes_our_ids_one_at_a_time(pair: Pair) -> None:
+    with opened("transformers", pair.plan) as peer:
+        assert set(check_peer(peer, pair)) == {1}
+
+
+@pytest.mark.parametrize("name", ["transformers_assisted", "transformers_lookup"])
+def test_guessing_writes_our_ids_and_tells_the_tokens_of_each_round(pair: Pair, name: str) -> None:
+    with opened(name, pair.plan) as peer:
+        assert max(check_peer(peer, pair)) > 1
+
+
+@pytest.mark.slow
+def test_settings_reach_the_assistant(pair: Pair) -> None:
+    settings = {"num_assistant_tokens": 2, "assistant_confidence_threshold": 0.0}
+    with opened("transformers_assisted", pair.plan, **settings) as peer:
+        assert max(check_peer(peer, pair)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformers_static", "transformers_static_compile"])
+def test_a_static_cache_writes_our_ids(pair: Pair, name: str) -> None:
+    with opened(name, pair.plan) as peer:
+        texts = [peer.write(prompt, GREEDY).token_ids for prompt in pair.prompts]
+    assert texts == list(pair.expected)

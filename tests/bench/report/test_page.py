@@ -1,0 +1,148 @@
+"""The page: whole, closed to the network, and safe whatever names and texts say."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from forerun.bench.answers import Record
+from forerun.bench.recorded_run import RecordedRun
+from forerun.bench.report.timeline import TOKEN_TEXTS, choose_timeline
+from forerun.bench.summary import summarise_run
+from tests.bench.sample_run import about, sample_records
+
+page = pytest.importorskip("forerun.bench.report.page", reason="needs matplotlib", exc_type=ImportError)
+
+EVIL = "<script>alert('x')</script>\"&$\\oops$ \N{CJK UNIFIED IDEOGRAPH-4E2D}"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+class Checker(HTMLParser):
+    """Collects tags, ids and attributes, and notes tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.faults: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(str(value))
+            if name in ("src", "href", "xlink:href", "action") or name.startswith("on"):
+                self.links.append(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(tag)
+
+
+def check(text: str) -> Checker:
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert (checker.faults, checker.open) == ([], [])
+    return checker
+
+
+def write(records: list[Record], *, baseline: str | None = "none", contestant: str = "parallel") -> str:
+    run = RecordedRun(records=tuple(records), about=about(records))
+    return str(page.write(summarise_run(run, baseline=baseline), choose_timeline(records, contestant, baseline)))
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    return write(sample_records(datasets=("qa", "gsm8k"), num_prompts=5, repeats=1, num_tokens=24))
+
+
+def test_the_page_is_whole_and_fetches_nothing(whole: str) -> None:
+    found = check(whole)
+    assert all(link.startswith("#") for link in found.links)
+    assert "script" not in found.tags
+    assert set(re.findall(r"https?://[^\s\"'<)]+", whole)) <= NAMESPACES
+    assert "@import" not in whole
+
+
+def test_every_id_is_there_once_and_every_reference_leads_somewhere(whole: str) -> None:
+    ids = check(whole).ids
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", whole)) <= set(ids)
+
+
+def test_every_picture_is_well_formed_and_has_a_name(whole: str) -> None:
+    pictures = re.findall(r"<svg.*?</svg>", whole, re.DOTALL)
+    assert len(pictures) == 10
+    for picture in pictures:
+        assert ElementTree.fromstring(picture).get("aria-label")
+
+
+def test_colours_are_those_of_the_page(whole: str) -> None:
+    assert "#c0ff" not in whole
+    assert "var(--c1)" in whole
+    assert "prefers-color-scheme: dark" in whole
+
+
+@pytest.mark.parametrize(("baseline", "contestant"), [("none", EVIL), (EVIL, "none")])
+def test_names_and_texts_are_shown_and_never_run(baseline: str, contestant: str) -> None:
+    records = [
+        replace(record, extra={TOKEN_TEXTS: [[EVIL] * 24]}, question_id=EVIL)
+        for record in sample_records(
+            datasets=(EVIL,), contestants=("none", EVIL), temperatures=(0.0,), num_prompts=1, num_tokens=24
+        )
+    ]
+    text = write(records, baseline=baseline, contestant=contestant)
+    found = check(text)
+    assert "script" not in found.tags
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") > 10
+
+
+def test_facts_about_the_machine_are_escaped() -> None:
+    run = RecordedRun(records=(), about={"machine": {EVIL: EVIL}, "command": EVIL, "skips": {EVIL: EVIL}})
+    assert "script" not in check(page.write(summarise_run(run, baseline=None))).tags
+
+
+def test_a_page_of_no_answers_says_so() -> None:
+    text = str(page.write(summarise_run(RecordedRun(records=()), baseline=None)))
+    check(text)
+    assert "No answers yet" in text
+    assert "<svg" not in text
+
+
+def test_a_page_of_one_answer_has_its_pictures() -> None:
+    records = sample_records(
+        datasets=("qa",), contestants=("none",), temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=8
+    )
+    text = write(records, baseline="none", contestant="none")
+    check(text)
+    assert "One contestant" in text
+    assert "<svg" in text
+
+
+def test_answers_without_times_leave_out_what_needs_them() -> None:
+    records = [
+        replace(record, turns=tuple(replace(turn, emitted=(), emitted_at_s=(), rounds=None) for turn in record.turns))
+        for record in sample_records(datasets=("qa",), num_prompts=5, repeats=1, num_tokens=8)
+    ]
+    text = write(records)
+    check(text)
+    assert "Time per token" not in text
+    assert "One answer as it came" not in text
+    assert "By data set" in text
+
+
+def test_more_contestants_than_colours_are_drawn() -> None:
+    names = tuple(f"drafter{place}" for place in range(13))
+    records = sample_records(
+        datasets=("qa",), contestants=names, temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=8
+    )
+    check(write(records, baseline="drafter0", contestant="drafter1"))

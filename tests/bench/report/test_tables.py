@@ -1,0 +1,128 @@
+"""What the terminal and Markdown show."""
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console, RenderableType
+
+from forerun.bench.compare import compare
+from forerun.bench.recorded_run import RecordedRun
+from forerun.bench.report import markdown
+from forerun.bench.report.columns import COLUMNS
+from forerun.bench.report.table import draw, draw_comparison
+from forerun.bench.report.wording import headline, verdict_on_texts
+from forerun.bench.summary import Summary, summarise_run
+from tests.bench.sample_run import CONTESTANTS, DATASETS, about, sample_records
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    records = sample_records(num_prompts=5, repeats=1, num_tokens=24)
+    return summarise_run(RecordedRun(records=tuple(records), about=about(records)), baseline="none")
+
+
+@pytest.fixture(scope="module")
+def empty() -> Summary:
+    return summarise_run(RecordedRun(records=()), baseline=None)
+
+
+def shown(drawing: RenderableType, *, width: int = 100, is_terminal: bool = False) -> str:
+    out = StringIO()
+    Console(file=out, width=width, force_terminal=is_terminal, color_system="standard" if is_terminal else None).print(
+        drawing
+    )
+    return out.getvalue()
+
+
+def test_the_table_fits_a_hundred_columns_and_names_everyone(summary: Summary) -> None:
+    text = shown(draw(summary))
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(name in text for name in CONTESTANTS)
+    assert all(dataset.split("_")[0] in text for dataset in DATASETS)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text  # nothing is cut off
+    assert "left out: vllm: vLLM is not installed here" in text
+
+
+def test_the_fastest_is_bold_and_only_it(summary: Summary) -> None:
+    lines = shown(draw(summary), is_terminal=True).splitlines()
+    first = next(place for place, line in enumerate(lines) if "all data sets, greedy" in line)
+    bold = [line for line in lines[first + 2 : first + 2 + len(CONTESTANTS)] if "\x1b[1m" in line]
+    assert len(bold) == 1
+    assert "parallel" in bold[0]
+
+
+def test_the_headline_is_about_a_drafter_of_ours_at_the_lowest_temperature(summary: Summary) -> None:
+    found = headline(summary)
+    assert found.row is not None
+    assert (found.row.contestant, found.row.temperature, found.row.dataset) == ("parallel", 0.0, None)
+    assert found.text.startswith("parallel writes ")
+    assert "95 % interval" in found.detail
+    assert "30 prompts of 6 data sets" in found.detail
+
+
+def test_a_faster_peer_does_not_take_the_headline(summary: Summary) -> None:
+    fast = [
+        replace(row, speed=replace(row.speed, value=1e4)) if row.contestant == "llama.cpp" and row.speed else row
+        for row in summary.rows
+    ]
+    found = headline(replace(summary, rows=tuple(fast)))
+    assert found.row is not None
+    assert found.row.contestant == "parallel"
+
+
+def test_texts_that_differ_without_a_near_tie_are_called_an_error(summary: Summary) -> None:
+    assert "error" not in verdict_on_texts(summary)
+    wrong = [
+        replace(row, exactness=replace(row.exactness, num_different=2)) if row.exactness else row
+        for row in summary.rows
+    ]
+    assert "that is an error" in verdict_on_texts(replace(summary, rows=tuple(wrong)))
+
+
+def test_no_answers_are_no_trouble(empty: Summary) -> None:
+    assert "No answers yet" in shown(draw(empty))
+    assert "No answers yet" in markdown.write(empty)
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    records = sample_records(datasets=("[bold]", "[/b]"), contestants=("[/red]",), temperatures=(0.0,), num_prompts=1)
+    summary = summarise_run(RecordedRun(records=tuple(records)), baseline=None)
+    text = shown(draw(summary))
+    assert text.count("[/red]") == 3  # in the headline and both tables
+    assert "[bold]" in text
+
+
+def test_markdown_rows_have_as_many_cells_as_their_head(summary: Summary) -> None:
+    tables = [part.splitlines() for part in markdown.write(summary).split("\n\n") if part.startswith("|")]
+    assert len(tables) == 6
+    for lines in tables:
+        assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert sum("**parallel**" in line for lines in tables for line in lines) == 2
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    records = sample_records(
+        datasets=("a|b",), contestants=("<script>alert(1)</script>",), temperatures=(0.0,), num_prompts=1
+    )
+    text = markdown.write(summarise_run(RecordedRun(records=tuple(records)), baseline=None))
+    assert "<script" not in text.replace("\\<script", "")
+    assert "\\<script\\>" in text
+
+
+def test_every_column_says_what_it_means() -> None:
+    assert len({column.title for column in COLUMNS}) == len(COLUMNS)
+    assert all(len(column.meaning) > 20 for column in COLUMNS)
+
+
+def test_a_comparison_names_the_rows_that_are_slower(summary: Summary) -> None:
+    slower = [
+        replace(row, prompts=tuple(replace(each, tokens_per_s=each.tokens_per_s / 2) for each in row.prompts))
+        if row.contestant == "parallel"
+        else row
+        for row in summary.rows
+    ]
+    lines = shown(draw_comparison(compare(summary, replace(summary, rows=tuple(slower))))).splitlines()
+    found = [line for line in lines if line.rstrip().endswith("slower")]
+    assert len(found) == 2 * (len(DATASETS) + 1)
+    assert all("parallel" in line and "0.50" in line for line in found)

@@ -1,0 +1,91 @@
+"""What a device can do at best, and what a step must read."""
+
+import json
+from dataclasses import replace
+from math import isfinite
+
+import pytest
+
+from forerun.bench.ceilings import Ceilings, bytes_per_step, measure_ceilings
+from forerun.bench.kernel_clock import Spread
+from forerun.bench.kernel_shapes import read_shape
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+
+SPEC = ModelSpec(
+    family="llama",
+    num_layers=2,
+    hidden_size=8,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    intermediate_size=16,
+    vocab_size=10,
+    max_positions=64,
+    norm_eps=1e-5,
+)
+# A layer: qkv 16 x 8, attention_out 8 x 8, gate_up 32 x 8, mlp_out 8 x 16, two norms of 8.
+LAYER = 128 + 64 + 256 + 128 + 16
+# Keys and values of 4 elements in 2 layers.
+CACHE_OF_A_TOKEN = 2 * 4 * 2
+
+
+def spread(value: float) -> Spread:
+    return Spread(median=value, low=value, high=value)
+
+
+CEILINGS = Ceilings(
+    device="cpu",
+    num_threads=1,
+    cache_bytes=1000,
+    read=spread(100.0),
+    copy=spread(150.0),
+    cached_read=spread(400.0),
+    matmul={"float32": spread(1000.0)},
+)
+
+
+def test_a_step_reads_the_weights_one_embedding_row_and_the_cache() -> None:
+    num_elements = 2 * LAYER + 8 + 10 * 8 + 8 + 100 * CACHE_OF_A_TOKEN
+    assert bytes_per_step(SPEC, 2, 100) == 2 * num_elements
+    assert bytes_per_step(SPEC, 4, 100) == 4 * num_elements
+
+
+def test_a_table_that_is_the_head_too_is_read_once() -> None:
+    tied = replace(SPEC, tied_embeddings=True)
+    assert bytes_per_step(tied, 2, 0) == 2 * (2 * LAYER + 8 + 10 * 8)
+
+
+def test_biases_and_head_norms_are_read() -> None:
+    bare = bytes_per_step(SPEC, 1, 0)
+    assert bytes_per_step(replace(SPEC, qkv_bias=True), 1, 0) == bare + 2 * 16
+    assert bytes_per_step(replace(SPEC, qk_norm=True), 1, 0) == bare + 2 * 2 * 4
+
+
+def test_the_named_shapes_have_the_sizes_they_are_named_for() -> None:
+    millions = {name: round(read_shape(name).num_parameters / 1e6) for name in ("125m", "1.1b", "8b")}
+    assert millions == {"125m": 124, "1.1b": 1100, "8b": 8030}
+    assert bytes_per_step(read_shape("8b"), 2, 0) == pytest.approx(15.0e9, rel=0.01)
+
+
+def test_the_floor_is_the_longer_of_moving_and_computing() -> None:
+    def floor_s(num_operations: int, is_cached: bool) -> float:
+        return CEILINGS.floor_s(moved_bytes=200, num_operations=num_operations, dtype="float32", is_cached=is_cached)
+
+    assert floor_s(10, False) == 2.0
+    assert floor_s(10, True) == 0.5
+    assert floor_s(3000, False) == 3.0
+
+
+def test_ceilings_are_measured_and_survive_json() -> None:
+    ceilings = measure_ceilings(budget_s=0.05, cache_bytes=1 << 20)
+    spreads = [ceilings.read, ceilings.copy, ceilings.cached_read, *ceilings.matmul.values()]
+    assert all(isfinite(value.high) and 0.0 < value.low <= value.median <= value.high for value in spreads)
+    assert set(ceilings.matmul) == {"float32", "bfloat16"}
+    assert Ceilings.from_dict(json.loads(json.dumps(ceilings.to_dict()))) == ceilings
+
+
+@pytest.mark.parametrize("change", [{"read": 3.0}, {"matmul": None}, {"read": {"mean": 1.0}}, {"cache_bytes": "many"}])
+def test_what_is_no_ceilings_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="no ceilings"):
+        Ceilings.from_dict(CEILINGS.to_dict() | change)

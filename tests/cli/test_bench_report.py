@@ -1,0 +1,104 @@
+"""forerun bench report and compare, as far as a terminal and an exit code show them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from forerun.cli import bench_report
+from forerun.cli.bench_report import compare, has_matplotlib, report
+from tests.bench.sample_run import write_sample_run
+
+SMALL = {"datasets": ("qa",), "contestants": ("none", "parallel"), "num_prompts": 6, "repeats": 1, "num_tokens": 24}
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    app = typer.Typer()
+    app.command()(report)
+    app.command()(compare)
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_sample_run(tmp_path / "a", **SMALL)
+
+
+def test_a_folder_without_flags_gets_all_reports(bench: Bench, folder: Path) -> None:
+    shown = bench("report", folder)
+    assert shown.exit_code == 0, shown.output
+    assert "parallel writes" in shown.stdout
+    assert json.loads((folder / "report.json").read_text())["version"] == 1
+    assert (folder / "report.md").read_text().startswith("**parallel writes")
+    assert (folder / "report.html").exists() == has_matplotlib()
+
+
+def test_with_flags_only_the_named_files_are_written(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    shown = bench("report", folder, "--markdown", tmp_path / "x.md")
+    assert shown.exit_code == 0
+    assert (tmp_path / "x.md").exists()
+    assert not (folder / "report.json").exists()
+
+
+def test_record_files_are_read_beside_each_other(bench: Bench, folder: Path) -> None:
+    shown = bench(
+        "report",
+        folder / "qa" / "parallel-temperature-0.jsonl",
+        "--baseline",
+        folder / "qa" / "none-temperature-0.jsonl",
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "parallel writes" in shown.stdout
+    assert list(folder.glob("report.*")) == []
+
+
+def test_without_matplotlib_everything_but_the_page_works(
+    bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_report, "has_matplotlib", lambda: False)
+    shown = bench("report", folder)
+    assert shown.exit_code == 0
+    assert "forerun[bench]" in shown.stderr
+    assert (folder / "report.md").exists()
+    assert not (folder / "report.html").exists()
+    asked = bench("report", folder, "--html", folder / "x.html")
+    assert asked.exit_code == 2
+    assert "forerun[bench]" in asked.stderr
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), ("nowhere.jsonl",)])
+def test_what_is_not_there_is_an_error_of_the_user(bench: Bench, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    shown = bench("report", *(tmp_path / argument for argument in arguments))
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith("forerun: error: ")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_user(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    shown = bench("report", folder, "--json", tmp_path / "nowhere" / "x.json")
+    assert shown.exit_code == 2
+    assert "cannot be written" in shown.stderr
+
+
+def test_exit_codes_of_compare(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    slow = write_sample_run(tmp_path / "b", **SMALL, slowdown=1.5, seed=1)
+    assert bench("report", folder, "--json", tmp_path / "a.json").exit_code == 0
+    same = bench("compare", tmp_path / "a.json", folder)
+    assert (same.exit_code, "not slower" in same.stdout) == (0, True), same.output
+    slower = bench("compare", tmp_path / "a.json", slow)
+    assert (slower.exit_code, "slower: " in slower.stdout) == (1, True), slower.output
+    assert bench("compare", slow, tmp_path / "a.json").exit_code == 0
+    assert bench("compare", tmp_path / "a.json", slow, "--tolerance", "0.6").exit_code == 0
+
+
+def test_compare_refuses_what_it_cannot_use(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for other in (tmp_path / "x.json", tmp_path / "nowhere.json"):
+        shown = bench("compare", folder, other)
+        assert shown.exit_code == 2
+        assert shown.stderr.startswith("forerun: error: ")
+    assert bench("compare", folder, folder, "--tolerance", "2").exit_code == 2

@@ -1,0 +1,103 @@
+"""The search: it finds what is fastest, and only among what the profile knows."""
+
+from pathlib import Path
+
+import pytest
+
+from forerun.core.config import DraftModel, Parallel
+from forerun.core.errors import ConfigError
+from forerun.core.profile import Profile
+from forerun.planner.picture import draw_plans
+from forerun.planner.plan import COARSE_TOKENS, first_tokens, neighbours, search, splits_of
+from forerun.planner.synthetic import SyntheticPair
+from tests.planner.paces import flat, known_answer
+
+TRACES = SyntheticPair(num_answers=4, num_tokens=60).traces()
+
+
+def profile_of(target_ms: dict[int, float], draft_ms: dict[int, float]) -> Profile:
+    return Profile(
+        source="stated",
+        unit="GPU",
+        target={units: flat(ms) for units, ms in target_ms.items()},
+        draft={units: flat(ms) for units, ms in draft_ms.items()},
+    )
+
+
+def test_every_split_is_looked_at_odd_ones_too() -> None:
+    profile = profile_of(dict.fromkeys(range(1, 6), 10.0), dict.fromkeys(range(1, 6), 1.0))
+    names = [split.name for split in splits_of(profile, 5)]
+    assert names == ["5 shared", "4+1", "3+2", "2+3", "1+4"]
+
+
+def test_only_splits_with_known_times_are_looked_at() -> None:
+    profile = profile_of({2: 10.0, 4: 6.0}, {2: 1.0})
+    assert [split.name for split in splits_of(profile, 4)] == ["4 shared", "2+2"]
+    with pytest.raises(ConfigError, match="cannot be divided"):
+        splits_of(profile, 3)
+    with pytest.raises(ConfigError, match="no times of a draft"):
+        splits_of(profile_of({2: 1.0}, {}), 2)
+
+
+def test_a_shared_draft_runs_on_as_many_units_as_suit_it() -> None:
+    profile = profile_of({1: 20.0, 2: 12.0, 4: 10.0}, {1: 2.0, 2: 1.5, 4: 3.0})
+    assert splits_of(profile, 4)[0].draft_units == 2
+
+
+def test_the_plans_come_fastest_first_with_plain_decoding_among_them() -> None:
+    calls: list[tuple[int, int]] = []
+    profile = profile_of({1: 20.0, 2: 11.0}, {1: 2.0, 2: 2.0})
+    plans = search(profile, TRACES, on_plan=lambda done, total: calls.append((done, total)))
+    speeds = [plan.outcome.tokens_per_s for plan in plans]
+    assert speeds == sorted(speeds, reverse=True)
+    assert {plan.kind for plan in plans} == {"serial", "parallel", "plain"}
+    assert next(plan for plan in plans if plan.kind == "plain").outcome.round_s == pytest.approx(11e-3)
+    assert [done for done, _ in calls] == list(range(1, len(calls) + 1))
+    assert all(done <= total for done, total in calls)
+
+
+def test_a_target_that_loses_nothing_by_sharing_is_drafted_for_in_parallel() -> None:
+    plans = search(profile_of({1: 10.0, 2: 10.0}, {1: 3.0, 2: 3.0}), TRACES)
+    assert plans[0].kind == "parallel"
+
+
+def test_a_target_that_needs_all_units_is_drafted_for_in_turn() -> None:
+    plans = search(profile_of({1: 20.0, 2: 10.0}, {1: 1.0, 2: 0.5}), TRACES)
+    assert plans[0].kind == "serial"
+
+
+def test_the_search_finds_narrower_and_wider_trees() -> None:
+    from forerun.core.pace import Pace
+
+    steep = Pace(steps=tuple((rows, 1e-3 * rows) for rows in (1, 4, 8, 16, 32)))
+    flat_to_32 = Pace(steps=((32, 8e-3),))
+    widths = []
+    for target in (steep, flat_to_32):
+        profile = Profile(source="stated", unit="GPU", target={1: target}, draft={1: flat(0.2)})
+        best = next(plan for plan in search(profile, TRACES, units=1) if plan.kind == "serial")
+        assert best.tree is not None
+        widths.append(best.tree.verify_width)
+    assert widths[0] <= 8 < widths[1]
+
+
+def test_neighbours_change_one_thing_and_depth_only_where_it_counts() -> None:
+    serial, parallel = list(neighbours(DraftModel(draft_width=8))), list(neighbours(Parallel()))
+    assert len(serial) == 6
+    assert len(parallel) == 4
+
+
+def test_the_search_uses_a_part_of_a_long_trace() -> None:
+    traces = [known_answer(200)] * 9
+    assert len(first_tokens(traces, COARSE_TOKENS)) == 3
+    assert first_tokens(traces[:1], COARSE_TOKENS) == traces[:1]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_picture_of_the_splits_is_drawn(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib")
+    plans = search(profile_of({1: 12.0, 2: 10.0}, {1: 1.0, 2: 1.0}), TRACES[:1])
+    path = tmp_path / f"plan.{ending}"
+    draw_plans(path, plans, title="a machine")
+    assert path.stat().st_size > 1000
+    with pytest.raises(ConfigError, match=r"plan\.svg"):
+        draw_plans(tmp_path / "plan.nonsense", plans, title="a machine")

@@ -1,0 +1,117 @@
+"""Times of machines that are not here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.planner.roofline import (
+    Machine,
+    SizedModel,
+    between,
+    known_models,
+    machine_named,
+    pace_of,
+    pass_s,
+    roofline_profile,
+)
+
+H800 = machine_named("8xH800")
+PUBLISHED = [  # SwiftSpec: model, GPUs, rows, milliseconds
+    ("Llama-3-70B", 4, 4, 10.32),
+    ("Llama-3-70B", 4, 8, 10.39),
+    ("Llama-3-70B", 4, 16, 13.25),
+    ("Qwen2-72B", 6, 8, 10.48),
+    ("Qwen2-72B", 8, 8, 10.34),
+    ("Llama-3.2-3B", 4, 8, 1.9),
+    ("Qwen2-1.5B", 2, 8, 3.25),
+    ("Qwen2-1.5B", 8, 8, 3.73),
+]
+
+
+def sized(name: str, weight_bits: int = 4) -> SizedModel:
+    return SizedModel(name=name, spec=known_models()[name], weight_bits=weight_bits)
+
+
+@pytest.mark.parametrize(("name", "units", "rows", "milliseconds"), PUBLISHED)
+def test_published_times_come_out(name: str, units: int, rows: int, milliseconds: float) -> None:
+    assert 1e3 * pace_of(H800, sized(name), units, 512).step_s(rows) == pytest.approx(milliseconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "units", "rows", "milliseconds"), PUBLISHED[:5])
+def test_the_targets_come_out_without_anchors_too(name: str, units: int, rows: int, milliseconds: float) -> None:
+    assert 1e3 * pass_s(H800, sized(name), units, rows, 512) == pytest.approx(milliseconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("Llama-3-70B", 70.55),
+        ("Llama-3.1-8B", 8.03),
+        ("Llama-3.2-3B", 3.21),
+        ("Llama-3.2-1B", 1.24),
+        ("Qwen2-72B", 72.70),
+        ("Qwen2-1.5B", 1.54),
+        ("deepseek-coder-33b", 33.34),
+        ("deepseek-coder-1.3b", 1.35),
+    ],
+)
+def test_known_models_have_their_published_sizes(name: str, billions: float) -> None:
+    assert known_models()[name].num_parameters / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_bytes_of_a_pass_count_the_head_once_and_the_embedding_never() -> None:
+    tied, untied = sized("Llama-3.2-1B", 16), sized("Llama-3.1-8B", 16)
+    assert tied.pass_bytes(0) / 1e9 == pytest.approx(2.47, rel=0.01)
+    assert untied.pass_bytes(0) / 1e9 == pytest.approx(15.0, rel=0.01)
+    assert untied.pass_bytes(1000) - untied.pass_bytes(0) == 1000 * untied.spec.kv_bytes_per_token(2)
+
+
+def test_anchors_hold_for_the_bits_they_were_taken_with() -> None:
+    plain = replace(H800, anchors=())
+    assert pace_of(H800, sized("Qwen2-1.5B", 16), 2, 512) == pace_of(plain, sized("Qwen2-1.5B", 16), 2, 512)
+    assert pace_of(H800, sized("Qwen2-1.5B", 4), 2, 512) != pace_of(plain, sized("Qwen2-1.5B", 4), 2, 512)
+
+
+def test_many_rows_are_bound_by_arithmetic() -> None:
+    slow = replace(H800, teraflops=1.0)
+    assert pass_s(slow, sized("Llama-3.1-8B"), 1, 64, 0) == pytest.approx(64 * 2 * 7.5e9 / 1e12 + 32 * 25e-6, rel=0.01)
+
+
+def test_splits_on_which_a_model_does_not_fit_are_left_out() -> None:
+    profile = roofline_profile(H800, sized("Llama-3-70B", 16), sized("Llama-3.2-1B", 16))
+    assert (min(profile.target), max(profile.target), min(profile.draft)) == (2, 8, 1)
+    assert profile.source == "roofline"
+    with pytest.raises(ConfigError, match="needs 139 GB"):
+        roofline_profile(machine_named("1xH200"), sized("Llama-3-70B", 16), sized("Llama-3.2-1B"))
+
+
+def test_between_points_lies_the_line_and_beyond_them_the_nearest() -> None:
+    points = {2: 1.0, 6: 3.0}
+    assert [between(points, place) for place in (1, 2, 3, 4, 6, 9)] == [1.0, 1.0, 1.5, 2.0, 3.0, 3.0]
+
+
+def test_a_machine_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = (
+        'unit = "GPU"\nnum_units = 2\nmemory_gb = 24\nbandwidth_gb_s = 1000\nshare = 0.5\nteraflops = 100\n'
+        "layer_us = { 1 = 10, 2 = 20 }\nrow_cost = [[16, 1.5], [8, 1.0]]\n"
+    )
+    path.write_text(text)
+    machine = machine_named(str(path))
+    assert isinstance(machine, Machine)
+    assert (machine.name, machine.num_units, machine.row_cost) == ("mine", 2, ((8, 1.0), (16, 1.5)))
+    for broken in (text.replace("share", "shared"), text.replace("24", "0"), "num_units = ", text + 'more = "x"\n'):
+        path.write_text(broken)
+        with pytest.raises(ConfigError, match=r"mine\.toml describes no machine"):
+            machine_named(str(path))
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="8xH800"):
+        machine_named("7xH800")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        machine_named("absent.toml")
+    with pytest.raises(ConfigError, match="4, 8, 16"):
+        sized("Llama-3-70B", 3)
