@@ -9,8 +9,7 @@ from forerun.core.errors import ConfigError
 from forerun.engine.conversation import Conversation
 from forerun.engine.tokenizer import Tokenizer
 
-TEMPLATE_TOKENS = 32  # of a turn's chat template, with room to spare
-
+SEAM_TOKENS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
@@ -34,10 +33,11 @@ class Reader:
     def room_for(self, question: Question, max_new_tokens: int) -> int:
         """Tokens that all turns with answers of full length take at most.
 
-        An answer may have more ids when it is read again as text than it had when it was written: hence a quarter more.
+        An answer may have more ids when it is read again as text than it had when it was written: hence a quarter more,
+        and a few for where it meets what is around it.
         """
-        num_said = sum(len(self.tokenizer.encode(turn)) + TEMPLATE_TOKENS for turn in question.turns)
-        return num_said + len(question.turns) * (max_new_tokens + max_new_tokens // 4)
+        num_said = len(self.prompt_after(question, [""] * (len(question.turns) - 1)))
+        return num_said + len(question.turns) * (max_new_tokens + max_new_tokens // 4 + SEAM_TOKENS)
 
     def choose(self, questions: Sequence[Question], num_wanted: int, max_new_tokens: int) -> "Choice":
         """So many questions that fit, evenly over the file, and as many others, to tune on.

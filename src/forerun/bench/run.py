@@ -41,8 +41,8 @@ class BenchRun:
     """Plays a plan into a folder; what the folder already holds is not played again.
 
     Interleaved: a question goes to all contestants before the next one is put, `none` first, the others in an order
-    that moves on by one with each question. The data sets take turns too, so that a machine that slows down slows down
-    all rows of the report.
+    that moves on by one with each question and each repeat. The data sets take turns too, so that a machine that slows
+    down slows down all rows of the report.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BenchRun:
     def _missing(self, group: Group) -> list[str]:
         """Who still has to answer: `none` first, the others in this group's order."""
         others = [name for name in self._plan.contestants if name != NONE]
-        turned = group.number % max(len(others), 1)
+        turned = (group.number + group.repeat) % max(len(others), 1)
         order = [NONE, *others[turned:], *others[:turned]]
         return [
             name for name in order
@@ -98,12 +98,13 @@ class BenchRun:
         """Open whoever can be opened, and let each write a little."""
         if self._contestants:
             return
+        prompt_ids, params = self._reader.prompt_after(group.question, ()), self._plan.params(temperature, 0)
         for name in self._plan.contestants:
             if self._folder.is_skipped(name, temperature):
                 continue
             try:
                 self._contestants[name] = contestant = self._open(name, temperature)
-                warm_up(contestant, self._reader.prompt_after(group.question, ()))
+                warm_up(contestant, prompt_ids, params)
             except ForerunError as error:
                 if name == NONE:
                     raise
@@ -131,7 +132,7 @@ class BenchRun:
         """Let all answer, then compare, then write: comparing in between would warm `none`'s caches only."""
         params = self._plan.params(group.temperature, group.number)
         reference = self._folder.find(group.dataset, NONE, group.temperature, group.key)
-        answers: dict[str, tuple[Turn, ...]] = {}
+        answers: dict[str, Record] = {}
         for name in missing:
             if name not in self._contestants:
                 continue
@@ -143,16 +144,14 @@ class BenchRun:
                     raise
                 self._drop(name, group.temperature, error)
                 continue
-            if name == NONE:
-                reference = self._record(group, NONE, answers[NONE], params)
+            reference = reference or answers[NONE]
         assert reference is not None, "none answers first"
-        for name, turns in answers.items():
-            turns = self._matched(group, turns, reference, params)
-            self._folder.append(self._record(group, name, turns, params))
+        for answer in answers.values():
+            self._folder.append(self._finished(group, answer, reference, params))
 
-    def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> tuple[Turn, ...]:
+    def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> Record:
         """Put the turns of a question one after another; a conversation goes on with what `none` answered."""
-        contestant, turns = self._contestants[name], list[Turn]()
+        contestant, turns, started_at = self._contestants[name], list[Turn](), time()
         contestant.forget()
         for _ in group.question.turns:
             earlier = turns if reference is None else reference.turns[: len(turns)]
@@ -160,40 +159,39 @@ class BenchRun:
             sleep(PAUSE_S)
             turn = contestant.write(prompt_ids, params)
             turns.append(turn if turn.text else replace(turn, text=self._reader.tokenizer.decode(turn.token_ids)))
-        return tuple(turns)
-
-    def _matched(
-        self, group: Group, turns: Sequence[Turn], reference: Record, params: SamplingParams
-    ) -> tuple[Turn, ...]:
-        """The turns with what comparing them with those of `none` gave."""
-        engine, answers = self._judge.engine, [turn.text for turn in reference.turns]
-        matched = []
-        for place, (turn, expected) in enumerate(zip(turns, reference.turns, strict=True)):
-            prompt_ids = self._reader.prompt_after(group.question, answers[:place])
-            match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, engine)
-            matched.append(replace(turn, match=match))
-        return tuple(matched)
-
-    def _record(self, group: Group, name: str, turns: tuple[Turn, ...], params: SamplingParams) -> Record:
         return Record(
             question_id=group.question.question_id,
             category=group.question.category,
             contestant=name,
             dataset=group.dataset,
             temperature=group.temperature,
-            turns=turns,
+            turns=tuple(turns),
             repeat=group.repeat,
-            started_at=time(),
+            started_at=started_at,
             seed=params.seed,
-            extra={} if group.repeat else {"token_texts": [self._token_texts(turn) for turn in turns]},
         )
+
+    def _finished(self, group: Group, answer: Record, reference: Record, params: SamplingParams) -> Record:
+        """The answer with what is found out when nobody is being timed."""
+        is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
+        turns = []
+        for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
+            match = None
+            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has noise of its own, and may tell no ids
+                prompt_ids = self._reader.prompt_after(group.question, texts[:place])
+                match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, self._judge.engine)
+            turns.append(replace(turn, match=match))
+        extra = {} if group.repeat else {"token_texts": [self._token_texts(turn) for turn in turns]}
+        return replace(answer, turns=tuple(turns), extra=extra)
 
     def _token_texts(self, turn: Turn) -> list[str]:
         """The text of every token, for the report's timeline."""
         return [self._reader.tokenizer.decode([token_id]) for token_id in turn.token_ids]
 
 
-def warm_up(contestant: Contestant, prompt_ids: Sequence[int]) -> None:
-    """Let allocation and compilation happen now."""
-    contestant.write(prompt_ids, SamplingParams(max_new_tokens=WARM_UP_TOKENS, ignore_eos=True))
+def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+    """Let allocation and compilation happen now, in the way of choosing tokens that is measured then."""
+    assert params.max_new_tokens is not None, "room was made for so many tokens, and for no more"
+    num_tokens = min(WARM_UP_TOKENS, params.max_new_tokens)
+    contestant.write(prompt_ids, replace(params, max_new_tokens=num_tokens, ignore_eos=True))
     contestant.forget()

@@ -49,7 +49,7 @@ def tune(
         for trial in trials:
             try:
                 contestant = stack.enter_context(closing(open_with(trial.settings)))
-                warm_up(contestant, prompts[0])
+                warm_up(contestant, prompts[0], params)
                 contestants.append((trial, contestant))
             except ForerunError as error:
                 trial.trouble = str(error)

@@ -5,6 +5,7 @@ import typer
 from forerun.cli.bench_kernels import kernels
 from forerun.cli.bench_report import compare, report
 from forerun.cli.bench_run import run
+from forerun.cli.bench_trace import trace
 
 bench = typer.Typer(
     name="bench",
@@ -15,3 +16,4 @@ bench.command()(run)
 bench.command()(report)
 bench.command()(compare)
 bench.command()(kernels)
+bench.command()(trace)

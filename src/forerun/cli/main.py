@@ -13,6 +13,7 @@ from forerun.cli.chat import chat
 from forerun.cli.check import check
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
+from forerun.cli.plan import plan
 from forerun.cli.worker import worker
 
 
@@ -36,6 +37,7 @@ app.command()(chat)
 app.command()(inspect)
 app.command()(check)
 app.command()(worker)
+app.command()(plan)
 app.add_typer(bench)
 
 

@@ -103,7 +103,7 @@ class DraftModel:
         children: children considered per expanded node.
         noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
         lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
-        adaptive: take the widths as upper limits, and choose them in each round by what rows cost and the tree promises.
+        adaptive: take the widths as upper limits, and choose them each round by what rows cost and the tree promises.
     """
 
     model: str = BUILTIN_DRAFT

@@ -42,6 +42,10 @@ class DraftModelDrafter:
 
     def propose(self) -> TokenTree:
         self._began = perf_counter()
+        if self._draft.rule is not None:
+            self._draft.rule.begin_round()
+        while self._draft.prefill():  # text that was committed in rounds without an expansion
+            pass
         for _ in range(self._depth):
             if not self._draft.expand():
                 break
@@ -53,7 +57,7 @@ class DraftModelDrafter:
     def accept(self, acceptance: Acceptance) -> DraftReport:
         was_hit = self._draft.advance(acceptance.tokens)
         if self._draft.rule is not None:
-            self._draft.rule.measure(len(acceptance.tokens), perf_counter() - self._began)
+            self._draft.rule.end_round(perf_counter() - self._began)
         return DraftReport(was_hit=was_hit)
 
     def end(self) -> None:

@@ -127,15 +127,19 @@ class Engine:
         return self._running
 
     def forget(self) -> None:
-        """End what is running and empty the target's cache, so that the next prompt is computed whole."""
+        """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
         with self._turn, torch.inference_mode():
             self._end_running()
+            # A request of one token has nothing before its root, so that no drafter keeps anything of another text.
+            self._drafter.begin((0,), SamplingParams(), None)
+            self._drafter.end()
             self._target.forget()
 
     def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
         """How far the token chosen after these ids leads the next best one, in the units of `near_tie`.
 
-        Where two texts part, this says whether rounding can have been the cause.
+        Where two texts part, this says whether rounding can have been the cause. Penalties take all ids for the
+        prompt's. The target's cache is empty afterwards.
         """
         with self._turn, torch.inference_mode():
             self._end_running()
