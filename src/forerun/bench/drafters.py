@@ -20,6 +20,7 @@ from forerun.core.config import (
     parallel_draft,
 )
 from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
 from forerun.core.steps import StepStats
 from forerun.engine.engine import Engine
 
@@ -77,8 +78,14 @@ class DrafterContestant:
     def __init__(self, name: str, plan: DrafterPlan, settings: Settings) -> None:
         self.name = name
         drafter = drafter_config(name, plan.draft, settings)
-        self._num_threads = threads_beside(drafter, plan.num_threads)
-        self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=self._num_threads))
+        self._num_threads = target_share(drafter, plan)
+        try:
+            self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=self._num_threads))
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"there is no memory for {name} beside the others, each of which has a target of its own ({error}): "
+                "measure fewer at a time, or lower --max-length"
+            ) from error
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
         torch.set_num_threads(self._num_threads)  # torch has one number for the whole process
@@ -109,10 +116,21 @@ class DrafterContestant:
         self.engine.close()
 
 
-def threads_beside(drafter: DrafterConfig, num_threads: int) -> int:
-    """Threads of the target where a drafter's process takes its own out of the same number."""
-    is_beside = isinstance(drafter, Parallel) and drafter.address is None
-    return max(1, num_threads - drafter.num_threads) if is_beside else num_threads  # type: ignore[union-attr]
+def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
+    """Threads of the target, where a drafter's process takes its own out of the same number.
+
+    Raises:
+        ConfigError: that leaves none, on a device where threads are what computes.
+    """
+    if not isinstance(drafter, Parallel) or drafter.address is not None:
+        return plan.num_threads
+    placement, num_left = read_device(plan.config.device), plan.num_threads - drafter.num_threads
+    if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
+        raise ConfigError(
+            f"a drafter of {drafter.num_threads} threads leaves the target none of {plan.num_threads}, and more than "
+            f"others get would be unfair: give --threads {drafter.num_threads + 1} or more"
+        )
+    return max(1, num_left)
 
 
 def columns_of(stats: Sequence[StepStats]) -> RoundColumns:

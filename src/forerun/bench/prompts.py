@@ -11,6 +11,7 @@ from forerun.engine.tokenizer import Tokenizer
 
 SEAM_TOKENS = 4
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """How the target reads questions.

@@ -181,7 +181,9 @@ class BenchRun:
                 prompt_ids = self._reader.prompt_after(group.question, texts[:place])
                 match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, self._judge.engine)
             turns.append(replace(turn, match=match))
-        extra = {} if group.repeat else {"token_texts": [self._token_texts(turn) for turn in turns]}
+        extra: dict[str, object] = {}
+        if group.repeat == 0:
+            extra["token_texts"] = [self._token_texts(turn) for turn in turns]
         return replace(answer, turns=tuple(turns), extra=extra)
 
     def _token_texts(self, turn: Turn) -> list[str]:

@@ -1,6 +1,8 @@
 """The folder of a run: what was asked for, and every answer so far."""
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,7 @@ from forerun.bench.run_plan import RunPlan
 from forerun.core.errors import ConfigError
 
 NAME: Final = "run.json"
+PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
 VERSION: Final = 1
 Key = tuple[int | str, int]  # question id, repeat
 
@@ -29,7 +32,7 @@ class RunFolder:
             about: what describes the run without defining it: machine, command, floor.
 
         Raises:
-            ConfigError: the folder holds another run, or something else.
+            ConfigError: the folder holds another run, or something else, or another process writes there.
         """
         self._path = path
         self._files: dict[Path, RecordFile] = {}
@@ -39,9 +42,10 @@ class RunFolder:
             plan.require_same(self._values["plan"], str(file))
             self._values["continued"] = [*self._values.get("continued", ()), about.get("machine", {})]
         else:
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and any(entry.name != PART for entry in path.iterdir()):
                 raise ConfigError(f"{path} is not empty and holds no {NAME}: give a new folder to --out")
             self._values = describe(plan) | dict(about)
+        self._lock = hold(path)
         self._write()
 
     def settings_of(self, name: str, temperature: float) -> dict[str, Any] | None:
@@ -75,6 +79,9 @@ class RunFolder:
         for file in self._files.values():
             file.close()
         self._files = {}
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _file(self, dataset: str, name: str, temperature: float) -> RecordFile:
         path = self._path / dataset / f"{name}-temperature-{temperature:g}.jsonl"
@@ -83,10 +90,44 @@ class RunFolder:
         return self._files[path]
 
     def _write(self) -> None:
-        self._path.mkdir(parents=True, exist_ok=True)
-        beside = self._path / (NAME + ".part")
-        beside.write_text(json.dumps(self._values, indent=2) + "\n")
-        beside.replace(self._path / NAME)
+        """Write run.json whole or not at all.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        try:
+            beside = self._path / PART
+            beside.write_text(json.dumps(self._values, indent=2) + "\n")
+            beside.replace(self._path / NAME)
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be written ({error}): give another folder to --out") from error
+
+
+def hold(path: Path) -> int | None:
+    """A descriptor of the folder, which is made where it is missing. No other process may hold it until it is closed.
+
+    Two that write the same answers would double every line. The system lets go of it however this process ends.
+
+    Raises:
+        ConfigError: another one holds it, or it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":
+            return None
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            flock(descriptor, LOCK_EX | LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except BlockingIOError as error:
+        raise ConfigError(f"another process writes to {path}: let it end, or give another folder to --out") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
+    return descriptor
 
 
 def describe(plan: RunPlan) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from forerun.bench.peers.catalogue import PeerPlan
 from forerun.bench.prompts import Reader
 from forerun.bench.run import BenchRun, Progress
 from forerun.bench.run_folder import RunFolder
-from forerun.bench.run_plan import RunPlan
+from forerun.bench.run_plan import RunPlan, spread
 from forerun.checkpoints.locate import locate
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig
+from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.engine.loading import Checkpoint, resolve_max_length
@@ -64,9 +64,17 @@ class Request:
     def __post_init__(self) -> None:
         for name in (*self.drafters, *self.peers):
             grid_of(name)  # raises for an unknown one
-        for name, values in (("--drafters", self.drafters), ("--peers", self.peers), ("--data", self.data)):
+        for temperature in self.temperatures:  # raises for what cannot be asked of an engine
+            SamplingParams(temperature=temperature, max_new_tokens=max(1, self.max_new_tokens), seed=self.seed)
+        shown = tuple(f"{temperature:g}" for temperature in self.temperatures)  # as in the names of files
+        for name, values in (
+            ("--drafters", self.drafters), ("--peers", self.peers), ("--data", self.data), ("--temperature", shown),
+        ):  # fmt: skip
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} {','.join(values)} names one twice: name each once")
+        strangers = [name for name in self.urls if name not in self.peers]
+        if strangers:
+            raise ConfigError(f"--url is given for {strangers[0]!r}, who does not take part: name it with --peers too")
         misplaced = [name for name in self.peers if name in GRIDS] + [
             name for name in self.drafters if name not in GRIDS
         ]
@@ -92,14 +100,14 @@ def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progre
     num_threads = request.config.num_threads or torch.get_num_threads()
     torch.set_num_threads(num_threads)
     plan = plan_of(request, measured, num_threads)
-    folder = RunFolder(request.out, plan, about(request, checkpoint))
+    max_length = longest(reader, request, [*others, *chain(*measured.values())])
+    peers = peer_plan(request, checkpoint, num_threads, max_length)
+    folder = RunFolder(request.out, plan, about(request, checkpoint))  # the last thing that a wrong flag can prevent
     field_ = Field(
         plan=plan,
         folder=folder,
         drafters=DrafterPlan(config=request.config, num_threads=num_threads, draft=request.draft),
-        peers=peer_plan(
-            request, checkpoint, num_threads, longest(reader, request, [*others, *chain(*measured.values())])
-        ),
+        peers=peers,
         tuning_prompts=[reader.prompt_after(question, ()) for question in others],
     )
     try:
@@ -120,7 +128,7 @@ def choose_questions(
         if dataset.name in measured:
             raise ConfigError(f"two data sets are called {dataset.name!r}: rename one of the files")
         measured[dataset.name] = choice.measured
-        others.append(choice.others)
+        others.append(spread(choice.others, -(-NUM_TUNING_PROMPTS // len(request.data))))
         on_data(dataset, choice.num_too_long)
     by_turns = [
         questions[place] for place in range(NUM_TUNING_PROMPTS) for questions in others if place < len(questions)

@@ -1,5 +1,7 @@
 """forerun bench run: drafters and peers answer the same questions in turn."""
 
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 WHAT: Final = "What is measured"
 WHO: Final = "Who answers"
+ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 
 @shows_errors
@@ -82,7 +85,7 @@ def run(
         cache=cache_folder(),
         urls=dict(map(read_url, url or ())),
         llama_server=llama_server,
-        command=" ".join(["forerun", *sys.argv[1:]]),
+        command=shlex.join(["forerun", *sys.argv[1:]]),
     )
     with progress_bar() as on_progress:
         play(request, on_data=say_data, on_progress=on_progress)
@@ -96,7 +99,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def read_url(text: str) -> tuple[str, str]:
     name, _, url = text.partition("=")
-    if not url:
+    if not ADDRESS.fullmatch(url):
         raise ConfigError(f"--url {text!r} must have the form PEER=URL, such as vllm=http://127.0.0.1:8000")
     return name, url
 
@@ -118,13 +121,14 @@ def progress_bar() -> Iterator[Callable[[int], "Progress"]]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    # Drawn between answers only: a thread that draws while a drafter is timed would slow it down.
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False) as bar:
 
         def start(total: int) -> "Progress":
             task = bar.add_task("", total=total)
 
             def show(done: int, name: str) -> None:
-                bar.update(task, completed=done, description=f"{name:40.40}")
+                bar.update(task, completed=done, description=f"{name:40.40}", refresh=True)
 
             return show
 

@@ -46,6 +46,9 @@ class EngineOptions:
         ExactnessName.FAST
     )
     threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.", panel=MACHINE)] = None
+    profile: Annotated[
+        str | None, option("--profile", help="Times of passes that forerun plan --calibrate wrote.", panel=MACHINE)
+    ] = None
 
     def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
         """The engine these flags ask for."""
@@ -57,6 +60,7 @@ class EngineOptions:
             max_length=self.max_length,
             exactness=self.exactness.value,
             num_threads=self.threads,
+            profile=self.profile,
         )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.cli.declare import option
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.cli.options import DType
+from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
@@ -38,6 +39,15 @@ def plan(
         str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.", panel=TIMES)
     ] = None,
     profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None,
+    calibrate: Annotated[
+        Path | None,
+        option("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
+    ] = None,
+    threads: Annotated[
+        int | None, option("--threads", "-t", help="CPU cores to measure with; for --calibrate.")
+    ] = None,
+    dtype: Annotated[DType, option("--dtype", help="What to compute in; for --calibrate.")] = DType.AUTO,
+    device: Annotated[str, option("--device", help="A torch device; for --calibrate.")] = "cpu",
     paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None,
     trace: Annotated[
         Path | None, option("--trace", help="What forerun bench trace has recorded.", panel=GUESSES)
@@ -60,6 +70,11 @@ def plan(
 ) -> None:
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
     sizes = (target, draft, weight_bits, context)
+    if calibrate is not None:
+        _calibrate(calibrate, EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads), draft)
+        if trace is None and accept_length is None:
+            return
+        profile = calibrate if profile is None else profile
     chosen = _profile(machine, profile, paced, sizes)
     traces = _traces(trace, accept_length, temperature)
     from forerun.planner.plan import search  # not free to import
@@ -75,6 +90,16 @@ def plan(
 
         draw_plans(plot, plans, title=f"{_subject(chosen)}\n{source}")
         say(f"{plot} written")
+
+
+def _calibrate(path: Path, config: EngineConfig, draft: str) -> None:
+    """Measure both models and write the profile."""
+    for name in (config.target, draft):
+        find_model(name)
+    from forerun.engine.calibrate import calibrate  # imports torch
+
+    calibrate(config, draft, lambda step: say(f"forerun: measuring {step}")).write(path)
+    say(f"forerun: {path} written; use it with --profile {path} here, in generate, chat and bench run")
 
 
 def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: tuple[str, str, int, int]) -> Profile:

@@ -217,6 +217,8 @@ class EngineConfig:
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
         num_threads: CPU threads; None leaves torch's own choice, less what a drafter's process takes.
+        profile: a file that `forerun plan --calibrate` wrote, for drafters that choose their widths; None: what they
+            need is measured at the start, in less than a second.
     """
 
     target: str = BUILTIN_TARGET
@@ -226,6 +228,7 @@ class EngineConfig:
     max_length: int | None = None
     exactness: Exactness = "fast"
     num_threads: int | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")

@@ -31,9 +31,10 @@ class DraftModelDrafter:
         )
         self._runner, self._began, self.is_adaptive = runner, 0.0, config.adaptive
 
-    def adapt(self, target: Pace) -> None:
-        """Choose widths by what passes cost from now on."""
-        self._draft.rule = WidthRule(target, measure_pace(self._runner, range(1, self._draft_width + 1)))
+    def adapt(self, target: Pace, draft: Pace | None) -> None:
+        """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
+        pace = draft or measure_pace(self._runner, range(1, self._draft_width + 1))
+        self._draft.rule = WidthRule(target, pace)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)

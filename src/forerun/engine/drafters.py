@@ -3,12 +3,16 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.core.config import DrafterConfig, DraftModel, EngineConfig, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
+from forerun.core.profile import Profile
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
@@ -30,6 +34,7 @@ class DrafterLoader:
 
     def __init__(self, config: EngineConfig, target: ModelSpec, tokenizer: Tokenizer, max_length: int) -> None:
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
+        self._placement = read_device(config.device)
 
     def load(self, drafter: DrafterConfig, on_progress: Progress | None) -> Drafter:
         """A drafter that is ready.
@@ -58,9 +63,14 @@ class DrafterLoader:
                 raise VocabularyError(f"the drafter's process does not fit: {drafter.fault}")
 
     def adapt(self, drafter: Drafter, target: Runner) -> None:
-        """Let a drafter that chooses its widths know what the target's rows cost."""
-        if isinstance(drafter, DraftModelDrafter) and drafter.is_adaptive:
-            drafter.adapt(measure_pace(target, widths_up_to(drafter.verify_width)))
+        """Let a drafter that chooses its widths know what passes cost: from the profile, else measured now."""
+        if not isinstance(drafter, DraftModelDrafter | ParallelDrafter) or not drafter.is_adaptive:
+            return
+        profile = None if self._config.profile is None else Profile.read(Path(self._config.profile))
+        units = torch.get_num_threads() if self._placement.torch_device == "cpu" else 1
+        of_target = None if profile is None else profile.target.get(units)
+        of_draft = None if profile is None else profile.draft.get(units)
+        drafter.adapt(of_target or measure_pace(target, widths_up_to(drafter.verify_width)), of_draft)
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)

@@ -1,8 +1,6 @@
 """What a pass of a model costs by its rows, measured."""
 
 from collections.abc import Sequence
-from itertools import accumulate
-from statistics import median
 from time import perf_counter
 from typing import Final
 
@@ -20,7 +18,9 @@ LEAST_REPEATS: Final = 3
 
 @torch.inference_mode()
 def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, budget_s: float = 0.3) -> Pace:
-    """Seconds of a pass by its rows: medians of passes of all widths in turn, made not to fall. Empties the cache.
+    """Seconds of a pass by its rows, passes of all widths taken in turn. Empties the cache.
+
+    The lower quartile of each width, since others on the machine can only add time; then made not to fall.
 
     Args:
         widths: numbers of rows, ascending.
@@ -38,7 +38,20 @@ def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, bu
         for width in widths:
             times[width].append(time_pass(runner, width))
     runner.forget()
-    return Pace(steps=tuple(zip(widths, accumulate((median(times[width]) for width in widths), max), strict=True)))
+    quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
+    return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest values that do not fall: neighbours in the wrong order are replaced by their mean."""
+    runs: list[tuple[float, int]] = []  # mean, how many
+    for value in values:
+        runs.append((value, 1))
+        while len(runs) > 1 and runs[-2][0] > runs[-1][0]:
+            (left, num_left), (right, num_right) = runs[-2:]
+            total = num_left + num_right
+            runs[-2:] = [((left * num_left + right * num_right) / total, total)]
+    return [mean for mean, count in runs for _ in range(count)]
 
 
 def time_pass(runner: Runner, num_rows: int) -> float:

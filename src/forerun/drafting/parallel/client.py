@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Final
 
 from forerun.core.config import Parallel, SamplingParams
+from forerun.core.pace import Pace
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
 from forerun.drafting.drafter import DraftReport
@@ -19,6 +20,7 @@ from forerun.drafting.parallel.worker import MAX_FAULTS
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
+from forerun.speculation.widths import WidthRule, chances_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ class ParallelDrafter:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._supply, self._config, self._check, self._clock = supply, config, check, clock
-        self.verify_width = config.draft.verify_width
+        self.verify_width, self.is_adaptive = config.draft.verify_width, config.draft.adaptive
+        self._rule: WidthRule | None = None
         self._end = TargetEnd(Setup.wanted_by(config, target_vocab_size))
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if config.fill else None
         self._patience = Patience()
@@ -56,6 +59,10 @@ class ParallelDrafter:
         self._reason = ""  # why this end has let go of it
         self._began_at = self._asked_at = self._proposed_at = self._told_at = 0.0
         self._last_heard = self._last_poll = self._silent_s = 0.0
+
+    def adapt(self, target: Pace, draft: Pace | None) -> None:
+        """Choose how many rows to verify by what they cost from now on; the draft's time is hidden behind them."""
+        self._rule = WidthRule(target, None)
 
     @property
     def worker_pid(self) -> int | None:
@@ -107,6 +114,8 @@ class ParallelDrafter:
     def accept(self, acceptance: Acceptance) -> DraftReport:
         now = self._clock()
         self._patience.measure_step(now - self._proposed_at)
+        if self._rule is not None:
+            self._rule.end_round(now - self._proposed_at)
         verdict = self._end.commit(acceptance.tokens, self._patience.step_s)
         if self._is_ready:
             self._send(verdict)
@@ -154,7 +163,10 @@ class ParallelDrafter:
         if self._lookup is not None:
             tree = tree.copy()
             self._lookup.hang_into(tree)
-        return tree.select(tree.best(self.verify_width))
+        width = self.verify_width
+        if self._rule is not None:
+            width = self._rule.num_rows(chances_of(tree.log_probs), width)
+        return tree.select(tree.best(width))
 
     def _poll(self) -> None:
         """Take in what has come, and see to the connection."""
