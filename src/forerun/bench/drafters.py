@@ -32,11 +32,11 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
     "draft_model": (
         {},
-        {"depth": 3, "min_mass": 0.0},
-        {"min_mass": 0.5},
-        {"verify_width": 16},
-        {"verify_width": 4, "depth": 3},
-        {"draft_width": 8},
+        {"verify_width": 8},
+        {"verify_width": 32},
+        {"adaptive": False, "verify_width": 8, "draft_width": 4, "depth": 6},
+        {"adaptive": False, "min_mass": 0.5},
+        {"adaptive": False, "verify_width": 8, "min_mass": 0.5},
     ),
     "prompt_lookup": (
         {},
@@ -48,7 +48,7 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     ),
     "parallel": (
         {},
-        {"verify_width": 16},
+        {"verify_width": 16, "adaptive": True},
         {"verify_width": 4},
         {"overrun": 0.6},
         {"repairs": 1},

@@ -13,7 +13,7 @@ ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
 def option(*names: str, help: str, panel: str | None = None) -> Any:
     """A flag with its aliases. The environment variable FORERUN_<FLAG>, after the first name, gives its default."""
-    variable = ENVIRONMENT_PREFIX + names[0].lstrip("-").replace("-", "_").upper()
+    variable = ENVIRONMENT_PREFIX + names[0].partition("/")[0].lstrip("-").replace("-", "_").upper()
     return typer.Option(*names, help=help, envvar=variable, show_envvar=False, rich_help_panel=panel)
 
 

@@ -33,7 +33,7 @@ class DrafterName(StrEnum):
     NGRAM = "ngram"
 
 
-SHAPE: Final = ("verify_width", "draft_width", "children")
+SHAPE: Final = ("verify_width", "draft_width", "children", "adaptive")
 OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to a worker that others have started
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
@@ -73,6 +73,10 @@ class DrafterOptions:
     ] = None
     children: Annotated[
         int | None, option("--children", help="Continuations tried per drafted token.", panel=SPECULATION)
+    ] = None
+    adaptive: Annotated[
+        bool | None,
+        option("--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.", panel=SPECULATION),
     ] = None
     drafter_cores: Annotated[
         str | None,

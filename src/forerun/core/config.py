@@ -99,7 +99,8 @@ class DraftModel:
         verify_width: rows the target verifies per round, root included.
         draft_width: nodes one draft forward expands.
         depth: draft forwards per round at most, hence levels below the root.
-        min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1].
+        min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1]; of no effect
+            where `adaptive` decides.
         children: children considered per expanded node.
         noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
         lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
@@ -107,14 +108,14 @@ class DraftModel:
     """
 
     model: str = BUILTIN_DRAFT
-    verify_width: int = 8
-    draft_width: int = 4
-    depth: int = 6
+    verify_width: int = 16
+    draft_width: int = 8
+    depth: int = 8
     min_mass: float = 0.3
     children: int = 4
     noise_aware: bool = True
     lookup: bool = True
-    adaptive: bool = False
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         for name in ("verify_width", "draft_width", "depth", "children"):
@@ -145,8 +146,8 @@ class PromptLookup:
 
 
 def parallel_draft() -> DraftModel:
-    """The built-in draft with the width that suits a tree which grows for nothing while the target verifies."""
-    return DraftModel(draft_width=8)
+    """The built-in draft with the widths that suit a tree which grows for nothing while the target verifies."""
+    return DraftModel(verify_width=8, draft_width=8, adaptive=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

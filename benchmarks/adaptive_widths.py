@@ -1,0 +1,137 @@
+"""Widths chosen each round against fixed ones: the built-in pair at this machine's own speed and on paced devices.
+
+python benchmarks/adaptive_widths.py [--num-prompts 8] [--num-new 128] [--device cpu]
+
+Every drafter runs over its own grid, all in turn prompt by prompt in one run. The best fixed setting is chosen with
+hindsight, on the very prompts it is compared on, so the comparison favours it.
+"""
+
+import argparse
+from dataclasses import dataclass, field, replace
+
+import torch
+from common import read_prompts, standard_arguments, write_results
+from parallel_paced import PAIRS
+
+from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.core.config import DrafterConfig, parallel_draft
+
+FIXED = DraftModel(adaptive=False, verify_width=8, draft_width=4, depth=6)
+SERIAL: dict[str, DraftModel] = {
+    "adaptive": DraftModel(),
+    "8 rows": FIXED,
+    "8 rows, min mass 0.5": replace(FIXED, min_mass=0.5),
+    "8 rows, draft 8": replace(FIXED, draft_width=8, depth=8),
+    "16 rows, draft 8": replace(FIXED, verify_width=16, draft_width=8, depth=8),
+    "16 rows, min mass 0.5": replace(FIXED, verify_width=16, min_mass=0.5),
+    "4 rows, depth 3": replace(FIXED, verify_width=4, depth=3),
+}
+PARALLEL: dict[str, DraftModel] = {
+    "adaptive": replace(parallel_draft(), adaptive=True, verify_width=16),
+    "8 rows": parallel_draft(),
+    "16 rows": replace(parallel_draft(), verify_width=16),
+    "4 rows": replace(parallel_draft(), verify_width=4),
+}
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One drafter over all prompts."""
+
+    kind: str
+    name: str
+    engine: Engine
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_rows: int = 0
+    decode_s: float = 0.0
+    texts: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.decode_s
+
+    def write(self, prompt: str, params: SamplingParams, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)
+        result = self.engine.generate(prompt, params)
+        self.texts.append(result.token_ids)
+        self.num_tokens += result.stats.num_new_tokens
+        self.num_rounds += result.stats.num_rounds
+        self.num_rows += result.stats.num_drafted + result.stats.num_rounds
+        self.decode_s += result.stats.decode_s
+
+
+def contestants(lookup: bool, *, has_parallel: bool) -> dict[tuple[str, str], DrafterConfig]:
+    found: dict[tuple[str, str], DrafterConfig] = {("none", ""): NoDrafter()}
+    found |= {("serial", name): replace(config, lookup=lookup) for name, config in SERIAL.items()}
+    if has_parallel:
+        drafts = {name: replace(config, lookup=lookup) for name, config in PARALLEL.items()}
+        found |= {("parallel", name): Parallel(draft=draft, fill=lookup) for name, draft in drafts.items()}
+    return found
+
+
+def measure(place: str, device: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[Run]:
+    is_paced = device != "cpu"
+    num_threads = 1 if is_paced else arguments.threads
+    runs = [
+        Run(kind=kind, name=name, engine=Engine(EngineConfig(drafter=config, device=device, num_threads=num_threads)))
+        for (kind, name), config in contestants(lookup, has_parallel=is_paced).items()
+    ]
+    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
+    prompts = read_prompts(arguments.num_prompts, skip=1)
+    for run in runs:
+        run.engine.generate(prompts[0][:40], params)  # warm-up
+    for prompt in prompts:
+        for run in runs:
+            run.write(prompt, params, num_threads)
+    for run in runs:
+        run.engine.close()
+    return runs
+
+
+def rows_of(place: str, lookup: bool, temperature: float, runs: list[Run]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for kind in dict.fromkeys(run.kind for run in runs[1:]):
+        group = [run for run in runs if run.kind == kind]
+        best = max((run for run in group if run.name != "adaptive"), key=lambda run: run.tokens_per_s)
+        for run in group:
+            rows.append({
+                "on": place,
+                "T": temperature,
+                "lookup": "on" if lookup else "off",
+                "drafter": kind,
+                "widths": f"**{run.name}**" if run is best else run.name,
+                "tok/s": f"{run.tokens_per_s:.0f}",
+                "over `none`": f"{run.tokens_per_s / runs[0].tokens_per_s:.2f}",
+                "over best fixed": f"{run.tokens_per_s / best.tokens_per_s:.3f}",
+                "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
+                "rows/round": f"{run.num_rows / run.num_rounds:.1f}",
+                "texts as none": f"{sum(a == b for a, b in zip(run.texts, runs[0].texts, strict=True))}/{len(run.texts)}",
+            })  # fmt: skip
+    for row in rows:
+        print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = standard_arguments(__doc__, "adaptive_widths")
+    parser.add_argument("--num-prompts", type=int, default=8)
+    parser.add_argument("--num-new", type=int, default=128)
+    parser.add_argument("--only", choices=["cpu", *PAIRS], help="one of the places")
+    arguments = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for place, device in {"cpu": "cpu", **PAIRS}.items():
+        if arguments.only in (None, place):
+            for lookup in (True, False):
+                for temperature in (0.0, 1.0):
+                    rows += rows_of(place, lookup, temperature, measure(place, device, lookup, temperature, arguments))
+    notes = [
+        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn prompt "
+        "by prompt. Bold: the best fixed setting of each group, chosen with hindsight. Paced: a forward takes at least "
+        "the time SwiftSpec's paper states for its rows, target on 1 thread.",
+    ]
+    write_results(arguments, "Adaptive against fixed widths", rows, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,396 @@
+"""Who is asked what, in which order; what is compared; what happens when somebody fails or the run is cut."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun import ConfigError, SamplingParams
+from forerun.bench import run as module
+from forerun.bench.answers import Contestant, Match, Turn
+from forerun.bench.drafters import NONE
+from forerun.bench.peers.messages import PeerError
+from forerun.bench.run import WARM_UP_TOKENS, warm_up
+from forerun.bench.run_folder import RunFolder, read_run
+from tests.bench.players import (
+    NUM_TOKENS,
+    TEMPLATE,
+    PlainContestant,
+    Scripted,
+    Stage,
+    keys_in,
+    question,
+    records_in,
+    same,
+    with_template,
+)
+
+ONE_SET = {"code": (question(0), question(1))}
+TWO_SETS = {"code": (question(0), question(1), question(2)), "more": (question(7), question(8))}
+
+
+class Cut(BaseException):
+    """Ends a run at once, as a kill does."""
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def none() -> Iterator[PlainContestant]:
+    contestant = PlainContestant()
+    yield contestant
+    contestant.engine.close()
+
+
+def stage_of(none: PlainContestant, **values: Any) -> Stage:
+    return Stage(**{"none": none, "questions": ONE_SET, "script": {"a": same, "b": same}, **values})
+
+
+def test_a_question_goes_to_everybody_before_the_next_one(none: PlainContestant, tmp_path: Path) -> None:
+    stage = stage_of(none, questions=TWO_SETS, script=dict.fromkeys("abc", same), changes={"repeats": 2})
+    calls = stage.play(tmp_path / "run")
+    assert [call.name for call in calls if call.name == NONE] == [NONE] * 10
+    groups = [calls[start : start + 4] for start in range(0, len(calls), 4)]
+    # The data sets take turns, the longer one goes on alone, and all is repeated after all was asked.
+    order = [("code", 0), ("more", 0), ("code", 1), ("more", 1), ("code", 2)]
+    prompts = [tuple(stage.reader.prompt_after(TWO_SETS[name][place], ())) for name, place in order]
+    assert [group[0].prompt_ids for group in groups] == prompts * 2
+    for group in groups:
+        assert all(replace(call, name=NONE) == group[0] for call in group), "everybody is asked the same"
+    # none is first; the others move on by one with each question, and with each repeat.
+    orders = {0: [NONE, *"abc"], 1: [NONE, *"bca"], 2: [NONE, *"cab"]}
+    numbers = [number + repeat for repeat in (0, 1) for _, number in order]
+    assert [[call.name for call in group] for group in groups] == [orders[number % 3] for number in numbers]
+
+
+def test_repeats_and_contestants_share_a_seed_and_questions_do_not(none: PlainContestant, tmp_path: Path) -> None:
+    stage = stage_of(none, changes={"repeats": 2, "temperatures": (1.0,), "seed": 40})
+    assert [call.params.seed for call in stage.play(tmp_path / "run")] == [40] * 3 + [41] * 3 + [40] * 3 + [41] * 3
+    first, _, again, _ = records_in(tmp_path / "run")["code/a-temperature-1.jsonl"]
+    assert (first.seed, first.turns[0].token_ids) == (40, again.turns[0].token_ids)
+
+
+def test_everybody_forgets_before_each_question_and_after_the_warm_up(none: PlainContestant, tmp_path: Path) -> None:
+    stage = stage_of(none)
+    first = len(none.calls)
+    stage.play(tmp_path / "run")
+    assert [contestant.num_forgotten for contestant in stage.opened] == [1 + 2, 1 + 2]
+    assert [call.name for call in none.calls[first : first + 4]] == [NONE, "a", "b", NONE]
+    assert [call.params.ignore_eos for call in none.calls[first : first + 4]] == [True, True, True, False]
+
+
+def test_temperatures_are_played_one_after_another_with_contestants_of_their_own(
+    none: PlainContestant, tmp_path: Path
+) -> None:
+    stage = stage_of(none, changes={"temperatures": (0.0, 1.0)})
+    calls = stage.play(tmp_path / "run")
+    assert [call.params.temperature for call in calls] == [0.0] * 6 + [1.0] * 6
+    assert len(stage.opened) == 4
+    assert all(contestant.is_closed for contestant in stage.opened)
+
+
+@pytest.mark.parametrize(("num_new", "expected"), [(2, 2), (100, WARM_UP_TOKENS)])
+def test_a_warm_up_chooses_as_the_run_does_and_needs_no_more_room(num_new: int, expected: int) -> None:
+    asked: list[SamplingParams] = []
+
+    class Listener:
+        name = "listener"
+
+        def write(self, prompt_ids: object, params: SamplingParams) -> Turn:
+            asked.append(params)
+            return Turn(text="", num_new_tokens=1, wall_s=1.0)
+
+        def forget(self) -> None:
+            asked.append(SamplingParams())
+
+        def close(self) -> None: ...
+
+    warm_up(Listener(), [1], SamplingParams(temperature=0.7, seed=3, max_new_tokens=num_new))
+    warm, forgotten = asked
+    assert warm == SamplingParams(temperature=0.7, seed=3, max_new_tokens=expected, ignore_eos=True)
+    assert forgotten == SamplingParams()
+
+
+@pytest.mark.parametrize("is_chat", [False, True], ids=["text", "chat"])
+def test_a_second_turn_goes_on_with_what_none_answered(is_chat: bool, none: PlainContestant, tmp_path: Path) -> None:
+    if is_chat:
+        none = PlainContestant(str(with_template(tmp_path / "chat")))
+    said = question(0, "def f(x):\n    return", "def g(x):\n", "def h(x):\n")
+    stage = stage_of(none, questions={"code": (said,)}, script={"wrong": write_wrong})
+    calls = stage.play(tmp_path / "run")
+    assert [call.name for call in calls] == [NONE] * 3 + ["wrong"] * 3
+    plain = [turn.text for turn in records_in(tmp_path / "run")["code/none-temperature-0.jsonl"][0].turns]
+    wrong = [turn.text for turn in records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"][0].turns]
+    assert all(plain)
+    assert plain[0] != wrong[0]
+    tokenizer = none.engine.tokenizer
+    text = tokenizer.decode(calls[2].prompt_ids)
+    if is_chat:
+        assert TEMPLATE.startswith("{% for m")
+        assert text == (
+            f"<user>{said.turns[0]}\n<assistant>{plain[0]}\n<user>{said.turns[1]}\n<assistant>{plain[1]}\n"
+            f"<user>{said.turns[2]}\n<assistant>"
+        )
+    else:
+        assert text == f"{said.turns[0]}{plain[0]}\n{said.turns[1]}{plain[1]}\n{said.turns[2]}"
+    assert [call.prompt_ids for call in calls[:3]] == [call.prompt_ids for call in calls[3:]]
+
+
+def write_wrong(turn: Turn) -> Turn:
+    """Another token in the second place."""
+    first, second, *rest = turn.token_ids
+    return replace(turn, text="", token_ids=(first, (second + 1) % 4096, *rest))
+
+
+def end_early(turn: Turn) -> Turn:
+    return replace(turn, text="", token_ids=turn.token_ids[:-1], num_new_tokens=turn.num_new_tokens - 1)
+
+
+def test_every_answer_is_compared_and_a_wrong_token_is_found(none: PlainContestant, tmp_path: Path) -> None:
+    script = {"right": same, "wrong": write_wrong, "short": end_early}
+    stage_of(none, script=script, changes={"temperatures": (0.0, 1.0)}).play(tmp_path / "run")
+    for name, records in records_in(tmp_path / "run").items():
+        matches = [turn.match for record in records for turn in record.turns]
+        assert len(matches) == 2
+        for match in matches:
+            assert match is not None
+            if "wrong" in name:
+                assert (match.first_difference, match.is_near_tie) == (1, False)
+                assert match.margin is not None
+                assert match.margin > none.engine.near_tie(SamplingParams())
+            else:
+                last = NUM_TOKENS - 1 if "short" in name else None
+                assert match == Match(first_difference=last), "that one text goes on is no question of rounding"
+
+
+def test_a_difference_where_none_was_undecided_is_a_near_tie(
+    none: PlainContestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(none.engine, "_near_tie", 1e6)  # as if everything could be rounding
+    stage_of(none, script={"wrong": write_wrong}).play(tmp_path / "run")
+    first, second = records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"]
+    for record in (first, second):
+        match = record.turns[0].match
+        assert match is not None
+        assert (match.first_difference, match.is_near_tie) == (1, True)
+
+
+def forget_ids(turn: Turn) -> Turn:
+    return replace(turn, text="an answer", token_ids=())
+
+
+@pytest.mark.parametrize(
+    ("temperature", "behaviour", "is_compared"), [(0.0, same, True), (1.0, same, False), (0.0, forget_ids, False)]
+)
+def test_a_peer_is_compared_where_it_could_be_the_same(
+    none: PlainContestant, tmp_path: Path, temperature: float, behaviour: Any, is_compared: bool
+) -> None:
+    changes = {"drafters": (NONE,), "peers": ("p",), "temperatures": (temperature,)}
+    stage_of(none, script={"p": behaviour}, changes=changes).play(tmp_path / "run")
+    for record in records_in(tmp_path / "run")[f"code/p-temperature-{temperature:g}.jsonl"]:
+        assert record.turns[0].match == (Match(first_difference=None) if is_compared else None)
+
+
+def test_a_record_says_what_was_written_and_when(none: PlainContestant, tmp_path: Path) -> None:
+    stage_of(none, changes={"repeats": 2}).play(tmp_path / "run")
+    records = records_in(tmp_path / "run")
+    ours, theirs = records["code/none-temperature-0.jsonl"], records["code/a-temperature-0.jsonl"]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert other.turns[0].text == mine.turns[0].text != ""
+        assert mine.started_at + mine.turns[0].wall_s <= other.started_at, "none was asked before"
+        texts = mine.extra.get("token_texts")
+        assert texts == (
+            [[none.engine.tokenizer.decode([i]) for i in mine.turns[0].token_ids]] if not mine.repeat else None
+        )
+
+
+class Failing:
+    """A contestant that answers so many times and then never again."""
+
+    def __init__(self, num_answers: int) -> None:
+        self.num_left = num_answers
+
+    def __call__(self, turn: Turn) -> Turn:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise PeerError("it broke")
+        return turn
+
+
+@pytest.mark.parametrize("num_answers", [0, 1, 3])
+def test_who_fails_is_left_out_with_the_reason_and_the_others_go_on(
+    none: PlainContestant, tmp_path: Path, num_answers: int
+) -> None:
+    stage = stage_of(none, script={"a": Failing(num_answers), "b": same}, changes={"repeats": 2})
+    stage.play(tmp_path / "run")
+    assert [contestant.is_closed for contestant in stage.opened] == [True, True]
+    about = read_run(tmp_path / "run" / "run.json")["contestants"]
+    assert (about["a"]["skipped"], about["a"]["skips"]) == ("it broke", {"0": "it broke"})
+    assert about["b"]["skipped"] is None
+    num_written = {name: len(records) for name, records in records_in(tmp_path / "run").items()}
+    assert num_written["code/b-temperature-0.jsonl"] == num_written["code/none-temperature-0.jsonl"] == 4
+    assert num_written.get("code/a-temperature-0.jsonl", 0) == max(num_answers - 1, 0)  # one answer is the warm-up
+    again = stage_of(none, script={"a": same, "b": same}, changes={"repeats": 2})
+    assert again.play(tmp_path / "run") == [], "who was left out stays out"
+
+
+def test_who_cannot_be_opened_is_left_out_at_that_temperature(none: PlainContestant, tmp_path: Path) -> None:
+    stage = stage_of(none, changes={"temperatures": (0.0, 1.0)})
+
+    def open_contestant(name: str, temperature: float) -> Contestant:
+        if name == "a" and temperature == 1.0:
+            raise ConfigError("no such thing here")
+        return stage.open(name, temperature)
+
+    stage.play(tmp_path / "run", open=open_contestant)
+    about = read_run(tmp_path / "run" / "run.json")["contestants"]["a"]
+    assert about["skips"] == {"1": "no such thing here"}
+    assert {name: len(records) for name, records in records_in(tmp_path / "run").items()} == {
+        "code/a-temperature-0.jsonl": 2,
+        "code/a-temperature-1.jsonl": 0,
+        "code/b-temperature-0.jsonl": 2,
+        "code/b-temperature-1.jsonl": 2,
+        "code/none-temperature-0.jsonl": 2,
+        "code/none-temperature-1.jsonl": 2,
+    }
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_without_none_there_is_no_run(none: PlainContestant, tmp_path: Path, is_opened: bool) -> None:
+    stage = stage_of(none)
+
+    class Broken(PlainContestant):
+        def __init__(self) -> None: ...
+
+        def write(self, prompt_ids: object, params: SamplingParams) -> Turn:
+            raise ConfigError("none is broken")
+
+        def close(self) -> None: ...
+
+    def open_contestant(name: str, temperature: float) -> Contestant:
+        if name == NONE and not is_opened:
+            raise ConfigError("none is broken")
+        return Broken() if name == NONE else stage.open(name, temperature)
+
+    with pytest.raises(ConfigError, match="none is broken"):
+        stage.play(tmp_path / "run", open=open_contestant)
+    assert keys_in(tmp_path / "run") == []
+    assert read_run(tmp_path / "run" / "run.json")["contestants"][NONE]["skipped"] is None
+
+
+def bytes_in(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.glob("*/*.jsonl")}
+
+
+def test_a_finished_run_started_again_plays_nothing(none: PlainContestant, tmp_path: Path) -> None:
+    stage_of(none).play(tmp_path / "run")
+    before = bytes_in(tmp_path / "run")
+    stage = stage_of(none)
+    first = len(none.calls)
+    assert stage.play(tmp_path / "run") == []
+    assert (len(none.calls), stage.opened) == (first, []), "nobody was opened or warmed up"
+    assert bytes_in(tmp_path / "run") == before
+
+
+CHANGES = {"repeats": 2, "temperatures": (0.0, 1.0)}
+NUM_ANSWERS = 2 * 2 * 2 * 3
+
+
+@pytest.fixture(scope="module")
+def whole(none: PlainContestant, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never cut."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    stage_of(none, changes=CHANGES).play(path)
+    assert len(keys_in(path)) == NUM_ANSWERS
+    return path
+
+
+@pytest.mark.parametrize("num_written", range(0, NUM_ANSWERS, 5))
+def test_a_run_cut_while_it_writes_goes_on_where_it_was(
+    none: PlainContestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, num_written: int
+) -> None:
+    """A group has three answers, so that it is cut before, after and between their lines; one more line is torn."""
+    num_left = num_written
+    append = RunFolder.append
+
+    def append_some(self: RunFolder, record: Any) -> None:
+        nonlocal num_left
+        if not num_left:
+            raise Cut
+        num_left -= 1
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append", append_some)
+        with pytest.raises(Cut):
+            stage_of(none, changes=CHANGES).play(tmp_path / "run")
+    cut = records_in(tmp_path / "run")
+    for file in (tmp_path / "run").glob("*/*.jsonl"):
+        file.write_bytes(file.read_bytes() + b'{"question_id": 1, "cat')
+    stage_of(none, changes=CHANGES).play(tmp_path / "run")
+    check_same(tmp_path / "run", whole)
+    after = records_in(tmp_path / "run")
+    assert all(after[name][: len(records)] == records for name, records in cut.items()), "what was there is still there"
+
+
+@pytest.mark.parametrize("num_answers", [1, 4, 11])
+def test_a_run_cut_while_somebody_answers_goes_on_where_it_was(
+    none: PlainContestant, tmp_path: Path, whole: Path, num_answers: int
+) -> None:
+    num_left = num_answers
+
+    def answer_some(turn: Turn) -> Turn:
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise Cut
+        return turn
+
+    stage = stage_of(none, script={"a": answer_some, "b": answer_some}, changes=CHANGES)
+    with pytest.raises(Cut):
+        stage.play(tmp_path / "run")
+    assert all(contestant.is_closed for contestant in stage.opened)
+    assert len(keys_in(tmp_path / "run")) < NUM_ANSWERS
+    stage_of(none, changes=CHANGES).play(tmp_path / "run")
+    check_same(tmp_path / "run", whole)
+
+
+def check_same(path: Path, whole: Path) -> None:
+    assert keys_in(path) == keys_in(whole)
+    written, expected = records_in(path), records_in(whole)
+    for name, records in written.items():
+        ids, expected_ids = (
+            {(record.question_id, record.repeat): record.turns[0].token_ids for record in side}
+            for side in (records, expected[name])
+        )
+        assert ids == expected_ids
+        assert all(record.turns[0].match == Match(first_difference=None) for record in records)
+
+
+def test_only_who_is_missing_is_asked_and_gets_the_prompts_of_before(none: PlainContestant, tmp_path: Path) -> None:
+    said = {"code": (question(0, "def f(x):\n    return", "def g(x):\n"),)}
+    whole = stage_of(none, questions=said, script={"a": same, "wrong": write_wrong}).play(tmp_path / "run")
+    (tmp_path / "run" / "code" / "wrong-temperature-0.jsonl").write_bytes(b"")
+    again = stage_of(none, questions=said, script={"a": same, "wrong": write_wrong})
+    calls = again.play(tmp_path / "run")
+    assert [call.name for call in calls] == ["wrong", "wrong"]
+    assert [call.prompt_ids for call in calls] == [call.prompt_ids for call in whole if call.name == NONE]
+    assert isinstance(again.opened[0], Scripted)
+    (record,) = records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"]
+    assert [turn.match and turn.match.first_difference for turn in record.turns] == [1, 1]
+
+
+def test_progress_counts_answers_and_names_who_writes(none: PlainContestant, tmp_path: Path) -> None:
+    stage, told = stage_of(none, script={"a": same}), list[tuple[int, str]]()
+    folder = RunFolder(tmp_path / "run", stage.plan, {})
+    module.BenchRun(stage.plan, stage.questions, folder, stage.open, stage.reader).play(
+        lambda done, who: told.append((done, who))
+    )
+    folder.close()
+    assert told == [(0, "none, code 0"), (0, "a, code 0"), (2, ""), (2, "none, code 1"), (2, "a, code 1"), (4, "")]
+    assert stage.plan.num_answers == 4
