@@ -94,23 +94,27 @@ def rows_of(place: str, lookup: bool, temperature: float, runs: list[Run]) -> li
     for kind in dict.fromkeys(run.kind for run in runs[1:]):
         group = [run for run in runs if run.kind == kind]
         best = max((run for run in group if run.name != "adaptive"), key=lambda run: run.tokens_per_s)
-        for run in group:
-            rows.append({
-                "on": place,
-                "T": temperature,
-                "lookup": "on" if lookup else "off",
-                "drafter": kind,
-                "widths": f"**{run.name}**" if run is best else run.name,
-                "tok/s": f"{run.tokens_per_s:.0f}",
-                "over `none`": f"{run.tokens_per_s / runs[0].tokens_per_s:.2f}",
-                "over best fixed": f"{run.tokens_per_s / best.tokens_per_s:.3f}",
-                "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
-                "rows/round": f"{run.num_rows / run.num_rounds:.1f}",
-                "texts as none": f"{sum(a == b for a, b in zip(run.texts, runs[0].texts, strict=True))}/{len(run.texts)}",
-            })  # fmt: skip
+        rows += [row_of(place, lookup, temperature, run, best, runs[0]) for run in group]
     for row in rows:
         print(row, flush=True)
     return rows
+
+
+def row_of(place: str, lookup: bool, temperature: float, run: Run, best: Run, none: Run) -> dict[str, object]:
+    num_same = sum(mine == theirs for mine, theirs in zip(run.texts, none.texts, strict=True))
+    return {
+        "on": place,
+        "T": temperature,
+        "lookup": "on" if lookup else "off",
+        "drafter": run.kind,
+        "widths": f"**{run.name}**" if run is best else run.name,
+        "tok/s": f"{run.tokens_per_s:.0f}",
+        "over `none`": f"{run.tokens_per_s / none.tokens_per_s:.2f}",
+        "over best fixed": f"{run.tokens_per_s / best.tokens_per_s:.3f}",
+        "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
+        "rows/round": f"{run.num_rows / run.num_rounds:.1f}",
+        "texts as none": f"{num_same}/{len(run.texts)}",
+    }
 
 
 def main() -> None:
@@ -126,8 +130,8 @@ def main() -> None:
                 for temperature in (0.0, 1.0):
                     rows += rows_of(place, lookup, temperature, measure(place, device, lookup, temperature, arguments))
     notes = [
-        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn prompt "
-        "by prompt. Bold: the best fixed setting of each group, chosen with hindsight. Paced: a forward takes at least "
+        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn "
+        "prompt by prompt. Bold: the best fixed setting of each group, chosen with hindsight. Paced: a forward takes at least "
         "the time SwiftSpec's paper states for its rows, target on 1 thread.",
     ]
     write_results(arguments, "Adaptive against fixed widths", rows, notes)

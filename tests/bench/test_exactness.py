@@ -40,7 +40,8 @@ def test_the_margin_is_that_of_the_first_difference(judge: Engine, params: Sampl
     wrong = [*expected[:place], expected[place] + 1, *expected[place + 1 :]]
     match = compare(wrong, expected, prompt_ids, params, judge)
     margin = judge.margin_after([*prompt_ids, *expected[:place]], params)
-    assert match == Match(first_difference=place, margin=margin, is_near_tie=False)
+    assert (match.first_difference, match.is_near_tie) == (place, False)
+    assert match.margin == pytest.approx(margin, abs=1e-4)  # what is in the cache was computed in other passes
     assert margin > judge.near_tie(params)
 
 

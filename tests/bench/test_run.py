@@ -203,10 +203,8 @@ def test_a_record_says_what_was_written_and_when(none: PlainContestant, tmp_path
     for mine, other in zip(ours, theirs, strict=True):
         assert other.turns[0].text == mine.turns[0].text != ""
         assert mine.started_at + mine.turns[0].wall_s <= other.started_at, "none was asked before"
-        texts = mine.extra.get("token_texts")
-        assert texts == (
-            [[none.engine.tokenizer.decode([i]) for i in mine.turns[0].token_ids]] if not mine.repeat else None
-        )
+        texts = [none.engine.tokenizer.decode([token_id]) for token_id in mine.turns[0].token_ids]
+        assert mine.extra == other.extra == ({} if mine.repeat else {"token_texts": [texts]})
 
 
 class Failing:

@@ -57,14 +57,16 @@ def test_every_contestant_answers_every_question_each_time() -> None:
     assert plan.num_answers == 3 * 3 * 2 * 4
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "num_wanted"), [(9, 3), (9, 4), (9, 9), (9, 20), (80, 20), (1, 1), (5, 0), (0, 3)]
-)
+@pytest.mark.parametrize(("num_rows", "num_wanted"), [(9, 3), (9, 4), (9, 9), (9, 20), (80, 20), (1, 1)])
 def test_questions_are_spread_evenly_over_the_file(num_rows: int, num_wanted: int) -> None:
     rows = [question(number) for number in range(num_rows)]
     chosen = [int(row.question_id) for row in spread(rows, num_wanted)]
     assert len(chosen) == min(num_rows, num_wanted)
     assert chosen == sorted(set(chosen))
     gaps = [after - before for before, after in zip(chosen, [*chosen[1:], num_rows], strict=True)]
-    assert not gaps or max(gaps) - min(gaps) <= 1
-    assert not chosen or chosen[0] == 0
+    assert max(gaps) - min(gaps) <= 1
+    assert chosen[0] == 0
+
+
+def test_of_nothing_or_nothing_wanted_comes_nothing() -> None:
+    assert spread([], 3) == spread([question(0)], 0) == []

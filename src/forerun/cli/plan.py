@@ -203,11 +203,12 @@ def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str) -
 def _cells(entry: "Plan") -> tuple[str, ...]:
     outcome, tree = entry.outcome, entry.tree
     low, high = outcome.interval()
+    limit = "<=" if tree is not None and tree.adaptive else ""
     return (
         f"{'none' if tree is None else entry.kind} {entry.split.name}",
-        "1" if tree is None else str(tree.verify_width),
-        "" if tree is None else str(tree.draft_width),
-        str(tree.depth) if tree is not None and entry.kind == "serial" else "",
+        "1" if tree is None else f"{limit}{tree.verify_width}",
+        "" if tree is None else f"{limit}{tree.draft_width}",
+        f"{limit}{tree.depth}" if tree is not None and entry.kind == "serial" else "",
         f"{outcome.tokens_per_s:.0f}",
         f"{low:.0f}-{high:.0f}",
         f"{outcome.tokens_per_round:.2f}",
@@ -245,6 +246,7 @@ def _entry(entry: "Plan") -> dict[str, Any]:
         "kind": entry.kind,
         "target_units": entry.split.target_units,
         "draft_units": entry.split.draft_units,
+        "adaptive": tree is not None and tree.adaptive,
         "verify_width": 1 if tree is None else tree.verify_width,
         "draft_width": None if tree is None else tree.draft_width,
         "depth": tree.depth if tree is not None and entry.kind == "serial" else None,

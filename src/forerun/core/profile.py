@@ -3,14 +3,22 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 
 Source = Literal["measured", "paced", "stated", "roofline"]
 VERSION = 1
+OVERHEADS: Final = (
+    "serial_overhead_s",
+    "parallel_overhead_s",
+    "expansion_overhead_s",
+    "worker_expansion_overhead_s",
+)
+KEYS: Final = frozenset(("version", "source", "unit", "target", "draft", "about", *OVERHEADS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +32,8 @@ class Profile:
         draft: the same of a draft pass; empty without a draft.
         serial_overhead_s: a serial round's time beyond its passes.
         parallel_overhead_s: a parallel round's time beyond the longer side.
-        expansion_overhead_s: an expansion's time beyond its draft pass.
+        expansion_overhead_s: an expansion's time beyond its draft pass, where it is waited for.
+        worker_expansion_overhead_s: the same in a process of its own, whose caches are colder and whose tree is larger.
         about: free text by key: models, dtype, machine, versions.
     """
 
@@ -35,25 +44,42 @@ class Profile:
     serial_overhead_s: float = 0.0
     parallel_overhead_s: float = 0.0
     expansion_overhead_s: float = 0.0
+    worker_expansion_overhead_s: float = 0.0
     about: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.target:
+            raise ConfigError("a profile without a time of the target: one number of units at least is needed")
+        few = min((*self.target, *self.draft))
+        if few < 1:
+            raise ConfigError(f"a profile of {few} {self.unit}s: at least 1 is needed")
+        for name in OVERHEADS:
+            seconds = getattr(self, name)
+            if not 0.0 <= seconds < inf:
+                raise ConfigError(f"{name} {seconds}, which must be finite and at least 0")
+
     def write(self, path: Path) -> None:
-        """Write the profile whole or not at all."""
+        """Write the profile whole or not at all.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
         values = {
             "version": VERSION,
             "source": self.source,
             "unit": self.unit,
             "target": {str(units): list(pace.steps) for units, pace in self.target.items()},
             "draft": {str(units): list(pace.steps) for units, pace in self.draft.items()},
-            "serial_overhead_s": self.serial_overhead_s,
-            "parallel_overhead_s": self.parallel_overhead_s,
-            "expansion_overhead_s": self.expansion_overhead_s,
+            **{name: getattr(self, name) for name in OVERHEADS},
             "about": dict(self.about),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(path.suffix + ".part")
-        beside.write_text(json.dumps(values, indent=2) + "\n")
-        beside.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            raise ConfigError(f"the profile cannot be written to {path} ({error}): give another file") from error
 
     @classmethod
     def read(cls, path: Path) -> "Profile":
@@ -63,9 +89,11 @@ class Profile:
             ConfigError: there is none, or it is not one.
         """
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(path.read_text(encoding="utf-8"))
             if values["version"] != VERSION:
                 raise ConfigError(f"version {values['version']}, this forerun reads {VERSION}")
+            if set(values) != KEYS:
+                raise ConfigError(f"missing or unknown: {', '.join(sorted(set(values) ^ KEYS))}")
             if values["source"] not in get_args(Source):
                 raise ConfigError(f"source {values['source']!r}")
             return cls(
@@ -74,13 +102,13 @@ class Profile:
                 target=read_paces(values["target"]),
                 draft=read_paces(values["draft"]),
                 about={str(key): str(value) for key, value in values["about"].items()},
-                **{name: float(values[name]) for name in values if name.endswith("overhead_s")},
+                **{name: float(values[name]) for name in OVERHEADS},
             )
         except OSError as error:
             raise ConfigError(
                 f"the profile {path} cannot be read ({error}): make one with forerun plan --calibrate"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
             raise ConfigError(
                 f"{path} is no profile ({type(error).__name__}: {error}): make one with forerun plan --calibrate"
             ) from error

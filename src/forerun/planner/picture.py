@@ -42,10 +42,16 @@ def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
         raise ConfigError(f"the plot cannot be written to {path} ({error}): give a file like plan.svg") from error
 
 
-def order_of(plan: Plan) -> tuple[int, int]:
-    """Plain, serial, then parallel by the target's units."""
-    return ("plain", "serial", "parallel").index(plan.kind), plan.split.target_units
+def order_of(plan: Plan) -> tuple[int, int, bool]:
+    """Plain, serial with fixed widths first, then parallel by the target's units."""
+    return ("plain", "serial", "parallel").index(plan.kind), plan.split.target_units, is_adaptive(plan)
 
 
 def label_of(plan: Plan) -> str:
-    return "none" if plan.kind == "plain" else f"{plan.kind}\n{plan.split.name}"
+    if plan.kind == "plain":
+        return "none"
+    return f"{plan.kind}{', adaptive' if is_adaptive(plan) else ''}\n{plan.split.name}"
+
+
+def is_adaptive(plan: Plan) -> bool:
+    return plan.tree is not None and plan.tree.adaptive

@@ -17,6 +17,7 @@ COARSE_TOKENS: Final = 512  # of the traces, for the search; its results are pla
 NUM_CLIMBED: Final = 3  # parallel splits whose trees are searched for
 CLIMB_STEPS: Final = 12  # simulations that such a search takes, about
 USUAL_WIDTH: Final = 8
+USUAL_DEPTH: Final = 6
 VERIFY_WIDTHS: Final = (4, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS: Final = (4, 8, 16, 32)
 DEPTHS: Final = (2, 3, 4, 6, 8, 12)
@@ -69,7 +70,7 @@ def search(
     profile: Profile, traces: Sequence[AnswerTrace], *, units: int | None = None, lookup: bool = True,
     on_plan: OnPlan = lambda done, total: None,
 ) -> list[Plan]:  # fmt: skip
-    """The best plan of every split, fastest first.
+    """The best plan of every split, fastest first; where target and draft take turns, one for either kind of widths.
 
     Every split is tried with a usual tree on a part of the traces; the most promising ones climb to better trees there;
     then the best of each split is played through whole.
@@ -83,9 +84,10 @@ def search(
     """
     units = max(profile.target) if units is None else units
     splits = splits_of(profile, units)
-    player = Player(profile=profile, on_plan=on_plan, num_expected=2 * len(splits) + CLIMB_STEPS * (NUM_CLIMBED + 1))
+    usual = [(split, drafter) for split in splits for drafter in usual_drafters(split, lookup)]
+    player = Player(profile=profile, on_plan=on_plan, num_expected=2 * len(usual) + CLIMB_STEPS * (NUM_CLIMBED + 2))
     part = first_tokens(traces, COARSE_TOKENS)
-    coarse = [player.play(part, split, usual_drafter(split, lookup)) for split in splits]
+    coarse = [player.play(part, split, drafter) for split, drafter in usual]
     ranked = sorted((plan for plan in coarse if plan.split.is_parallel), key=speed_of, reverse=True)
     worth = [plan for plan in coarse if not plan.split.is_parallel] + ranked[:NUM_CLIMBED]
     tuned = [climb(player, part, plan) if plan in worth else plan for plan in coarse]
@@ -145,10 +147,14 @@ def plain_split(splits: Sequence[Split]) -> Split:
     return Split(target_units=most, draft_units=splits[0].draft_units, is_parallel=False)
 
 
-def usual_drafter(split: Split, lookup: bool) -> DrafterConfig:
-    """The drafter that a split is first tried with: the defaults."""
-    draft = DraftModel(draft_width=USUAL_WIDTH, lookup=lookup)
-    return Parallel(draft=draft, fill=lookup) if split.is_parallel else draft
+def usual_drafters(split: Split, lookup: bool) -> list[DrafterConfig]:
+    """The drafters that a split is first tried with: the defaults, and the usual tree of fixed widths."""
+    fixed = DraftModel(
+        verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, lookup=lookup, adaptive=False
+    )
+    if split.is_parallel:
+        return [Parallel(draft=fixed, fill=lookup)]
+    return [DraftModel(lookup=lookup, adaptive=True), fixed]
 
 
 def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:

@@ -65,7 +65,7 @@ def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOut
     """
     grower, tally = begin(trace, scheme, keeps_subtree=True), Tally(trace)
     expand(grower, scheme.depth)
-    expansion_s, decode_s = costs.expansion_s(scheme.draft_width), 0.0
+    expansion_s, decode_s = costs.worker_expansion_s(scheme.draft_width), 0.0
     while not tally.is_over:
         tree = cut(grower, scheme)
         expand(grower, scheme.depth)
@@ -89,12 +89,13 @@ def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGr
             min_mass=0.0,
             children=num_children,
             lookup=False,
+            adaptive=False,
         ),
         horizon=scheme.verify_width * (HORIZON if keeps_subtree else 1),
         max_rows=UNBOUNDED,
         keeps_subtree=keeps_subtree,
         calibrates=False,
-        spend=lambda _: None,
+        spend=lambda _: 0.0,
     )
     grower.expect(trace)
     grower.begin(trace.prompt_ids, PARAMS, None)

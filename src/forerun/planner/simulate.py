@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel, PromptLookup, SamplingParams, require
+from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.draft_tree import MAX_CATCH_UP
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Setup
 from forerun.drafting.parallel.protocol import TREES_PER_CUT
@@ -25,11 +26,12 @@ from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import VirtualClock, VirtualSupply
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
+from forerun.speculation.widths import WidthRule, chances_of
 
 UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 VOCAB_SIZE: Final = 1 << 30
-CHOOSING: Final = 0.5  # share of a round's overhead that lies between the target's pass and its verdict
-SPREAD: Final = 0.5  # an expansion's overhead varies by so much of itself; without it two clocks could fall into step
+CHOOSING: Final = 0.5  # share of a round's overhead that lies before the drafter hears the verdict
+SPREAD: Final = 0.5  # a worker's expansion's overhead varies by so much of itself; without it two clocks could fall into step
 PARAMS: Final = SamplingParams()
 
 
@@ -42,6 +44,7 @@ class Costs:
     serial_overhead_s: float = 0.0
     parallel_overhead_s: float = 0.0
     expansion_overhead_s: float = 0.0
+    worker_expansion_overhead_s: float = 0.0
 
     @classmethod
     def of(cls, profile: Profile, *, target_units: int, draft_units: int) -> "Costs":
@@ -62,17 +65,27 @@ class Costs:
             serial_overhead_s=profile.serial_overhead_s,
             parallel_overhead_s=profile.parallel_overhead_s,
             expansion_overhead_s=profile.expansion_overhead_s,
+            worker_expansion_overhead_s=profile.worker_expansion_overhead_s,
         )
 
-    def expansion_s(self, num_rows: int) -> float:
-        """Seconds of a draft pass with all that belongs to it; of re-rooting the tree where it has no rows.
+    @property
+    def draft_pace(self) -> Pace:
+        """The draft's.
 
         Raises:
-            ConfigError: nothing is known of the draft.
+            ConfigError: nothing is known of it.
         """
         if self.draft is None:
             raise ConfigError("nothing is known of the draft's passes: take a profile that holds them")
-        return (self.draft.step_s(num_rows) if num_rows else 0.0) + self.expansion_overhead_s
+        return self.draft
+
+    def expansion_s(self, num_rows: int) -> float:
+        """Seconds of a draft pass that is waited for, with all that belongs to it."""
+        return self.draft_pace.step_s(num_rows) + self.expansion_overhead_s
+
+    def worker_expansion_s(self, num_rows: int) -> float:
+        """The same in a process of its own; of re-rooting its tree where there are no rows."""
+        return (self.draft_pace.step_s(num_rows) if num_rows else 0.0) + self.worker_expansion_overhead_s
 
 
 def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs) -> Outcome:
@@ -141,21 +154,17 @@ class SerialSimulation:
     """Rounds of `DraftModelDrafter`, one drafter for all answers, since it learns."""
 
     def __init__(self, config: DraftModel, costs: Costs) -> None:
-        """One drafter for all answers.
-
-        Raises:
-            ConfigError: the drafter chooses its widths by times that it measures itself.
-        """
-        require(not config.adaptive, "a drafter with adaptive widths cannot be simulated: give fixed ones")
         self._config, self._costs, self._clock = config, costs, VirtualClock()
         self._grower = TraceGrower(
             config,
             horizon=config.verify_width,
             max_rows=serial_rows(config),
             keeps_subtree=False,
-            calibrates=False,
+            calibrates=config.adaptive,
             spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
         )
+        if config.adaptive:
+            self._grower.rule = WidthRule(costs.target, costs.draft_pace)
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
         grower, clock, tally = self._grower, self._clock, Tally(trace)
@@ -165,19 +174,34 @@ class SerialSimulation:
             pass
         began, num_before = clock.now, grower.num_expansions
         while not tally.is_over:
-            tree = self._propose()
-            acceptance = tally.verify(tree)
-            clock.spend(self._costs.target.step_s(len(tree)) + self._costs.serial_overhead_s)
-            tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
+            self._play_round(tally)
         num_expansions = grower.num_expansions - num_before
         return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
 
+    def _play_round(self, tally: Tally) -> None:
+        grower, clock, overhead_s = self._grower, self._clock, self._costs.serial_overhead_s
+        began = clock.now
+        tree = self._propose()
+        acceptance = tally.verify(tree)
+        clock.spend(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
+        tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
+        if grower.rule is not None:
+            grower.rule.end_round(clock.now - began)
+        clock.spend((1.0 - CHOOSING) * overhead_s)
+
     def _propose(self) -> TokenTree:
+        grower, rule, width = self._grower, self._grower.rule, self._config.verify_width
+        if rule is not None:
+            rule.begin_round()
+        while grower.prefill():  # text that was committed in rounds without an expansion
+            pass
         for _ in range(self._config.depth):
-            if not self._grower.expand():
+            if not grower.expand():
                 break
-        tree = self._grower.tree
-        return tree.select(tree.best(self._config.verify_width))
+        tree = grower.tree
+        if rule is not None:
+            width = rule.num_rows(chances_of(tree.log_probs), width)
+        return tree.select(tree.best(width))
 
 
 class ParallelSimulation:
@@ -189,6 +213,8 @@ class ParallelSimulation:
         self._drafter = ParallelDrafter(
             self._supply, config, target_vocab_size=VOCAB_SIZE, check=lambda _: None, clock=self._clock
         )
+        if config.draft.adaptive:
+            self._drafter.adapt(costs.target, None)
         self._drafter.wait_until_ready(1.0)
         self._supply.run(0.01)  # let the setup arrive, so that there is a grower
 
@@ -210,18 +236,19 @@ class ParallelSimulation:
         num_expansions = grower.num_expansions - num_before
         return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
 
-    def _spend(self, num_rows: int) -> None:
-        spread_s = SPREAD * self._costs.expansion_overhead_s
-        self._clock.spend(self._costs.expansion_s(num_rows) + self._rng.uniform(-spread_s, spread_s))
+    def _spend(self, num_rows: int) -> float:
+        spread_s = SPREAD * self._costs.worker_expansion_overhead_s
+        return self._clock.spend(self._costs.worker_expansion_s(num_rows) + self._rng.uniform(-spread_s, spread_s))
 
     def _make_grower(self, setup: Setup) -> TraceGrower:
         """As the drafter's process makes one."""
         config = DraftModel(
             verify_width=setup.verify_width,
-            draft_width=min(setup.draft_width, TREE_ROWS // 2),
+            draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
             min_mass=0.0,
             children=setup.children,
             lookup=setup.lookup,
+            adaptive=False,  # nobody waits for its expansions, and its target decides how many rows it verifies
         )
         self._grower = TraceGrower(
             config,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from math import isfinite
+from math import exp, isfinite
 
 from forerun.core.config import DraftModel, SamplingParams
 from forerun.core.trace import AnswerTrace
@@ -13,6 +13,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.calibration import AcceptanceTable
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
+from forerun.speculation.widths import WidthRule, chances_of
 
 Guesses = tuple[Sequence[int], Sequence[float]]
 
@@ -25,13 +26,14 @@ class TraceGrower:
     there is only how sure the draft is, and thus how many rows such branches take from the true one.
 
     Args:
-        spend: lets the time of a draft pass over so many rows go by.
+        spend: lets the time of a draft pass over so many rows go by, and returns its seconds.
     """
 
     def __init__(
         self, config: DraftModel, *, horizon: int, max_rows: int, keeps_subtree: bool, calibrates: bool,
-        spend: Callable[[int], object],
+        spend: Callable[[int], float],
     ) -> None:  # fmt: skip
+        self.rule: WidthRule | None = None  # None: fixed widths
         self._config, self._horizon, self._max_rows = config, horizon, max_rows
         self._keeps_subtree, self._spend = keeps_subtree, spend
         self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
@@ -84,16 +86,18 @@ class TraceGrower:
         num_new_rows = self._config.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         if self._num_caught_up + len(self._expanded) + num_new_rows > self._max_rows:
             return False
-        batch = self._growth.next_batch()
+        batch = self._growth.next_batch(self._num_worth if self.rule else None)
         if not batch:
             return False
         num_catch_up = 0 if self.is_rooted else self._text_len - 1 - self._num_cached
-        self._spend(num_catch_up + len(batch))
+        spent_s = self._spend(num_catch_up + len(batch))
         self.num_expansions += 1
         self._num_caught_up += num_catch_up
         self._expanded.update(batch)
         for node in batch:
             self._add_children(node, self._guesses(node))
+        if self.rule is not None:
+            self.rule.measure_expansion(len(batch), spent_s)
         return True
 
     def advance(self, token_ids: Sequence[int]) -> bool:
@@ -124,6 +128,10 @@ class TraceGrower:
     @property
     def _text_len(self) -> int:
         return len(self._trace.prompt_ids) + self._num_committed
+
+    def _num_worth(self, frontier: Sequence[float]) -> int:
+        assert self.rule is not None, "asked only where there is a rule"
+        return self.rule.num_nodes(frontier, chances_of(self.tree.log_probs), self._config.verify_width)
 
     def _plant(self, root: int) -> None:
         config = self._config
@@ -156,6 +164,8 @@ class TraceGrower:
         cells = table.cells(log_probs, self.tree.depths[node] + 1)
         values = [table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
         order = sorted(range(len(values)), key=lambda rank: -values[rank])
+        if self.rule is not None:
+            self.rule.measure_children([exp(values[rank]) for rank in order])
         num_before = len(self.tree)
         self._growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
         cell_of = dict(zip(token_ids, cells, strict=False))

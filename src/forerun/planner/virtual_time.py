@@ -28,8 +28,10 @@ class VirtualClock:
     def __call__(self) -> float:
         return self.now
 
-    def spend(self, seconds: float) -> None:
+    def spend(self, seconds: float) -> float:
+        """Let so many go by, and return them."""
         self.now += seconds
+        return seconds
 
 
 class Lane:
