@@ -131,8 +131,8 @@ def main() -> None:
                     rows += rows_of(place, lookup, temperature, measure(place, device, lookup, temperature, arguments))
     notes = [
         f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn "
-        "prompt by prompt. Bold: the best fixed setting of each group, chosen with hindsight. Paced: a forward takes at least "
-        "the time SwiftSpec's paper states for its rows, target on 1 thread.",
+        "prompt by prompt. Bold: the best fixed setting of each group, with hindsight. Paced: a pass takes at least "
+        "what SwiftSpec's paper states for its rows, target on 1 thread.",
     ]
     write_results(arguments, "Adaptive against fixed widths", rows, notes)
 

@@ -139,6 +139,7 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
         "exactness": "fast",
         "max_length": 256,
         "num_threads": 1,
+        "profile": None,
     }
     return RunPlan(**values | changes)
 

@@ -28,6 +28,7 @@ OTHERS: dict[str, Any] = {
     "exactness": "exact",
     "max_length": None,
     "num_threads": 2,
+    "profile": "profile.json",
 }
 
 

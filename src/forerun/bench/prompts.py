@@ -41,7 +41,7 @@ class Reader:
         return num_said + len(question.turns) * (max_new_tokens + max_new_tokens // 4 + SEAM_TOKENS)
 
     def choose(self, questions: Sequence[Question], num_wanted: int, max_new_tokens: int) -> "Choice":
-        """So many questions that fit, evenly over the file, and as many others, to tune on.
+        """So many questions that fit, evenly over the file, and the others that fit.
 
         Raises:
             ConfigError: none fits.
@@ -57,14 +57,14 @@ class Reader:
         others = [question for question in fitting if question.question_id not in taken]
         return Choice(
             measured=tuple(measured),
-            others=tuple(spread(others, num_wanted)),
+            others=tuple(others),
             num_too_long=len(questions) - len(fitting),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The questions of one data set that are measured, others to tune on, and how many were too long for either."""
+    """The questions of one data set that are measured, those left to tune on, and how many are too long for either."""
 
     measured: tuple[Question, ...]
     others: tuple[Question, ...]

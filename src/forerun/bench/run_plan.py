@@ -37,6 +37,7 @@ class RunPlan:
     exactness: str
     max_length: int | None
     num_threads: int
+    profile: str | None
 
     @property
     def contestants(self) -> tuple[str, ...]:

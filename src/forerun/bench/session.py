@@ -161,6 +161,7 @@ def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_t
         exactness=config.exactness,
         max_length=config.max_length,
         num_threads=num_threads,
+        profile=config.profile,
     )
 
 

@@ -1,6 +1,6 @@
 """What passes cost on the machine at hand: a profile for the planner, and for drafters that choose their widths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -9,21 +9,25 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.config import DraftModel, EngineConfig, NoDrafter, SamplingParams
+from forerun.core.config import DraftModel, EngineConfig, NoDrafter, Parallel, SamplingParams, parallel_draft
 from forerun.core.pace import Pace, read_device
 from forerun.core.profile import Profile
+from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
+from forerun.speculation.widths import WidthRule
 
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 CONTEXT: Final = 256
+ROOM: Final = 256  # in the cache, behind it
 BUDGET_S: Final = 2.0  # for one model on one number of cores
 NUM_EXPANSIONS: Final = 60
-NUM_ROUNDS: Final = 60
+EXPANSIONS_PER_ROUND: Final = 4
+NUM_TOKENS: Final = 60  # of an answer whose rounds are measured
 
 OnStep = Callable[[str], None]
 
@@ -34,22 +38,19 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
     On another device than the CPU there is one unit, the device itself.
 
     Args:
-        config: target, dtype, device and the most threads; its drafter does not matter.
+        config: target, dtype, device and the most threads; its drafter and its pace do not matter.
         on_step: told what is being measured.
     """
-    device = read_device(config.device).torch_device
-    most = config.num_threads or torch.get_num_threads()
-    units = range(1, most + 1) if device == "cpu" else (1,)
-    runners = {"target": load(config, config.target), "draft": load(config, draft)}
-    paces: dict[str, dict[int, Pace]] = {"target": {}, "draft": {}}
-    for num_units in units:
-        if device == "cpu":
-            torch.set_num_threads(num_units)
-        for side, rows in (("target", TARGET_ROWS), ("draft", DRAFT_ROWS)):
-            on_step(f"{side} on {num_units} of {len(units)}")
-            paces[side][num_units] = measure_pace(runners[side], rows, context=CONTEXT, budget_s=BUDGET_S)
+    most, device = config.num_threads or torch.get_num_threads(), read_device(config.device).torch_device
+    config = replace(config, device=device, num_threads=most, profile=None)
+    units = range(1, most + 1) if device == "cpu" else range(1, 2)
+    paces = {"target": measure_units(config, config.target, TARGET_ROWS, units, on_step)}
+    paces["draft"] = measure_units(config, draft, DRAFT_ROWS, units, on_step)
+    target_pace, draft_pace = paces["target"][units[-1]], paces["draft"][units[-1]]
     on_step("rounds and expansions")
-    round_s = round_overhead_s(config, paces["target"][units[-1]])
+    round_s = round_overhead_s(config, target_pace)
+    expansion_s = expansion_overhead_s(load(config, draft), target_pace, draft_pace)
+    has_worker = len(units) > 1  # else there is nothing to divide, and nothing to run a process on
     return Profile(
         source="measured",
         unit="core" if device == "cpu" else "GPU",
@@ -57,7 +58,8 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
         draft=paces["draft"],
         serial_overhead_s=round_s,
         parallel_overhead_s=round_s,
-        expansion_overhead_s=expansion_overhead_s(runners["draft"], paces["draft"][units[-1]]),
+        expansion_overhead_s=expansion_s,
+        worker_expansion_overhead_s=worker_overhead_s(config, draft, paces["draft"][1]) if has_worker else expansion_s,
         about={
             "target": config.target,
             "draft": draft,
@@ -69,41 +71,87 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
     )
 
 
+def measure_units(
+    config: EngineConfig, name: str, rows: Sequence[int], units: Sequence[int], on_step: OnStep
+) -> dict[int, Pace]:
+    """A model's pace on every number of units; it is loaded for that and let go of again."""
+    runner = load(config, name)
+    paces = {}
+    for num_units in units:
+        if config.device == "cpu":
+            torch.set_num_threads(num_units)
+        on_step(f"{name} on {num_units} of {len(units)}")
+        paces[num_units] = measure_pace(runner, rows, context=context_of(runner), budget_s=BUDGET_S)
+    return paces
+
+
 def load(config: EngineConfig, name: str) -> Runner:
-    """A model with room for the widest pass."""
+    """A model with room for the context and all that is measured behind it."""
     checkpoint = Checkpoint.open(name, locate(name), config)
-    capacity = min(CONTEXT, checkpoint.spec.max_positions - TARGET_ROWS[-1]) + 2 * TARGET_ROWS[-1]
-    return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=None, on_progress=None)
+    return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
 
 
-def expansion_overhead_s(draft: Runner, pace: Pace) -> float:
-    """The median time of an expansion beyond its pass: choosing nodes, ranking and adding children."""
-    config = DraftModel(draft_width=4, lookup=False, min_mass=0.0)
-    max_rows = 4 * config.draft_width + 16
+def context_of(runner: Runner) -> int:
+    """Tokens before what is measured: as everywhere here, so that times can be subtracted; less for a short model."""
+    return min(CONTEXT, runner.spec.max_positions // 2)
+
+
+@torch.inference_mode()
+def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> float:
+    """The median time of a serial drafter's expansion beyond its pass: choosing nodes, ranking and adding children."""
+    config = DraftModel(lookup=False)
     tree = DraftTree(
-        draft, config, target_vocab_size=draft.spec.vocab_size, horizon=8, max_rows=max_rows, keeps_subtree=False
+        draft,
+        config,
+        target_vocab_size=draft.spec.vocab_size,
+        horizon=config.verify_width,
+        max_rows=serial_rows(config),
+        keeps_subtree=False,
+        calibrates=config.adaptive,
     )
-    tree.begin((0, 1), SamplingParams(), None)
+    tree.rule = WidthRule(target_pace, draft_pace) if config.adaptive else None
+    tree.begin((0,) * context_of(draft), SamplingParams(), None)
+    while tree.prefill():
+        pass
     beyond_s = []
-    with torch.inference_mode():
-        for _ in range(NUM_EXPANSIONS):
-            rows = draft.cache.num_tree
-            began = perf_counter()
-            if tree.expand():
-                beyond_s.append(perf_counter() - began - pace.step_s(draft.cache.num_tree - rows))
-            else:
-                tree.advance((tree.tree.token_ids[1],))
+    for number in range(NUM_EXPANSIONS):
+        if number and number % EXPANSIONS_PER_ROUND == 0:
+            tree.advance((tree.tree.token_ids[1],))
+        num_rows = draft.cache.num_tree
+        began = perf_counter()
+        if tree.expand():
+            beyond_s.append(perf_counter() - began - draft_pace.step_s(draft.cache.num_tree - num_rows))
     tree.close()
     return max(0.0, median(beyond_s))
 
 
+def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
+    """The same of a drafter's process at work for a target that leaves it a core.
+
+    How many nodes its expansions had it does not tell: as many as they may have, for the most part.
+    """
+    shape = replace(parallel_draft(), model=draft, lookup=False)
+    drafter = Parallel(draft=shape, fill=False, trace=True)
+    with Engine(replace(config, drafter=drafter, num_threads=max(1, (config.num_threads or 1) - 1))) as engine:
+        steps = list(engine.stream(*question(engine)))
+    times_s = [span.duration_s for step in steps for span in step.stats.spans if span.lane == "draft"]
+    assert times_s, "a drafter's process that came up has drafted"
+    return max(0.0, median(times_s) - pace.step_s(shape.draft_width))
+
+
 def round_overhead_s(config: EngineConfig, pace: Pace) -> float:
     """The median time of a plain round beyond its pass: choosing, committing, text."""
-    params = SamplingParams(max_new_tokens=NUM_ROUNDS, ignore_eos=True)
     with Engine(replace(config, drafter=NoDrafter())) as engine:
-        times = []
+        times_s = []
         began = perf_counter()
-        for _ in engine.stream((0, 1), params):
-            times.append(perf_counter() - began)
+        for _ in engine.stream(*question(engine)):
+            times_s.append(perf_counter() - began)
             began = perf_counter()
-    return max(0.0, median(times) - pace.step_s(1))
+    return max(0.0, median(times_s) - pace.step_s(1))
+
+
+def question(engine: Engine) -> tuple[tuple[int, ...], SamplingParams]:
+    """A prompt as long as the context of what is measured, and a short answer."""
+    num_ids = min(CONTEXT, engine.max_length // 2)
+    num_new = min(NUM_TOKENS, engine.max_length - num_ids)
+    return (0,) * num_ids, SamplingParams(max_new_tokens=num_new, ignore_eos=True)
