@@ -1,5 +1,6 @@
 """A run with scripted contestants beside the real `none`, which notes who was asked what, in which order."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,6 +147,13 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
 
 def question(number: int, *turns: str) -> Question:
     return Question(question_id=number, category="code", turns=turns or (f"def f{number}(x):\n    return",))
+
+
+def questions_file(path: Path, texts: Iterable[Sequence[str]]) -> str:
+    """A file of questions with these turns."""
+    rows = [json.dumps({"question_id": number, "turns": list(turns)}) for number, turns in enumerate(texts)]
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return str(path)
 
 
 def records_in(path: Path) -> dict[str, list[Record]]:

@@ -1,6 +1,6 @@
 """Who is asked what, in which order; what is compared; what happens when somebody fails or the run is cut."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,12 @@ def test_a_second_turn_goes_on_with_what_none_answered(is_chat: bool, none: Plai
     else:
         assert text == f"{said.turns[0]}{plain[0]}\n{said.turns[1]}{plain[1]}\n{said.turns[2]}"
     assert [call.prompt_ids for call in calls[:3]] == [call.prompt_ids for call in calls[3:]]
+    # Each turn is compared on its own, after the prompt it was given.
+    (record,) = records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"]
+    for call, turn in zip(calls, record.turns, strict=False):
+        margin = none.engine.margin_after([*call.prompt_ids, turn.token_ids[0]], call.params)
+        assert turn.match is not None
+        assert (turn.match.first_difference, turn.match.margin) == (1, pytest.approx(margin, abs=1e-3))
 
 
 def write_wrong(turn: Turn) -> Turn:
@@ -233,8 +239,9 @@ def test_who_fails_is_left_out_with_the_reason_and_the_others_go_on(
     num_written = {name: len(records) for name, records in records_in(tmp_path / "run").items()}
     assert num_written["code/b-temperature-0.jsonl"] == num_written["code/none-temperature-0.jsonl"] == 4
     assert num_written.get("code/a-temperature-0.jsonl", 0) == max(num_answers - 1, 0)  # one answer is the warm-up
-    again = stage_of(none, script={"a": same, "b": same}, changes={"repeats": 2})
-    assert again.play(tmp_path / "run") == [], "who was left out stays out"
+    num_calls = len(none.calls)
+    stage_of(none, script={"a": same, "b": same}, changes={"repeats": 2}).play(tmp_path / "run")
+    assert len(none.calls) == num_calls, "who was left out stays out, and for nobody else is anything missing"
 
 
 def test_who_cannot_be_opened_is_left_out_at_that_temperature(none: PlainContestant, tmp_path: Path) -> None:
@@ -258,26 +265,27 @@ def test_who_cannot_be_opened_is_left_out_at_that_temperature(none: PlainContest
     }
 
 
-@pytest.mark.parametrize("is_opened", [False, True])
-def test_without_none_there_is_no_run(none: PlainContestant, tmp_path: Path, is_opened: bool) -> None:
-    stage = stage_of(none)
+@pytest.mark.parametrize("num_answers", [None, 0, 1, 2], ids=["opening", "warming up", "first", "second"])
+def test_without_none_there_is_no_run(none: PlainContestant, tmp_path: Path, num_answers: int | None) -> None:
+    stage, answer = stage_of(none), none.write
+    failing = Failing(num_answers or 0)
 
     class Broken(PlainContestant):
-        def __init__(self) -> None: ...
+        def __init__(self) -> None:
+            self.engine = none.engine
 
-        def write(self, prompt_ids: object, params: SamplingParams) -> Turn:
-            raise ConfigError("none is broken")
-
-        def close(self) -> None: ...
+        def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
+            return failing(answer(prompt_ids, params))
 
     def open_contestant(name: str, temperature: float) -> Contestant:
-        if name == NONE and not is_opened:
-            raise ConfigError("none is broken")
+        if name == NONE and num_answers is None:
+            raise PeerError("it broke")
         return Broken() if name == NONE else stage.open(name, temperature)
 
-    with pytest.raises(ConfigError, match="none is broken"):
+    with pytest.raises(PeerError, match="it broke"):
         stage.play(tmp_path / "run", open=open_contestant)
-    assert keys_in(tmp_path / "run") == []
+    assert all(contestant.is_closed for contestant in stage.opened)
+    assert len(keys_in(tmp_path / "run")) == 3 * max((num_answers or 0) - 1, 0)
     assert read_run(tmp_path / "run" / "run.json")["contestants"][NONE]["skipped"] is None
 
 

@@ -1,9 +1,9 @@
 """What a user asks for, made into a run: real drafters on the built-in pair, records on disk."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from forerun.bench.run_folder import read_run
 from forerun.bench.session import NUM_TUNING_PROMPTS, Request, choose_questions, play
 from forerun.checkpoints.locate import locate
 from forerun.engine.tokenizer import Tokenizer
-from tests.bench.players import keys_in, records_in
+from tests.bench.players import keys_in, questions_file, records_in
 
 Ask = Callable[..., Request]
 
@@ -68,12 +68,6 @@ def played(request: Request) -> tuple[list[tuple[str, int]], list[int]]:
 
     play(request, on_data=lambda dataset, num: data.append((dataset.name, num)), on_progress=on_progress)
     return data, counts
-
-
-def questions(path: Path, texts: Any) -> str:
-    rows = [json.dumps({"question_id": number, "turns": turns}) for number, turns in enumerate(texts)]
-    path.write_text("".join(f"{row}\n" for row in rows))
-    return str(path)
 
 
 def test_every_drafter_answers_with_the_text_of_none(ask: Ask, tmp_path: Path) -> None:
@@ -164,7 +158,7 @@ def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
     ask: Ask, tmp_path: Path, num_sets: int
 ) -> None:
     texts = [[f"x = {number}"] for number in range(40)]
-    data = tuple(questions(tmp_path / f"set{number}.jsonl", texts) for number in range(num_sets))
+    data = tuple(questions_file(tmp_path / f"set{number}.jsonl", texts) for number in range(num_sets))
     reader = Reader(tokenizer=Tokenizer.load(locate("builtin")), max_length=256)
     measured, others = choose_questions(ask(data=data, num_prompts=10), reader, lambda dataset, num: None)
     assert list(measured) == [f"set{number}" for number in range(num_sets)]
@@ -173,14 +167,12 @@ def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
     assert len(chosen) == 10
     assert chosen.isdisjoint({row.question_id for row in others})
     if num_sets == 1:
-        gaps = [
-            int(after.question_id) - int(before.question_id) for before, after in zip(others, others[1:], strict=False)
-        ]
+        gaps = [int(after.question_id) - int(before.question_id) for before, after in pairwise(others)]
         assert min(gaps) >= 8, "files are sorted by category"
 
 
 def test_a_file_of_ones_own_with_several_turns_and_one_too_long(ask: Ask, tmp_path: Path) -> None:
-    own = questions(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 200], ["a = "]])
+    own = questions_file(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 200], ["a = "]])
     data, _ = played(ask(data=(own,), drafters=("prompt_lookup",), num_prompts=9))
     assert data == [("mine", 1)]
     plain = records_in(tmp_path / "run")["mine/none-temperature-0.jsonl"]
@@ -234,7 +226,7 @@ def test_questions_that_cannot_be_had_leave_no_folder_behind(
 
 def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    both = tuple(questions(folder / "a.jsonl", [["x = "]]) for folder in (tmp_path, tmp_path / "other"))
+    both = tuple(questions_file(folder / "a.jsonl", [["x = "]]) for folder in (tmp_path, tmp_path / "other"))
     with pytest.raises(ConfigError, match="two data sets are called 'a'"):
         played(ask(data=both))
 

@@ -1,10 +1,11 @@
 """forerun plan and forerun bench trace."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner, Result
 
@@ -12,7 +13,9 @@ from forerun.cli.bench_trace import trace
 from forerun.cli.plan import plan
 from forerun.core.profile import Profile
 from forerun.core.trace import read_traces, write_traces
+from forerun.engine import calibrate
 from forerun.planner.synthetic import SyntheticPair
+from tests.cli.conftest import Run
 from tests.planner.paces import flat
 
 PACED = "paced:target=10ms@8,13ms@32;draft=2ms"
@@ -49,6 +52,11 @@ def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: P
     written = json.loads(out.read_text())
     assert written["source"] == "paced"
     assert {entry["kind"] for entry in written["plans"]} == {"parallel", "serial", "plain"}
+    assert sorted(entry["adaptive"] for entry in written["plans"] if entry["kind"] == "serial") == [False, True]
+    limits = [line for line in shown.stdout.splitlines() if "<=" in line]
+    assert len(limits) == 1
+    assert limits[0].startswith("serial 2 shared")
+    assert limits[0].count("<=") == 3
     assert plot.exists()
 
 
@@ -69,6 +77,57 @@ def test_a_profile_in_a_file_is_used(run_command: RunPlan, traces: Path, tmp_pat
     shown = run_command("plan", "--profile", str(path), "--trace", str(traces))
     assert "predicted from times measured on this machine" in shown.stdout
     assert "2 shared" in shown.stdout
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few repeats, and as many threads afterwards as before."""
+    num_threads = torch.get_num_threads()
+    monkeypatch.setattr(calibrate, "BUDGET_S", 0.0)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_this_machine_is_measured_and_planned_in_one_call(
+    run_command: RunPlan, tmp_path: Path, target: str, draft: str
+) -> None:
+    path, out = tmp_path / "profile.json", tmp_path / "plan.json"
+    shown = run_command(
+        "plan", "--target", target, "--draft", draft, "--threads", "1", "--dtype", "float32",
+        "--calibrate", str(path), "--accept-length", "2", "--json", str(out),
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    assert f"{path} written" in shown.stderr
+    assert "predicted from times measured on this machine" in shown.stdout
+    profile = Profile.read(path)
+    assert list(profile.target) == list(profile.draft) == [1]
+    plain = next(entry for entry in json.loads(out.read_text())["plans"] if entry["kind"] == "plain")
+    assert plain["round_s"] == pytest.approx(profile.target[1].step_s(1) + profile.serial_overhead_s)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_this_machine_may_be_measured_alone(run_command: RunPlan, tmp_path: Path, target: str, draft: str) -> None:
+    path = tmp_path / "profile.json"
+    shown = run_command("plan", "--target", target, "--draft", draft, "--threads", "1", "--calibrate", str(path))
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert Profile.read(path).source == "measured"
+    unfit = run_command("plan", "--target", target, "--draft", "no/such/draft", "--calibrate", str(path))
+    assert unfit.exit_code == 5
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": 9}'], ids=["absent", "no JSON", "another version"])
+def test_generate_with_a_bad_profile_says_so(
+    run: Run, tmp_path: Path, target: str, draft: str, content: str | None
+) -> None:
+    path = tmp_path / "profile.json"
+    if content is not None:
+        path.write_text(content)
+    shown = run("generate", target, "--draft", draft, "-p", "x", "--profile", str(path))
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("forerun: error: ")
+    assert str(path) in shown.stderr
+    assert "forerun plan --calibrate" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a program that uses an engine may rely on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Thread
 
 import numpy as np
@@ -240,3 +241,65 @@ def test_ids_may_come_as_an_array(plain_engine: Engine) -> None:
     expected = plain_engine.generate(ids, SAMPLED).token_ids
     assert plain_engine.generate(np.array(ids), SAMPLED).token_ids == expected
     assert plain_engine.generate(torch.tensor(ids), SAMPLED).token_ids == expected
+
+
+def test_after_forgetting_no_cache_holds_anything(engine: Engine, plain_engine: Engine) -> None:
+    """A draft that still knew the prompt would have an advantage over a program that was asked to forget it."""
+    draft = getattr(engine._drafter, "_runner", None)
+    first = engine.generate(PROMPT, SAMPLED)
+    assert engine.generate(PROMPT, SAMPLED).stats.num_reused_tokens == first.stats.num_prompt_tokens - 1
+    assert draft is None or len(draft.cached_ids) > 0
+    engine.forget()
+    assert engine._target.cached_ids == []
+    assert draft is None or draft.cached_ids == []
+    again = engine.generate(PROMPT, SAMPLED)
+    assert again.stats.num_reused_tokens == 0
+    assert again.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
+
+
+def test_forgetting_ends_what_is_running_and_changes_no_text(engine: Engine, plain_engine: Engine) -> None:
+    stream = engine.stream(PROMPT, SAMPLED)
+    next(stream)
+    engine.forget()
+    assert stream.result().finish_reason == FinishReason.CANCELLED
+    assert engine.generate(PROMPT, SAMPLED).token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_margin_is_the_lead_of_the_token_that_is_chosen(plain_engine: Engine, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=11, max_new_tokens=6, ignore_eos=True)
+    prompt_ids = plain_engine.encode(PROMPT)
+    token_ids = plain_engine.generate(prompt_ids, params).token_ids
+    for place, chosen in enumerate(token_ids):
+        before = [*prompt_ids, *token_ids[:place]]
+        margin = plain_engine.margin_after(before, params)
+        assert margin > 0.0
+
+        def choice(bias: float, before: list[int] = before, chosen: int = chosen) -> int:
+            other = replace(params, max_new_tokens=1, logit_bias={chosen: -bias})
+            return plain_engine.generate(before, other).token_ids[0]
+
+        scale = temperature or 1.0  # a bias is added before the temperature divides
+        assert choice(0.999 * margin * scale) == chosen
+        assert choice(1.001 * margin * scale) != chosen, "less would have done"
+
+
+def test_asking_for_a_margin_ends_what_is_running_and_leaves_the_cache_empty(
+    engine: Engine, plain_engine: Engine
+) -> None:
+    stream = engine.stream(PROMPT, SAMPLED)
+    next(stream)
+    engine.margin_after(engine.encode(PROMPT), SAMPLED)
+    assert stream.result().finish_reason == FinishReason.CANCELLED
+    again = engine.generate(PROMPT, SAMPLED)
+    assert again.stats.num_reused_tokens == 0
+    assert again.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
+
+
+def test_what_counts_as_a_near_tie_depends_on_dtype_mode_and_temperature(target: str, plain_engine: Engine) -> None:
+    greedy, cool = SamplingParams(), SamplingParams(temperature=0.5)
+    assert (plain_engine.near_tie(greedy), plain_engine.near_tie(cool)) == (1e-9, 2e-9)
+    for dtype, exactness, bound in (("float32", "fast", 1e-4), ("bfloat16", "fast", 0.25), ("bfloat16", "exact", 0.0)):
+        config = EngineConfig(target=target, drafter=NoDrafter(), dtype=dtype, exactness=exactness)
+        with Engine(config) as engine:
+            assert (engine.near_tie(greedy), engine.near_tie(cool)) == (bound, 2 * bound)

@@ -74,14 +74,21 @@ def test_the_search_finds_narrower_and_wider_trees() -> None:
     widths = []
     for target in (steep, flat_to_32):
         profile = Profile(source="stated", unit="GPU", target={1: target}, draft={1: flat(0.2)})
-        best = next(plan for plan in search(profile, TRACES, units=1) if plan.kind == "serial")
-        assert best.tree is not None
-        widths.append(best.tree.verify_width)
+        trees = [plan.tree for plan in search(profile, TRACES, units=1) if plan.kind == "serial"]
+        widths += [tree.verify_width for tree in trees if tree is not None and not tree.adaptive]
     assert widths[0] <= 8 < widths[1]
 
 
+def test_a_serial_plan_comes_with_fixed_and_with_adaptive_widths() -> None:
+    plans = search(profile_of({1: 10.0}, {1: 3.0}), TRACES, units=1)
+    trees = [plan.tree for plan in plans if plan.kind == "serial"]
+    assert sorted(tree.adaptive for tree in trees if tree is not None) == [False, True]
+    plans = search(profile_of({1: 10.0, 2: 10.0}, {1: 3.0}), TRACES, units=2)
+    assert not any(plan.tree.adaptive for plan in plans if plan.kind == "parallel" and plan.tree is not None)
+
+
 def test_neighbours_change_one_thing_and_depth_only_where_it_counts() -> None:
-    serial, parallel = list(neighbours(DraftModel(draft_width=8))), list(neighbours(Parallel()))
+    serial, parallel = list(neighbours(DraftModel())), list(neighbours(Parallel()))
     assert len(serial) == 6
     assert len(parallel) == 4
 

@@ -1,10 +1,11 @@
-"""The n-gram index against a scan of the whole text."""
+"""The n-gram index against a scan of the whole text, and the record of what its chains were worth."""
 
+import math
 import random
 
 import pytest
 
-from forerun.speculation.prompt_index import PromptIndex
+from forerun.speculation.prompt_index import LookupRecord, PromptIndex, stretch_of
 
 
 def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | None:
@@ -53,3 +54,42 @@ def test_the_latest_occurrence_and_the_longest_match_win() -> None:
     index = PromptIndex(min_match=1, max_match=2)
     index.extend([1, 2, 7, 1, 2, 8, 5, 2, 9, 1, 2])
     assert index.continuation(2).token_ids == [8, 5]
+
+
+def chances(record: LookupRecord, match_length: int, num_tokens: int = 16) -> list[float]:
+    return [math.exp(value) for value in record.log_probs(match_length, num_tokens)]
+
+
+def test_places_belong_to_stretches_each_twice_as_long_as_the_one_before() -> None:
+    assert [stretch_of(place) for place in range(16)] == [0, 1, 1, 2, 2, 2, 2, *[3] * 8, 4]
+
+
+def test_a_record_starts_from_an_even_guess() -> None:
+    assert chances(LookupRecord(), 3) == pytest.approx([0.5] * 16)
+    assert LookupRecord().log_probs(3, 0) == []
+
+
+def test_what_came_true_counts_for_its_stretch_and_match_length_alone() -> None:
+    record = LookupRecord()
+    record.count(3, range(1, 2), is_broken=False)
+    assert chances(record, 3, 8) == pytest.approx([0.5, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5])
+    assert chances(record, 2, 8) == pytest.approx([0.5] * 8)
+
+
+def test_a_broken_chain_counts_against_the_place_where_it_broke() -> None:
+    record = LookupRecord()
+    record.count(2, range(3), is_broken=True)  # places 0 to 2 came true, 3 did not
+    assert chances(record, 2, 8) == pytest.approx([3 / 5, 4 / 6, 4 / 6, *[2 / 5] * 4, 0.5])
+    record.count(2, range(7, 7), is_broken=True)  # its very first token of this round was wrong
+    assert chances(record, 2, 8)[7] == pytest.approx(2 / 5)
+
+
+def test_a_record_forgets_what_is_long_past() -> None:
+    record = LookupRecord()
+    for _ in range(500):
+        record.count(2, range(1), is_broken=False)
+    sure = chances(record, 2, 1)[0]
+    assert 0.9 < sure < 1.0
+    for _ in range(100):
+        record.count(2, range(0), is_broken=True)
+    assert chances(record, 2, 1)[0] < 0.25

@@ -17,7 +17,7 @@ from forerun.bench.machine import describe_machine, foreign_load
 from forerun.bench.peers.catalogue import PeerPlan
 from forerun.bench.prompts import Reader
 from forerun.bench.run import BenchRun, Progress
-from forerun.bench.run_folder import RunFolder
+from forerun.bench.run_folder import NAME, RunFolder
 from forerun.bench.run_plan import RunPlan, spread
 from forerun.checkpoints.locate import locate
 from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams
@@ -102,7 +102,8 @@ def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progre
     plan = plan_of(request, measured, num_threads)
     max_length = longest(reader, request, [*others, *chain(*measured.values())])
     peers = peer_plan(request, checkpoint, num_threads, max_length)
-    folder = RunFolder(request.out, plan, about(request, checkpoint))  # the last thing that a wrong flag can prevent
+    limits = {} if (request.out / NAME).exists() else measure_limits(request, checkpoint)  # not again for the rest
+    folder = RunFolder(request.out, plan, about(request, checkpoint) | limits)
     field_ = Field(
         plan=plan,
         folder=folder,
@@ -167,14 +168,20 @@ def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_t
 
 def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     """What describes the run without defining it."""
+    return {
+        "machine": describe_machine() | {"foreign_load": foreign_load()},
+        "command": request.command,
+        "dtype": str(checkpoint.dtype).removeprefix("torch."),
+    }
+
+
+def measure_limits(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What the device can do at best, and the least time of a plain step by that."""
     placement = read_device(request.config.device)
     ceilings = measure_ceilings(placement.torch_device, dtypes=())
     num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT)
     is_cached = num_bytes < ceilings.cache_bytes
     return {
-        "machine": describe_machine() | {"foreign_load": foreign_load()},
-        "command": request.command,
-        "dtype": str(checkpoint.dtype).removeprefix("torch."),
         "ceilings": ceilings.to_dict(),
         "floor": None
         if placement.is_paced

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,67 +25,85 @@ WHO: Final = "Who answers"
 ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 
-@shows_errors
-@with_options(EngineOptions)
-def run(
-    engine_options: EngineOptions,
-    out: Annotated[Path, option("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
-    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.", panel=WHO)] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.", panel=WHO)] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """Who answers."""
+
+    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.", panel=WHO)] = BUILTIN_TARGET
+    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.", panel=WHO)] = None
     drafters: Annotated[
         str, option("--drafters", help="Of this engine, with commas; none is always among them.", panel=WHO)
-    ] = "none,draft_model,prompt_lookup",
+    ] = "none,draft_model,prompt_lookup"
     peers: Annotated[
         str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.", panel=WHO)
-    ] = "",
+    ] = ""
     url: Annotated[
         list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.", panel=WHO)
-    ] = None,
-    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.", panel=WHO)] = None,
+    ] = None
+    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.", panel=WHO)] = None
     tune: Annotated[
         bool, option("--tune", help="First choose everybody's settings, on other questions.", panel=WHO)
-    ] = False,
+    ] = False
+
+    def find_models(self) -> None:
+        """Complain of a name that leads nowhere before anything slow is imported."""
+        find_model(self.target)
+        if self.draft is not None:
+            find_model(self.draft)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class What:
+    """What is measured."""
+
     data: Annotated[
         str, option("--data", help="Data sets or .jsonl files, with commas, such as mt_bench,gsm8k.", panel=WHAT)
-    ] = "builtin",
+    ] = "builtin"
     data_folder: Annotated[
         Path | None, option("--data-folder", help="Has NAME/question.jsonl of the data sets.", panel=WHAT)
-    ] = None,
-    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.", panel=WHAT)] = 20,
-    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.", panel=WHAT)] = 128,
+    ] = None
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.", panel=WHAT)] = 20
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.", panel=WHAT)] = 128
     temperature: Annotated[
         list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].", panel=WHAT)
-    ] = None,
-    repeats: Annotated[int, option("--repeats", help="How often each question is put.", panel=WHAT)] = 1,
-    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.", panel=WHAT)] = 0,
-    ignore_eos: Annotated[
-        bool, option("--ignore-eos", help="Go on after the model's own end of text.", panel=WHAT)
-    ] = False,
+    ] = None
+    repeats: Annotated[int, option("--repeats", help="How often each question is put.", panel=WHAT)] = 1
+    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.", panel=WHAT)] = 0
+    ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the model's own end of text.", panel=WHAT)] = (
+        False
+    )
+
+
+@shows_errors
+@with_options(Who, What, EngineOptions)
+def run(
+    who: Who,
+    what: What,
+    engine_options: EngineOptions,
+    out: Annotated[Path, option("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
 ) -> None:
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
-    find_model(target)
-    if draft is not None:
-        find_model(draft)
+    who.find_models()
     from forerun.bench.session import Request, play  # imports torch
 
     request = Request(
-        config=engine_options.config(target, NoDrafter()),
-        draft=draft,
-        drafters=names(drafters),
-        peers=names(peers),
-        data=names(data),
-        data_folder=data_folder,
-        num_prompts=num_prompts,
-        temperatures=tuple(temperature or (0.0,)),
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        ignore_eos=ignore_eos,
-        tune=tune,
+        config=engine_options.config(who.target, NoDrafter()),
+        draft=who.draft,
+        drafters=names(who.drafters),
+        peers=names(who.peers),
+        data=names(what.data),
+        data_folder=what.data_folder,
+        num_prompts=what.num_prompts,
+        temperatures=tuple(what.temperature or (0.0,)),
+        repeats=what.repeats,
+        max_new_tokens=what.max_new_tokens,
+        seed=what.seed,
+        ignore_eos=what.ignore_eos,
+        tune=who.tune,
         out=out,
         cache=cache_folder(),
-        urls=dict(map(read_url, url or ())),
-        llama_server=llama_server,
+        urls=dict(map(read_url, who.url or ())),
+        llama_server=who.llama_server,
         command=shlex.join(["forerun", *sys.argv[1:]]),
     )
     with progress_bar() as on_progress:

@@ -4,10 +4,11 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DType
 from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig
@@ -31,27 +32,33 @@ KINDS_OF_NUMBERS: Final = {
 }
 
 
-@shows_errors
-def plan(
-    target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
-    draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Where the times of passes come from."""
+
     machine: Annotated[
         str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.", panel=TIMES)
-    ] = None,
-    profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None,
+    ] = None
+    profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None
     calibrate: Annotated[
         Path | None,
         option("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
-    ] = None,
-    threads: Annotated[
-        int | None, option("--threads", "-t", help="CPU cores to measure with; for --calibrate.")
-    ] = None,
-    dtype: Annotated[DType, option("--dtype", help="What to compute in; for --calibrate.")] = DType.AUTO,
-    device: Annotated[str, option("--device", help="A torch device; for --calibrate.")] = "cpu",
-    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None,
-    trace: Annotated[
-        Path | None, option("--trace", help="What forerun bench trace has recorded.", panel=GUESSES)
-    ] = None,
+    ] = None
+    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None
+    threads: Annotated[int | None, option("--threads", "-t", help="CPU cores; for --calibrate.", panel=TIMES)] = None
+    dtype: Annotated[DType, option("--dtype", help="For --calibrate.", panel=TIMES)] = DType.AUTO
+    device: Annotated[str, option("--device", help="A torch device; for --calibrate.", panel=TIMES)] = "cpu"
+    weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.", panel=TIMES)] = 4
+    context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.", panel=TIMES)] = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """How often the draft is right."""
+
+    trace: Annotated[Path | None, option("--trace", help="What forerun bench trace has recorded.", panel=GUESSES)] = (
+        None
+    )
     accept_length: Annotated[
         float | None,
         option(
@@ -59,24 +66,34 @@ def plan(
             help="Accepted tokens per round without the bonus token, of a serial tree of 8 rows and 5 levels.",
             panel=GUESSES,
         ),
-    ] = None,
+    ] = None
+    temperature: Annotated[
+        float | None, option("--temperature", help="Take only answers of this one.", panel=GUESSES)
+    ] = None
+
+
+@shows_errors
+@with_options(Times, Acceptance)
+def plan(
+    times: Times,
+    acceptance: Acceptance,
+    target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
+    draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
-    temperature: Annotated[float | None, option("--temperature", help="Take only answers of this one.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
-    weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.")] = 4,
-    context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512,
     as_json: Annotated[Path | None, option("--json", help="Write everything to this file.")] = None,
     plot: Annotated[Path | None, option("--plot", help="Draw the splits: plan.svg or plan.png.")] = None,
 ) -> None:
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
-    sizes = (target, draft, weight_bits, context)
-    if calibrate is not None:
-        _calibrate(calibrate, EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads), draft)
+    profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length
+    if times.calibrate is not None:
+        _calibrate(times, target, draft)
         if trace is None and accept_length is None:
             return
-        profile = calibrate if profile is None else profile
-    chosen = _profile(machine, profile, paced, sizes)
-    traces = _traces(trace, accept_length, temperature)
+        profile = profile or times.calibrate
+    sizes = (target, draft, times.weight_bits, times.context)
+    chosen = _profile(times.machine, profile, times.paced, sizes)
+    traces = _traces(trace, accept_length, acceptance.temperature)
     from forerun.planner.plan import search  # not free to import
 
     with _progress() as on_plan:
@@ -92,8 +109,11 @@ def plan(
         say(f"{plot} written")
 
 
-def _calibrate(path: Path, config: EngineConfig, draft: str) -> None:
+def _calibrate(times: Times, target: str, draft: str) -> None:
     """Measure both models and write the profile."""
+    path = times.calibrate
+    assert path is not None, "asked to calibrate"
+    config = EngineConfig(target=target, dtype=times.dtype.value, device=times.device, num_threads=times.threads)
     for name in (config.target, draft):
         find_model(name)
     from forerun.engine.calibrate import calibrate  # imports torch

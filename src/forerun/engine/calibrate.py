@@ -10,6 +10,7 @@ import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.core.config import DraftModel, EngineConfig, NoDrafter, Parallel, SamplingParams, parallel_draft
+from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.core.profile import Profile
 from forerun.drafting.draft_model import serial_rows
@@ -134,8 +135,11 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
     drafter = Parallel(draft=shape, fill=False, trace=True)
     with Engine(replace(config, drafter=drafter, num_threads=max(1, (config.num_threads or 1) - 1))) as engine:
         steps = list(engine.stream(*question(engine)))
-    times_s = [span.duration_s for step in steps for span in step.stats.spans if span.lane == "draft"]
-    assert times_s, "a drafter's process that came up has drafted"
+    times_s = [span.end_s - span.start_s for step in steps for span in step.stats.spans if span.lane == "draft"]
+    if not times_s:
+        raise ConfigError(
+            "the drafter's process did not draft, so its speed cannot be measured: see what it said, or take --threads 1"
+        )
     return max(0.0, median(times_s) - pace.step_s(shape.draft_width))
 
 

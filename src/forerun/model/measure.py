@@ -12,8 +12,9 @@ from forerun.core.pace import Pace
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 
-MOST_REPEATS: Final = 15
-LEAST_REPEATS: Final = 3
+MOST_REPEATS: Final = 8
+LEAST_REPEATS: Final = 2
+PASSES_PER_REPEAT: Final = 2  # the first of a width is slower: code and buffers are another's
 
 
 @torch.inference_mode()
@@ -36,7 +37,7 @@ def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, bu
         if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
             break
         for width in widths:
-            times[width].append(time_pass(runner, width))
+            times[width] += [time_pass(runner, width) for _ in range(PASSES_PER_REPEAT)]
     runner.forget()
     quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
     return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))

@@ -31,7 +31,7 @@ from forerun.speculation.widths import WidthRule, chances_of
 UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 VOCAB_SIZE: Final = 1 << 30
 CHOOSING: Final = 0.5  # share of a round's overhead that lies before the drafter hears the verdict
-SPREAD: Final = 0.5  # a worker's expansion's overhead varies by so much of itself; without it two clocks could fall into step
+SPREAD: Final = 0.5  # of itself by which a worker's overhead varies; without it two clocks could fall into step
 PARAMS: Final = SamplingParams()
 
 

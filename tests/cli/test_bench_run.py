@@ -1,0 +1,215 @@
+"""forerun bench run as a user sees it: files, messages, exit codes."""
+
+import shlex
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from forerun import ConfigError
+from forerun.bench import run as bench_run
+from forerun.bench import session
+from forerun.bench.answers import Match
+from forerun.bench.ceilings import measure_ceilings
+from forerun.bench.run_folder import read_run
+from forerun.cli import bench_run as module
+from forerun.cli.bench_run import lines_of_progress, progress_bar, read_url
+from forerun.cli.places import cache_folder
+from tests.bench.players import keys_in, questions_file, records_in
+from tests.cli.conftest import Run, RunProcess
+
+QUICK = ("--threads", "1", "--max-length", "256", "--num-prompts", "2", "-n", "6")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr(session, "measure_ceilings", partial(measure_ceilings, budget_s=0.01, cache_bytes=1 << 20))
+    monkeypatch.setattr(bench_run, "PAUSE_S", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    num_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def test_a_run_writes_its_folder_says_where_it_is_and_continues(run: Run, tmp_path: Path) -> None:
+    arguments = ("bench", "run", "--out", str(tmp_path / "run"), "--drafters", "draft_model,prompt_lookup", *QUICK)
+    shown = run(*arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "89 questions, part of forerun, those of the Python packages" in shown.stderr, "source and licence are told"
+    assert f"look at it with: forerun bench report {tmp_path / 'run'}" in shown.stderr
+    assert "forerun: 0 of 6 answers" in shown.stderr
+    assert "forerun: 6 of 6 answers" in shown.stderr
+    assert shown.stdout == ""
+    records = records_in(tmp_path / "run")
+    assert sorted(records) == [
+        f"builtin/{name}-temperature-0.jsonl" for name in ("draft_model", "none", "prompt_lookup")
+    ]
+    for rows in records.values():
+        assert [row.turns[0].match for row in rows] == [Match(first_difference=None)] * 2
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*/*")}
+    again = run(*arguments)
+    assert again.exit_code == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*/*")} == before
+    report = run("bench", "report", str(tmp_path / "run"), "--json", str(tmp_path / "report.json"))
+    assert report.exit_code == 0, report.output
+    assert "draft_model" in report.stdout
+
+
+def test_a_file_of_ones_own_is_read_and_flags_reach_the_run(run: Run, tmp_path: Path) -> None:
+    own = questions_file(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 300], ["a = "]])
+    shown = run(
+        "bench", "run", "-o", str(tmp_path / "run"), "--drafters", "prompt_lookup", "--data", f"builtin,{own}",
+        "--temperature", "0", "--temp", "0.7", "--repeats", "2", "--seed", "5", "--ignore-eos", *QUICK,
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    assert "mine: 3 questions" in shown.stderr
+    assert "1 too long for the context are left out" in shown.stderr
+    about = read_run(tmp_path / "run" / "run.json")
+    plan = about["plan"]
+    assert plan["questions"]["mine"] == [0, 2]
+    assert (plan["temperatures"], plan["repeats"], plan["seed"], plan["ignore_eos"]) == ([0.0, 0.7], 2, 5, True)
+    assert (plan["num_threads"], plan["max_length"], plan["max_new_tokens"]) == (1, 256, 6)
+    assert len(set(keys_in(tmp_path / "run"))) == (2 + 2) * 2 * 2 * 2
+    records = records_in(tmp_path / "run")
+    assert [len(record.turns) for record in records["mine/none-temperature-0.7.jsonl"]] == [2, 1, 2, 1]
+    assert {record.seed for record in records["mine/none-temperature-0.7.jsonl"]} == {5, 6}
+
+
+def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: Run, tmp_path: Path) -> None:
+    shown = run(
+        "bench", "run", "-o", str(tmp_path / "run"), "--drafters", "parallel", "--peers", "llama_server", *QUICK
+    )
+    assert shown.exit_code == 0, shown.output
+    about = read_run(tmp_path / "run" / "run.json")["contestants"]
+    assert "leaves the target none of 1" in about["parallel"]["skipped"]
+    assert "llama_server" in about["llama_server"]["skipped"]
+    assert about["none"]["skipped"] is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, draft_model, prompt_lookup, parallel"),
+        (("--peers", "medusa"), "no contestant 'medusa'"),
+        (("--drafters", "transformers"), "transformers is a peer: name it with --peers"),
+        (("--peers", "none"), "none is a drafter: name it with --drafters"),
+        (("--data", "mt_bank"), "there is no data set 'mt_bank': choose from builtin, mt_bench"),
+        (("--data", "nowhere.jsonl"), "nowhere.jsonl does not exist: give a file of one JSON object per line"),
+        (("--url", "vllm"), "--url 'vllm' must have the form PEER=URL, such as vllm=http://127.0.0.1:8000"),
+        (("--url", "vllm=http://h:1"), "--url is given for 'vllm', who does not take part: name it with --peers"),
+        (("--temperature", "-1"), "temperature -1.0 must be 0 (greedy)"),
+        (("--num-prompts", "0"), "at least one data set, prompt, temperature, repeat and new token"),
+        (("-n", "300"), "lower --max-new-tokens, or raise --max-length"),
+        (("--max-length", "99999999"), "exceeds the"),
+        (("--device", "paced:nonsense"), "write it like"),
+    ],
+)
+def test_a_wrong_flag_is_told_and_leaves_nothing_behind(
+    run: Run, tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
+    shown = run("bench", "run", "-o", str(tmp_path / "run"), *QUICK, *flags)
+    assert (shown.exit_code, shown.stdout) == (2, ""), shown.output
+    assert shown.stderr.splitlines()[-1].startswith("forerun: error: ")
+    assert message in shown.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_not_there_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
+    for flags in (("--target", str(tmp_path / "none")), ("--draft", str(tmp_path / "none"))):
+        shown = run("bench", "run", "-o", str(tmp_path / "run"), *QUICK, *flags)
+        assert shown.exit_code == 5, shown.output
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_used_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    foreign = run("bench", "run", "-o", str(tmp_path), *QUICK)
+    assert foreign.exit_code == 2
+    assert "is not empty and holds no run.json: give a new folder to --out" in foreign.stderr
+    file = run("bench", "run", "-o", str(tmp_path / "thesis.tex"), *QUICK)
+    assert file.exit_code == 2
+    assert "give another folder to --out" in file.stderr
+    assert run("bench", "run", "-o", str(tmp_path / "run"), "--drafters", "none", *QUICK).exit_code == 0
+    other = run("bench", "run", "-o", str(tmp_path / "run"), "--drafters", "none", *QUICK, "--repeats", "2")
+    assert other.exit_code == 2
+    assert "holds a run with repeats 1, this one has 2: give another folder to --out, or the same flags" in other.stderr
+    assert run("bench", "run").exit_code == 2, "--out is needed"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000", "https://host/v1", "http://[::1]:8000", "http://gpu-box.lan:8000/v1"]
+)
+def test_an_address_is_taken_apart(url: str) -> None:
+    assert read_url(f"vllm={url}") == ("vllm", url)
+
+
+@pytest.mark.parametrize(
+    "text", ["vllm", "vllm=", "vllm=host:8000", "vllm=ftp://host", "vllm=http://", "vllm=http://host:port", "=x", ""]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must have the form PEER=URL"):
+        read_url(text)
+
+
+def test_names_are_separated_by_commas() -> None:
+    assert module.names(" none, draft_model,,") == ("none", "draft_model")
+    assert module.names("") == ()
+
+
+def test_without_a_terminal_progress_is_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    show = lines_of_progress(200)
+    for done in range(201):
+        show(done, "somebody")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"forerun: {done} of 200 answers" for done in range(0, 201, 20)]
+
+
+def test_on_a_terminal_progress_is_drawn_between_answers_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread that draws on its own would take time from who is being measured."""
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    before = threading.active_count()
+    with progress_bar() as start:
+        show = start(4)
+        show(1, "draft_model, builtin 7")
+        assert threading.active_count() == before
+    assert "draft_model, builtin 7" in capsys.readouterr().err
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    monkeypatch.delenv("FORERUN_CACHE", raising=False)
+    assert cache_folder() == tmp_path / "x" / "forerun"
+    monkeypatch.setenv("FORERUN_CACHE", "~/mine")
+    assert cache_folder() == Path.home() / "mine"
+    monkeypatch.delenv("FORERUN_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "forerun"
+
+
+def test_help_is_cheap_and_shows_every_flag(run_process: RunProcess) -> None:
+    shown = run_process("bench", "run", "--help", PYTHONPROFILEIMPORTTIME="1", COLUMNS="200")
+    assert shown.returncode == 0
+    for flag in ("--out", "--drafters", "--peers", "--data", "--num-prompts", "--tune", "--url", "--repeats"):
+        assert flag in shown.stdout
+    imported = {line.split("|")[-1].strip() for line in shown.stderr.splitlines()}
+    assert "typer" in imported
+    assert imported.isdisjoint({"torch", "numpy", "matplotlib", "tokenizers", "transformers"})
+
+
+def test_the_command_is_written_down_so_that_it_can_be_typed_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = questions_file(tmp_path / "my file.jsonl", [["a = "]])
+    arguments = ["bench", "run", "-o", str(tmp_path / "run"), "--data", own, "--drafters", "none", *QUICK]
+    monkeypatch.setattr(sys, "argv", ["forerun", *arguments])
+    assert run(*arguments).exit_code == 0
+    command = read_run(tmp_path / "run" / "run.json")["command"]
+    assert command.startswith("forerun bench run -o ")
+    assert shlex.split(command)[1:] == arguments

@@ -1,0 +1,100 @@
+"""Calibration: a profile of this machine, and what an engine makes of one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.core.config import DraftModel, EngineConfig, NoDrafter, SamplingParams
+from forerun.core.errors import ConfigError
+from forerun.core.pace import Pace
+from forerun.core.profile import Profile
+from forerun.core.steps import StepStats
+from forerun.engine import calibrate as calibration
+from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
+from forerun.engine.engine import Engine
+
+PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)
+PROMPT = "the cat sat on the mat and the cat "
+CHEAP = Pace(steps=((64, 1e-3),))
+DEAR = Pace(steps=((1, 1e-3), (64, 1e3)))
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few repeats, and as many threads afterwards as before."""
+    num_threads = torch.get_num_threads()
+    monkeypatch.setattr(calibration, "BUDGET_S", 0.0)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_number_of_cores_and_every_overhead_is_measured(
+    target: str, draft: str, tmp_path: Path, threads: int
+) -> None:
+    told: list[str] = []
+    config = EngineConfig(target=target, dtype="float32", num_threads=threads, device="paced:target=9s", drafter=None)
+    profile = calibrate(config, draft, told.append)
+    assert (profile.source, profile.unit) == ("measured", "core")
+    for paces, rows in ((profile.target, TARGET_ROWS), (profile.draft, DRAFT_ROWS)):
+        assert list(paces) == list(range(1, threads + 1))
+        assert all(tuple(step for step, _ in pace.steps) == rows for pace in paces.values())
+    assert 0.0 < profile.expansion_overhead_s < 1.0
+    assert 0.0 <= profile.worker_expansion_overhead_s < 1.0
+    assert profile.serial_overhead_s == profile.parallel_overhead_s < 1.0
+    assert (profile.about["target"], profile.about["draft"], profile.about["device"]) == (target, draft, "cpu")
+    assert len(told) == 2 * threads + 1
+    profile.write(tmp_path / "profile.json")
+    assert Profile.read(tmp_path / "profile.json") == profile
+
+
+@pytest.fixture
+def rounds_with(target: str, draft: str, tmp_path: Path) -> Callable[[Profile], list[StepStats]]:
+    """The rounds of an adaptive engine that was given this profile."""
+
+    def play(profile: Profile) -> list[StepStats]:
+        path = tmp_path / "profile.json"
+        profile.write(path)
+        drafter = DraftModel(model=draft, lookup=False)
+        config = EngineConfig(
+            target=target, drafter=drafter, dtype="float32", num_threads=1, profile=str(path)
+        )  # fmt: skip
+        with Engine(config) as engine:
+            return [step.stats for step in engine.stream(PROMPT, PARAMS)]
+
+    return play
+
+
+def profile_of(target: Pace, draft: Pace, units: int = 1) -> Profile:
+    return Profile(source="stated", unit="core", target={units: target}, draft={units: draft})
+
+
+def test_an_engine_takes_the_times_of_its_profile(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
+    dear = rounds_with(profile_of(DEAR, CHEAP))
+    assert {step.num_verified for step in dear} == {1}, "a second row would take a quarter of an hour"
+    free = rounds_with(profile_of(Pace(steps=((64, 1e3),)), CHEAP))
+    assert max(step.num_verified for step in free) == DraftModel().verify_width
+
+
+def test_a_dear_draft_of_a_profile_is_asked_once_a_round(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
+    steps = rounds_with(profile_of(Pace(steps=((64, 1e3),)), Pace(steps=((64, 1e5),))))
+    assert 1 < max(step.num_verified for step in steps) <= 1 + DraftModel().children
+
+
+def test_times_of_other_units_are_not_taken(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
+    steps = rounds_with(profile_of(DEAR, CHEAP, units=7))
+    assert max(step.num_verified for step in steps) > 1, "what is not known is measured"
+
+
+def test_a_profile_that_cannot_be_read_is_an_error_where_it_is_needed(target: str, draft: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    config = EngineConfig(
+        target=target, drafter=DraftModel(model=draft), dtype="float32", profile=str(tmp_path / "bad.json")
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"bad\.json is no profile"):
+        Engine(config)
+    Engine(replace(config, drafter=NoDrafter())).close()
+    Engine(replace(config, drafter=DraftModel(model=draft, adaptive=False))).close()

@@ -1,0 +1,127 @@
+"""Adaptive widths: the simulated drafter decides as the real one, which is put into virtual time for that."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forerun.bench.acceptance import Recorder, Teacher
+from forerun.core.config import DraftModel, EngineConfig, Parallel, SamplingParams
+from forerun.core.pace import Pace, read_device
+from forerun.core.trace import AnswerTrace
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.engine.engine import Engine
+from forerun.engine.loop import Round
+from forerun.planner.simulate import CHOOSING, Costs, simulate
+from tests.planner.fake_time import charge, rule_time
+from tests.planner.paces import costs, flat, known_answer
+from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+
+SPEC = plain_spec(num_layers=1, hidden_size=32, vocab_size=32, tied_embeddings=False, head_dim=4)
+PARAMS = SamplingParams(temperature=1.0, seed=5)
+NUM_TOKENS = 90
+DEVICE = "paced:target=10.4ms@8,13.3ms@16;draft=1.9ms"
+IMPOSSIBLE = -1e5  # as a logit: its share of the sum is 0, whatever the order of adding
+
+
+def equally_sure(chances: tuple[float, ...]) -> Weights:
+    """A model whose distribution after every token is the same but for names: rank r is the token r places on.
+
+    The layers add nothing, the embedding tells tokens apart, and the head turns what it says by the token.
+    """
+    weights = random_weights(SPEC, torch.Generator().manual_seed(0))
+    size = SPEC.vocab_size
+    for name, weight in weights.items():
+        if weight.ndim == 2 or name.endswith("bias"):
+            weights[name] = torch.zeros_like(weight)
+        else:
+            weights[name] = torch.ones_like(weight)
+    weights["embedding.weight"] = torch.eye(size, dtype=torch.float64)
+    logits = torch.full((size,), IMPOSSIBLE, dtype=torch.float64)
+    logits[: len(chances)] = torch.tensor(chances, dtype=torch.float64).log()
+    turned = torch.stack([logits.roll(token) for token in range(size)], dim=1)
+    weights["head.weight"] = turned / size**0.5
+    return weights
+
+
+def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple[AnswerTrace, list[Round], int]:
+    """The real drafter on such a pair: its text as a trace, its rounds, its passes."""
+    clock = rule_time(patch)
+    target, draft = tiny_runner(SPEC, equally_sure((0.5, 0.3, 0.15, 0.05))), equally_sure((0.75, 0.25))
+    runner = tiny_runner(SPEC, draft)
+    drafter = DraftModelDrafter(runner, config, target_vocab_size=SPEC.vocab_size)
+    drafter.adapt(times.target, times.draft_pace)
+    choosing_s = CHOOSING * times.serial_overhead_s
+    charge(target, lambda rows: clock.spend(times.target.step_s(rows) + choosing_s))
+    passes = charge(runner, lambda rows: clock.spend(times.expansion_s(rows)))
+    prompt = [random.Random(1).randrange(SPEC.vocab_size) for _ in range(12)]
+    rounds = decode_rounds(target, drafter, prompt, PARAMS, seed=5, num_tokens=NUM_TOKENS)
+    token_ids = [token for step in rounds for token in step.token_ids]
+    teacher = Teacher(runner=tiny_runner(SPEC, draft), params=PARAMS, noise=None, vocab_size=SPEC.vocab_size)
+    children, log_probs = teacher.guesses(prompt, token_ids)
+    trace = AnswerTrace(prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs)
+    return trace, rounds, len(passes)
+
+
+@pytest.mark.parametrize("target", ["10ms@2,10.5ms@4,13ms@8,20ms@16", "10ms@8,13ms@16", "10ms@1,15ms@3,40ms@9"])
+@pytest.mark.parametrize(("draft_ms", "overhead_ms"), [(0.2, 0.0), (1.0, 0.4), (1.0, 5.0), (4.0, 0.4)])
+def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_rounds(
+    monkeypatch: pytest.MonkeyPatch, target: str, draft_ms: float, overhead_ms: float
+) -> None:
+    """Guesses behind a wrong one are as sure as those borrowed for them, so nothing is left to the simulation."""
+    pace = read_device(f"paced:target={target}").target
+    assert pace is not None
+    overhead_s = 1e-3 * overhead_ms
+    times = Costs(
+        target=pace, draft=flat(draft_ms), serial_overhead_s=2 * overhead_s, expansion_overhead_s=overhead_s
+    )  # fmt: skip
+    config = DraftModel(verify_width=9, draft_width=3, depth=5, children=2, lookup=False, noise_aware=False)
+    trace, rounds, num_passes = really(config, times, monkeypatch)
+    (answer,) = simulate([trace], config, times).answers
+    stats = [step.stats for step in rounds]
+    assert (answer.num_rounds, answer.num_expansions) == (len(rounds), num_passes)
+    assert answer.num_accepted == sum(item.num_accepted for item in stats) > 20
+    real_s = sum(item.draft_s + item.verify_s for item in stats)
+    assert answer.decode_s == pytest.approx(real_s + len(rounds) * (1.0 - CHOOSING) * times.serial_overhead_s)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_built_in_pairs_rounds_are_foretold(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    """Not exactly: guesses behind a wrong one are borrowed, and their chances weigh in every decision."""
+    prompts = ["def add(left, right):", "class Point:", "import os\n\ndef main():"]
+    params = SamplingParams(max_new_tokens=72, temperature=temperature, seed=1, ignore_eos=True)
+    with Recorder(EngineConfig(num_threads=1), "builtin-draft") as recorder:
+        traces = list(recorder.record(prompts, params))
+    paces = read_device(DEVICE)
+    assert paces.target is not None
+    times = Costs(target=paces.target, draft=paces.draft)
+    rule_time(monkeypatch)
+    for config in (DraftModel(), DraftModel(adaptive=False)):
+        with Engine(EngineConfig(drafter=config, num_threads=1, device=DEVICE)) as engine:
+            stats = [step.stats for prompt in prompts for step in engine.stream(prompt, params)]
+        num_tokens = sum(len(trace.token_ids) for trace in traces)
+        foretold = simulate(traces, config, times)
+        assert foretold.tokens_per_round == pytest.approx(num_tokens / len(stats), rel=0.03)
+        real_s = sum(item.draft_s + item.verify_s for item in stats)
+        assert foretold.tokens_per_s == pytest.approx(num_tokens / real_s, rel=0.03)
+
+
+def test_adaptive_widths_follow_what_rows_and_expansions_cost() -> None:
+    sure = [known_answer(60)]
+    dear_rows = Costs(target=Pace(steps=((1, 10e-3), (16, 400e-3))), draft=flat(1.0))
+    dear_draft = Costs(target=flat(10.0), draft=flat(200.0))
+    shape = DraftModel(lookup=False)
+    assert simulate(sure, shape, dear_rows).tokens_per_round == 1.0
+    assert simulate(sure, shape, costs(10.0, 1.0)).tokens_per_round > 6.0
+    assert simulate(sure, shape, dear_draft).expansions_per_round == pytest.approx(1.0)
+
+
+def test_a_parallel_drafter_may_choose_how_many_rows_to_verify() -> None:
+    shape = DraftModel(lookup=False)
+    fixed, adaptive = (Parallel(draft=replace(shape, adaptive=choice), fill=False) for choice in (False, True))
+    steep = Costs(target=Pace(steps=tuple((rows, 5e-3 + 5e-3 * rows) for rows in range(1, 17))), draft=flat(2.0))
+    unsure = [known_answer(60, is_right=False)]
+    assert simulate(unsure, adaptive, steep).round_s < 0.75 * simulate(unsure, fixed, steep).round_s
+    sure = [known_answer(60)]
+    assert simulate(sure, adaptive, costs(10.0, 2.0)) == simulate(sure, fixed, costs(10.0, 2.0))

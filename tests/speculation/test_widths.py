@@ -1,0 +1,153 @@
+"""Widths by cost: the fastest cut, and only expansions that pay."""
+
+import math
+import random
+
+import pytest
+
+from forerun.core.pace import Pace
+from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.widths import FIRST_CHILDREN, SMOOTHING, WidthRule, blend, chances_of
+
+STEEP = Pace(steps=tuple((rows, 0.005 + 0.005 * rows) for rows in range(1, 17)))
+FLAT = Pace(steps=((16, 0.010),))
+
+
+def flat(seconds: float) -> Pace:
+    return Pace(steps=((16, seconds),))
+
+
+def random_pace(rng: random.Random, most: int) -> Pace:
+    seconds, steps = 0.010, []
+    for rows in range(1, most + 1):
+        seconds += rng.choice((0.0, 0.0, 0.001, 0.004))
+        steps.append((rows, seconds))
+    return Pace(steps=tuple(steps))
+
+
+def random_chances(rng: random.Random, number: int) -> list[float]:
+    return [1.0, *sorted((rng.random() for _ in range(number - 1)), reverse=True)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rows_are_those_of_most_tokens_per_second(seed: int) -> None:
+    """By trying each, with all that the round has cost and will cost besides."""
+    rng = random.Random(seed)
+    pace, most = random_pace(rng, 12), rng.randint(1, 12)
+    chances = random_chances(rng, rng.randint(1, 20))
+    rule = WidthRule(pace, flat(0.002))
+    spent_s, beyond_s = rng.choice((0.0, 0.02)), rng.choice((0.0, 0.005))
+    rule.begin_round()
+    rule.end_round(pace.step_s(1) + beyond_s)
+    rule.begin_round()
+    rule.measure_expansion(1, spent_s)
+    speeds = {
+        rows: sum(chances[:rows]) / (spent_s + beyond_s + pace.step_s(rows))
+        for rows in range(1, min(most, len(chances)) + 1)
+    }
+    assert speeds[rule.num_rows(chances, most)] == pytest.approx(max(speeds.values()))
+
+
+def test_free_rows_are_all_verified_and_dear_ones_not() -> None:
+    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
+    assert WidthRule(FLAT, None).num_rows(chances, 16) == len(chances)
+    assert WidthRule(FLAT, None).num_rows(chances, 5) == 5
+    few = WidthRule(STEEP, None).num_rows(chances, 16)
+    assert 1 < few < 5
+    assert WidthRule(Pace(steps=((1, 0.01), (16, 1.0))), None).num_rows(chances, 16) == 1
+
+
+def test_what_a_round_costs_besides_makes_further_rows_cheap() -> None:
+    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
+    rule = WidthRule(STEEP, None)
+    few = rule.num_rows(chances, 16)
+    rule.end_round(0.5)
+    assert rule.num_rows(chances, 16) > few
+
+
+def test_no_more_rows_are_verified_than_the_pace_knows() -> None:
+    assert WidthRule(flat(0.01), None).num_rows([1.0] * 40, 40) == 16
+
+
+@pytest.mark.parametrize("draft_s", [1e-4, 1e3])
+def test_the_root_is_always_expanded(draft_s: float) -> None:
+    assert WidthRule(STEEP, flat(draft_s)).num_nodes([1.0], [1.0], 16) == 1
+
+
+def test_an_expansion_that_only_displaces_rows_is_refused() -> None:
+    """Its children are as likely as what they would take the rows of, so that even a cheap one brings nothing."""
+    rule = WidthRule(FLAT, flat(1e-6))
+    tree = [1.0, *[0.55] * 7]
+    assert max(FIRST_CHILDREN) * 0.55 < 0.55
+    assert rule.num_nodes([0.55] * 4, tree, 8) == 0
+    assert rule.num_nodes([0.55] * 4, tree, 9) > 0, "with a row to spare it pays"
+
+
+def test_an_expansion_has_to_be_worth_its_time() -> None:
+    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
+    assert WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16) == 2
+    assert WidthRule(FLAT, flat(5e-3)).num_nodes(frontier, tree, 16) == 0
+    late = WidthRule(FLAT, flat(1e-4))
+    late.begin_round()
+    late.measure_expansion(1, 5e-3)  # expansions turn out to take longer than their passes
+    late.begin_round()
+    assert late.num_nodes(frontier, tree, 16) == 0
+
+
+def test_nodes_that_are_not_worth_their_share_are_left_out() -> None:
+    dear_nodes = Pace(steps=((1, 0.001), (2, 0.002), (3, 0.009)))
+    frontier, tree = [0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7]
+    assert WidthRule(FLAT, flat(0.001)).num_nodes(frontier, tree, 16) == 3
+    assert WidthRule(FLAT, dear_nodes).num_nodes(frontier, tree, 16) == 2
+
+
+def test_nodes_without_likely_children_are_not_expanded() -> None:
+    rule = WidthRule(FLAT, flat(0.001))
+    frontier, tree = [0.6], [1.0, 0.6]
+    assert rule.num_nodes(frontier, tree, 16) == 1
+    for _ in range(400):
+        rule.measure_children([0.01, 0.001, 0.001, 0.001])
+    assert rule.num_nodes(frontier, tree, 16) == 0
+
+
+def test_expansions_that_nobody_waits_for_are_all_worth_it() -> None:
+    assert WidthRule(STEEP, None).num_nodes([0.1, 0.01, 0.0], [1.0, 0.1], 16) == 3
+    assert WidthRule(STEEP, flat(0.1)).num_nodes([], [1.0, 0.1], 16) == 0
+
+
+def num_expansions(draft_s: float, target: Pace = FLAT) -> int:
+    """Of a tree whose nodes have two children each."""
+    rule, growth = WidthRule(target, flat(draft_s)), BestFirstGrowth(0, horizon=16, draft_width=4)
+    rule.begin_round()
+    for done in range(50):
+        batch = growth.next_batch(lambda frontier: rule.num_nodes(frontier, chances_of(growth.tree.log_probs), 16))
+        if not batch:
+            return done
+        for node in batch:
+            rule.measure_children([0.7, 0.2])
+            growth.add_children(node, [1, 2], [math.log(0.7), math.log(0.2)])
+        rule.measure_expansion(len(batch), draft_s)
+    raise AssertionError("the growth goes on for ever")
+
+
+def test_a_slow_draft_stops_earlier_and_a_cheap_one_later() -> None:
+    counts = [num_expansions(draft_s) for draft_s in (1e-5, 1e-3, 3e-3, 1e-2, 1.0)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[2] > counts[-1] == 1
+
+
+def test_a_slower_target_is_drafted_for_longer() -> None:
+    assert num_expansions(3e-3, flat(0.1)) > num_expansions(3e-3, flat(0.01))
+
+
+def test_rows_that_cost_much_leave_less_to_draft_for() -> None:
+    assert num_expansions(1e-3, STEEP) < num_expansions(1e-3, flat(0.010))
+
+
+def test_a_running_mean_takes_the_first_value_whole_and_then_follows_slowly() -> None:
+    assert blend(0.0, 5.0) == 5.0
+    assert blend(5.0, 6.0) == pytest.approx(5.0 + SMOOTHING)
+
+
+def test_chances_come_likeliest_first() -> None:
+    assert chances_of([0.0, math.log(0.2), math.log(0.5)]) == pytest.approx([1.0, 0.5, 0.2])
