@@ -15,6 +15,7 @@ from statistics import median
 from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.core.config import parallel_draft
 from forerun.core.timing import Span
 
 PAIRS = {  # SwiftSpec, arXiv 2506.11309, sections 4.2 and 4.5: milliseconds at 8 and 16 rows, and of a draft step
@@ -81,11 +82,11 @@ def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> li
 def grid(lookup: bool, quick: bool) -> dict[str, DraftModel | Parallel]:
     """Every drafter to try. Widths up to 8 are SwiftSpec's own; wider ones assume a draft step that costs no more."""
     serial = [
-        DraftModel(depth=depth, draft_width=8, min_mass=mass, lookup=lookup)
+        DraftModel(adaptive=False, verify_width=8, depth=depth, draft_width=8, min_mass=mass, lookup=lookup)
         for depth, mass in ((3, 0.0), (6, 0.3), (6, 0.5))
     ]
     serial.append(replace(serial[1], verify_width=16))
-    draft = DraftModel(draft_width=8, lookup=lookup)
+    draft = replace(parallel_draft(), lookup=lookup)
     base = Parallel(draft=draft, fill=lookup, trace=True)
     parallel = [
         base,

@@ -16,6 +16,7 @@ from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
 from forerun.bench.acceptance import Recorder
+from forerun.core.config import parallel_draft
 from forerun.core.pace import read_device
 from forerun.core.steps import GenerationStats, StepStats
 from forerun.core.trace import AnswerTrace
@@ -75,7 +76,7 @@ def parallel_costs(answers: Sequence[Answer], costs: Costs) -> Costs:
         for step in answer.steps
         if step.draft_s < draft_s / 4
     )
-    return replace(costs, expansion_overhead_s=expansion_s, parallel_overhead_s=round_s + rest_s(answers))
+    return replace(costs, worker_expansion_overhead_s=expansion_s, parallel_overhead_s=round_s + rest_s(answers))
 
 
 def mean(values: Iterator[float]) -> float:
@@ -83,38 +84,56 @@ def mean(values: Iterator[float]) -> float:
     return sum(known) / len(known)
 
 
+def drafters(lookup: bool) -> dict[str, DraftModel | Parallel]:
+    """The default of each kind, and the serial one with the widths of the parallel one."""
+    return {
+        "serial, adaptive": DraftModel(lookup=lookup),
+        "serial, 8 rows": DraftModel(lookup=lookup, adaptive=False, verify_width=8, draft_width=8, depth=6),
+        "parallel": Parallel(draft=replace(parallel_draft(), lookup=lookup), fill=lookup),
+    }
+
+
+def overheads(config: DraftModel | Parallel, costs: Costs) -> tuple[float, float]:
+    """A round's and an expansion's."""
+    if isinstance(config, DraftModel):
+        return costs.serial_overhead_s, costs.expansion_overhead_s
+    return costs.parallel_overhead_s, costs.worker_expansion_overhead_s
+
+
 def compare(
     pair: str, traces: Sequence[AnswerTrace], prompts: tuple[list[str], list[str]], params: SamplingParams, lookup: bool
 ) -> Iterator[dict[str, object]]:
-    """A row for each drafter."""
+    """A row for each drafter, which knows nothing yet when it is measured, nor when it is simulated."""
     placement = read_device(PAIRS[pair])
     assert placement.target is not None, "a paced target"
     paces = Costs(target=placement.target, draft=placement.draft)
-    for config in (DraftModel(lookup=lookup), Parallel(draft=DraftModel(draft_width=8, lookup=lookup), fill=lookup)):
+    for name, config in drafters(lookup).items():
         is_serial = isinstance(config, DraftModel)
         drafter = config if is_serial else replace(config, trace=True)
-        with Engine(EngineConfig(drafter=drafter, device=PAIRS[pair], num_threads=1)) as engine:
-            others = write_answers(engine, prompts[1], params)
-            costs = (serial_costs if is_serial else parallel_costs)(others, paces)
-            predicted = simulate(traces, config, costs)
-            answers = write_answers(engine, prompts[0], params)
+        written = []
+        for some in prompts:
+            with Engine(EngineConfig(drafter=drafter, device=PAIRS[pair], num_threads=1)) as engine:
+                written.append(write_answers(engine, some, params))
+        answers, others = written
+        costs = (serial_costs if is_serial else parallel_costs)(others, paces)
+        predicted = simulate(traces, config, costs)
         num_rounds = sum(answer.stats.num_rounds for answer in answers)
         decode_s = sum(answer.stats.decode_s for answer in answers)
         num_tokens = sum(answer.stats.num_new_tokens for answer in answers)
         low, high = predicted.interval()
-        overhead_s = costs.serial_overhead_s if is_serial else costs.parallel_overhead_s
+        round_s, expansion_s = overheads(config, costs)
         yield {
             "paced as": pair,
             "T": params.temperature,
             "lookup": "on" if lookup else "off",
-            "drafter": "serial" if is_serial else "parallel",
+            "drafter": name,
             "predicted tok/s": f"{predicted.tokens_per_s:.0f}",
             "95 %": f"{low:.0f}-{high:.0f}",
             "measured tok/s": f"{num_tokens / decode_s:.0f}",
             "error %": f"{100 * (predicted.tokens_per_s * decode_s / num_tokens - 1):+.1f}",
             "tokens/round, predicted / measured": f"{predicted.tokens_per_round:.2f} / {num_tokens / num_rounds:.2f}",
             "round ms, predicted / measured": f"{1e3 * predicted.round_s:.2f} / {1e3 * decode_s / num_rounds:.2f}",
-            "overhead ms, round + expansion": f"{1e3 * overhead_s:.2f} + {1e3 * costs.expansion_overhead_s:.2f}",
+            "overhead ms, round + expansion": f"{1e3 * round_s:.2f} + {1e3 * expansion_s:.2f}",
             "texts as trace": f"{sum(a.token_ids == t.token_ids for a, t in zip(answers, traces, strict=True))}"
             f"/{len(traces)}",
         }
@@ -122,11 +141,11 @@ def compare(
 
 def summary(rows: Sequence[dict[str, object]]) -> str:
     parts = []
-    for kind in ("serial", "parallel"):
-        errors = [abs(float(str(row["error %"]))) for row in rows if row["drafter"] == kind]
+    for name in drafters(lookup=True):
+        errors = [abs(float(str(row["error %"]))) for row in rows if row["drafter"] == name]
         within = sum(error <= 5.0 for error in errors)
         parts.append(
-            f"{kind}: mean {sum(errors) / len(errors):.1f} %, largest {max(errors):.1f} %, "
+            f"{name}: mean {sum(errors) / len(errors):.1f} %, largest {max(errors):.1f} %, "
             f"{within} of {len(errors)} within 5 %"
         )
     return f"Absolute errors of the predicted tokens/s. {'; '.join(parts)}."
@@ -153,8 +172,9 @@ def main() -> None:
     notes = [
         summary(rows),
         f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only. The planner knows the "
-        "trace of these prompts without a drafter, the paces, and the overheads, which were measured with the same "
-        f"engine on {NUM_OTHERS} other prompts. Default configurations of the drafters.",
+        "trace of these prompts without a drafter, the paces, and the overheads, which were measured with an engine of "
+        f"the same kind on {NUM_OTHERS} other prompts. Drafters: the defaults (serial, with adaptive widths up to 16 "
+        "rows; parallel), and the serial one with fixed widths of 8.",
         "The interval is that of other answers of this kind, by bootstrap over the predicted ones; the error is "
         "against these very answers.",
     ]

@@ -175,3 +175,16 @@ def with_template(folder: Path) -> Path:
     shutil.copytree(locate("builtin"), folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
+
+
+def stage_of(none: PlainContestant, **values: Any) -> Stage:
+    """Two questions to `none` and two flawless drafters, with these changes."""
+    return Stage(
+        **{"none": none, "questions": {"code": (question(0), question(1))}, "script": {"a": same, "b": same}, **values}
+    )
+
+
+def write_wrong(turn: Turn) -> Turn:
+    """Another token in the second place."""
+    first, second, *rest = turn.token_ids
+    return replace(turn, text="", token_ids=(first, (second + 1) % 4096, *rest))

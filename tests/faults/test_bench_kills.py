@@ -8,19 +8,24 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from forerun.bench import session
 from forerun.bench.answers import Match
+from forerun.bench.ceilings import measure_ceilings
+from forerun.cli.main import app
 from tests.bench.players import keys_in, records_in
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
-    "--drafters", "none,draft_model,prompt_lookup", "--num-prompts", "4", "--repeats", "2", "-n", "8",
+    "--drafters", "none,draft_model,prompt_lookup", "--num-prompts", "3", "--repeats", "2", "-n", "8",
     "--threads", "1", "--max-length", "256",
 )  # fmt: skip
-NUM_ANSWERS = 4 * 2 * 3
+NUM_ANSWERS = 3 * 2 * 3
 LOOK_S = 0.001
 HANG_S = 120.0
 ONE_GROUP_S = 0.3  # about the time in which everybody answers a question
@@ -104,9 +109,14 @@ def ids_in(path: Path) -> dict[tuple[object, ...], tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was never killed."""
+    """A run that was never killed, in this process."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    finish(path)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FORERUN_")]:
+            patch.delenv(name)
+        patch.setattr(session, "measure_ceilings", partial(measure_ceilings, budget_s=0.01, cache_bytes=1 << 20))
+        finished = CliRunner().invoke(app, ["bench", "run", "--out", str(path), *FLAGS])
+    assert finished.exit_code == 0, finished.output
     assert len(keys_in(path)) == NUM_ANSWERS
     return path
 

@@ -12,7 +12,7 @@ from forerun.planner.plan import COARSE_TOKENS, first_tokens, neighbours, search
 from forerun.planner.synthetic import SyntheticPair
 from tests.planner.paces import flat, known_answer
 
-TRACES = SyntheticPair(num_answers=4, num_tokens=60).traces()
+TRACES = SyntheticPair(num_answers=3, num_tokens=48).traces()
 
 
 def profile_of(target_ms: dict[int, float], draft_ms: dict[int, float]) -> Profile:

@@ -138,7 +138,8 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
     times_s = [span.end_s - span.start_s for step in steps for span in step.stats.spans if span.lane == "draft"]
     if not times_s:
         raise ConfigError(
-            "the drafter's process did not draft, so its speed cannot be measured: see what it said, or take --threads 1"
+            "the drafter's process did not draft, so that its speed cannot be measured: see what was said about it, or "
+            "measure with --threads 1, which needs none"
         )
     return max(0.0, median(times_s) - pace.step_s(shape.draft_width))
 
