@@ -7,6 +7,7 @@ hindsight, on the very prompts it is compared on, so the comparison favours it.
 """
 
 import argparse
+import gc
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -79,6 +80,7 @@ def measure(place: str, device: str, lookup: bool, temperature: float, arguments
     ]
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
     prompts = read_prompts(arguments.num_prompts, skip=1)
+    gc.collect()  # engines of the last group
     for run in runs:
         run.engine.generate(prompts[0][:40], params)  # warm-up
     for prompt in prompts:

@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.core.pace import Pace
 
-SMOOTHING: Final = 0.02  # weight of the newest round in the running means
+SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
 FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # chances of a node's children before anything is known
 
 
@@ -38,15 +38,15 @@ class WidthRule:
 
     def end_round(self, seconds: float) -> None:
         """Take what the round took in all."""
-        beyond = seconds - self._spent_s - self._target_s[self._num_rows - 1]
-        self._beyond_round_s = blend(self._beyond_round_s, max(0.0, beyond))
+        pass_s = self._target_s[self._num_rows - 1]
+        self._beyond_round_s = blend_time(self._beyond_round_s, seconds - self._spent_s - pass_s, pass_s)
 
     def measure_expansion(self, num_nodes: int, seconds: float) -> None:
         """Take an expansion of this round."""
         self._spent_s += seconds
         if self._draft is not None:
-            beyond = seconds - self._draft.step_s(num_nodes)
-            self._beyond_expansion_s = blend(self._beyond_expansion_s, max(0.0, beyond))
+            pass_s = self._draft.step_s(num_nodes)
+            self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
 
     def measure_children(self, chances: Sequence[float]) -> None:
         """Take the chances, likeliest first, of an expanded node's children given the node."""
@@ -99,6 +99,12 @@ class WidthRule:
 def blend(mean: float, newest: float) -> float:
     """A running mean; the first value counts whole."""
     return mean + SMOOTHING * (newest - mean) if mean else newest
+
+
+def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:
+    """A running mean of times beyond a pass, from 0 up; none counts as more than the pass, since a machine that was
+    busy for a moment would be remembered for long."""
+    return mean_s + SMOOTHING * (min(max(newest_s, 0.0), max(pass_s, 2.0 * mean_s)) - mean_s)
 
 
 def chances_of(log_probs: Sequence[float]) -> list[float]:
