@@ -28,10 +28,10 @@ SERIAL: dict[str, DraftModel] = {
     "4 rows, depth 3": replace(FIXED, verify_width=4, depth=3),
 }
 PARALLEL: dict[str, DraftModel] = {
-    "adaptive": replace(parallel_draft(), adaptive=True, verify_width=16),
-    "8 rows": parallel_draft(),
-    "16 rows": replace(parallel_draft(), verify_width=16),
-    "4 rows": replace(parallel_draft(), verify_width=4),
+    "adaptive": parallel_draft(),
+    "8 rows": replace(parallel_draft(), adaptive=False, verify_width=8),
+    "16 rows": replace(parallel_draft(), adaptive=False),
+    "4 rows": replace(parallel_draft(), adaptive=False, verify_width=4),
 }
 
 

@@ -86,7 +86,7 @@ def grid(lookup: bool, quick: bool) -> dict[str, DraftModel | Parallel]:
         for depth, mass in ((3, 0.0), (6, 0.3), (6, 0.5))
     ]
     serial.append(replace(serial[1], verify_width=16))
-    draft = replace(parallel_draft(), lookup=lookup)
+    draft = replace(parallel_draft(), adaptive=False, verify_width=8, lookup=lookup)
     base = Parallel(draft=draft, fill=lookup, trace=True)
     parallel = [
         base,

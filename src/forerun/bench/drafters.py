@@ -48,8 +48,8 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     ),
     "parallel": (
         {},
-        {"verify_width": 16, "adaptive": True},
-        {"verify_width": 4},
+        {"verify_width": 8, "adaptive": False},
+        {"verify_width": 8},
         {"overrun": 0.6},
         {"repairs": 1},
         {"children": 8},

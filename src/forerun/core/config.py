@@ -147,7 +147,7 @@ class PromptLookup:
 
 def parallel_draft() -> DraftModel:
     """The built-in draft with the widths that suit a tree which grows for nothing while the target verifies."""
-    return DraftModel(verify_width=8, draft_width=8, adaptive=False)
+    return DraftModel(verify_width=16, draft_width=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class Parallel:
 
     Args:
         draft: the model and the shape of its tree. It grows until the verdict, so that `depth` and `min_mass` have
-            no meaning here, and a `draft_width` of 8 is better than the 4 of a draft that is waited for.
+            no meaning here, and `adaptive` chooses the verified rows alone.
         device: the draft's torch device; None: the target's.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
         num_threads: CPU threads of the process.
