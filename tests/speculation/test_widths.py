@@ -61,8 +61,17 @@ def test_what_a_round_costs_besides_makes_further_rows_cheap() -> None:
     chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
     rule = WidthRule(STEEP, None)
     few = rule.num_rows(chances, 16)
-    rule.end_round(0.5)
+    for _ in range(400):
+        rule.end_round(0.5)
     assert rule.num_rows(chances, 16) > few
+
+
+def test_a_moment_in_which_the_machine_was_busy_is_not_remembered() -> None:
+    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
+    rule = WidthRule(STEEP, None)
+    few = rule.num_rows(chances, 16)
+    rule.end_round(1e3)
+    assert rule.num_rows(chances, 16) == few
 
 
 def test_no_more_rows_are_verified_than_the_pace_knows() -> None:
@@ -88,8 +97,9 @@ def test_an_expansion_has_to_be_worth_its_time() -> None:
     assert WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16) == 2
     assert WidthRule(FLAT, flat(5e-3)).num_nodes(frontier, tree, 16) == 0
     late = WidthRule(FLAT, flat(1e-4))
-    late.begin_round()
-    late.measure_expansion(1, 5e-3)  # expansions turn out to take longer than their passes
+    for _ in range(400):
+        late.begin_round()
+        late.measure_expansion(1, 5e-3)  # expansions turn out to take longer than their passes
     late.begin_round()
     assert late.num_nodes(frontier, tree, 16) == 0
 
