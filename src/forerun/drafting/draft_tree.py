@@ -1,8 +1,6 @@
 """A draft model's tree of guesses, with a row of its cache for every expanded node."""
 
 from collections.abc import Sequence
-from itertools import takewhile
-from math import exp, isfinite
 from time import perf_counter
 
 import numpy as np
@@ -15,8 +13,8 @@ from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
 from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.calibration import AcceptanceTable
 from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.guesses import CalibratedGuesses
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.widths import WidthRule, chances_of
 
@@ -45,10 +43,9 @@ class DraftTree:
         self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
         self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
         self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
-        self._table = AcceptanceTable() if calibrates else None
+        self._guesses = CalibratedGuesses() if calibrates else None
         self._ancestry = np.zeros((max_rows, max_rows), dtype=np.bool_)
         self._rows: dict[int, int] = {}  # expanded node to its row in the draft cache
-        self._cells: dict[int, int] = {}  # node to its cell of the acceptance table
 
     @property
     def tree(self) -> TokenTree:
@@ -107,14 +104,15 @@ class DraftTree:
         nodes = self.tree.descend(token_ids)
         is_hit = len(nodes) == len(token_ids)
         stays = is_hit and self._keeps_subtree
-        if self._table is not None:
-            self._learn(self._table, [0, *nodes], token_ids)
+        if self._guesses is not None:
+            self._guesses.learn(self.tree, [0, *nodes], token_ids)
         self._token_ids.extend(self._known(token_ids))
         self._shaper.commit(self._token_ids[-len(token_ids) :])
         if self._lookup is not None:
             self._lookup.accept(token_ids)
         places = self._growth.reroot(nodes[-1]) if stays else {}
-        self._cells = {places[node]: cell for node, cell in self._cells.items() if node in places}
+        if self._guesses is not None:
+            self._guesses.reroot(places)
         if self.is_rooted:
             self._keep_rows(nodes[:-1] if is_hit else nodes, places)
         if stays:
@@ -137,7 +135,9 @@ class DraftTree:
         self._growth = BestFirstGrowth(
             root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
         )
-        self._rows, self._cells = {}, {}
+        self._rows = {}
+        if self._guesses is not None:
+            self._guesses.reroot({})
         self._hang_lookup()
 
     def _hang_lookup(self) -> None:
@@ -198,30 +198,9 @@ class DraftTree:
             noise = self._noise.rows([next_position + tree.depths[node] for node in batch])[:, : self._vocab_size]
         token_ids, log_probs = rank_children(scores, noise, self._config.children)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
-            if self._table is None:
+            if self._guesses is None:
                 self._growth.add_children(node, tokens, values)
-            else:
-                self._add_calibrated(self._table, node, tokens, values)
-
-    def _add_calibrated(
-        self, table: AcceptanceTable, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
-    ) -> None:
-        """Add children by what such guesses were worth so far."""
-        log_probs = list(takewhile(isfinite, log_probs))  # what is impossible stays so
-        cells = table.cells(log_probs, self.tree.depths[node] + 1)
-        values = [table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
-        order = sorted(range(len(values)), key=lambda rank: -values[rank])
-        if self.rule is not None:
-            self.rule.measure_children([exp(values[rank]) for rank in order])
-        num_before = len(self.tree)
-        self._growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
-        cell_of = dict(zip(token_ids, cells, strict=False))
-        for child in range(num_before, len(self.tree)):
-            self._cells[child] = cell_of[self.tree.token_ids[child]]
-
-    def _learn(self, table: AcceptanceTable, visited: list[int], token_ids: Sequence[int]) -> None:
-        """Count the guesses at every node that the text has passed."""
-        for node, token_id in zip(visited, token_ids, strict=False):
-            for guess, child in self.tree.children(node).items():
-                if child in self._cells:
-                    table.count(self._cells[child], guess == token_id)
+                continue
+            chances = self._guesses.add(self._growth, node, tokens, values)
+            if self.rule is not None:
+                self.rule.measure_children(chances)

@@ -1,8 +1,6 @@
 """A draft tree whose guesses come out of a record in place of a model."""
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from math import exp, isfinite
 
 from forerun.core.config import DraftModel, SamplingParams
 from forerun.core.trace import AnswerTrace
@@ -10,8 +8,8 @@ from forerun.drafting.draft_tree import MAX_CATCH_UP
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.runner import PREFILL_ROWS
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.calibration import AcceptanceTable
 from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.guesses import CalibratedGuesses
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.widths import WidthRule, chances_of
 
@@ -37,9 +35,8 @@ class TraceGrower:
         self._config, self._horizon, self._max_rows = config, horizon, max_rows
         self._keeps_subtree, self._spend = keeps_subtree, spend
         self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
-        self._table = AcceptanceTable() if calibrates else None
+        self._calibrated = CalibratedGuesses() if calibrates else None
         self._expanded: set[int] = set()  # the nodes that would have a row in the draft's cache
-        self._cells: dict[int, int] = {}  # node to its cell of the acceptance table
         self._num_caught_up = 0  # rows there of committed tokens before the root
         self._next_trace: AnswerTrace | None = None
         self.num_expansions = 0
@@ -107,8 +104,8 @@ class TraceGrower:
         stays = is_hit and self._keeps_subtree
         if self._keeps_subtree:
             self._spend(0)
-        if self._table is not None:
-            self._learn(self._table, [0, *nodes], token_ids)
+        if self._calibrated is not None:
+            self._calibrated.learn(self.tree, [0, *nodes], token_ids)
         self._num_committed += len(token_ids)
         if self._lookup is not None:
             self._lookup.accept(token_ids)
@@ -116,8 +113,9 @@ class TraceGrower:
             path = nodes[:-1] if is_hit else nodes
             self._num_cached += self._num_caught_up + 1 + sum(node in self._expanded for node in path)
         places = self._growth.reroot(nodes[-1]) if stays else {}
+        if self._calibrated is not None:
+            self._calibrated.reroot(places)
         if stays:
-            self._cells = {places[node]: cell for node, cell in self._cells.items() if node in places}
             self._expanded = {places[node] for node in self._expanded if node in places}
             self._num_caught_up = 0
             self._hang_lookup()
@@ -138,7 +136,9 @@ class TraceGrower:
         self._growth = BestFirstGrowth(
             root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
         )
-        self._expanded, self._cells, self._num_caught_up = set(), {}, 0
+        self._expanded, self._num_caught_up = set(), 0
+        if self._calibrated is not None:
+            self._calibrated.reroot({})
         self._hang_lookup()
 
     def _hang_lookup(self) -> None:
@@ -157,23 +157,9 @@ class TraceGrower:
 
     def _add_children(self, node: int, guesses: Guesses) -> None:
         token_ids, log_probs = guesses
-        if self._table is None:
+        if self._calibrated is None:
             self._growth.add_children(node, token_ids, log_probs)
             return
-        table, log_probs = self._table, list(takewhile(isfinite, log_probs))
-        cells = table.cells(log_probs, self.tree.depths[node] + 1)
-        values = [table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
-        order = sorted(range(len(values)), key=lambda rank: -values[rank])
+        chances = self._calibrated.add(self._growth, node, token_ids, log_probs)
         if self.rule is not None:
-            self.rule.measure_children([exp(values[rank]) for rank in order])
-        num_before = len(self.tree)
-        self._growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
-        cell_of = dict(zip(token_ids, cells, strict=False))
-        for child in range(num_before, len(self.tree)):
-            self._cells[child] = cell_of[self.tree.token_ids[child]]
-
-    def _learn(self, table: AcceptanceTable, visited: list[int], token_ids: Sequence[int]) -> None:
-        for node, token_id in zip(visited, token_ids, strict=False):
-            for guess, child in self.tree.children(node).items():
-                if child in self._cells:
-                    table.count(self._cells[child], guess == token_id)
+            self.rule.measure_children(chances)
