@@ -11,7 +11,7 @@ from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.drafting.drafter import Drafter
 from forerun.engine.loop import Round, TargetSide, decode
-from forerun.kernels.dispatch import Kernels, choose_kernels
+from forerun.kernels.dispatch import ModelKernels, choose_kernels
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 
@@ -110,16 +110,17 @@ def tiny_runner(
     weights: Mapping[str, Tensor],
     *,
     exactness: Exactness = "exact",
-    kernels: Kernels | None = None,
+    kernels: ModelKernels | None = None,
     capacity: int = CAPACITY,
 ) -> Runner:
     """A runner on the CPU in the weights' own dtype. The weights are shared with the caller's, not consumed."""
+    dtype = weights["embedding.weight"].dtype
     return Runner(
         spec,
         dict(weights),
-        kernels=kernels or choose_kernels(exactness),
+        kernels=kernels or choose_kernels(exactness, dtype=dtype, device="cpu"),
         capacity=capacity,
-        dtype=weights["embedding.weight"].dtype,
+        dtype=dtype,
         device="cpu",
     )
 

@@ -62,6 +62,20 @@ def test_biases_and_head_norms_are_read() -> None:
     assert bytes_per_step(replace(SPEC, qk_norm=True), 1, 0) == bare + 2 * 2 * 4
 
 
+def test_quantised_linears_are_read_with_their_scales_and_the_rest_as_it_is() -> None:
+    rest = 4 * (2 * 16 + 8) + 4 * 8 + 4 * 100 * CACHE_OF_A_TOKEN  # norms, an embedding row, the cache
+    values = 2 * (128 + 64 + 256 + 128)
+    outputs = 2 * (16 + 8 + 32 + 8)
+    head_of_8_bits = 10 * (8 + 4)
+    assert bytes_per_step(SPEC, 4, 100, "int8") == rest + values + 4 * outputs + head_of_8_bits
+    assert bytes_per_step(SPEC, 4, 100, "int4") == rest + values // 2 + 5 * outputs + head_of_8_bits
+
+
+def test_a_quantised_head_is_no_longer_the_embedding_table() -> None:
+    tied = replace(SPEC, tied_embeddings=True)
+    assert bytes_per_step(tied, 4, 0, "int8") == bytes_per_step(SPEC, 4, 0, "int8")
+
+
 def test_the_named_shapes_have_the_sizes_they_are_named_for() -> None:
     millions = {name: round(read_shape(name).num_parameters / 1e6) for name in ("125m", "1.1b", "8b")}
     assert millions == {"125m": 124, "1.1b": 1100, "8b": 8030}

@@ -93,7 +93,7 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
         (("--max-length", "100000"), 2, "max_length 100000 exceeds"),
         (("--max-new-tokens", "600"), 2, "context of 512"),
         (("--max-new-tokenz", "3"), 2, "--max-new-tokens"),
-        (("--dtype", "int4"), 2, "bfloat16"),
+        (("--dtype", "int3"), 2, "bfloat16"),
         (("--draft", "no/where/at/all"), 5, "no/where/at/all"),
     ],
 )

@@ -42,7 +42,7 @@ def test_every_number_of_cores_and_every_overhead_is_measured(
     for paces, rows in ((profile.target, TARGET_ROWS), (profile.draft, DRAFT_ROWS)):
         assert list(paces) == list(range(1, threads + 1))
         assert all(tuple(step for step, _ in pace.steps) == rows for pace in paces.values())
-    assert 0.0 < profile.expansion_overhead_s < 1.0
+    assert 0.0 <= profile.expansion_overhead_s < 1.0
     assert 0.0 <= profile.worker_expansion_overhead_s < 1.0
     assert profile.serial_overhead_s == profile.parallel_overhead_s < 1.0
     assert (profile.about["target"], profile.about["draft"], profile.about["device"]) == (target, draft, "cpu")

@@ -23,6 +23,7 @@ from forerun import (
     SamplingParams,
     VocabularyError,
 )
+from forerun.kernels.native.library import fault
 
 PROMPT = "the cat sat on the mat and the cat "
 SAMPLED = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True)
@@ -300,6 +301,12 @@ def test_what_counts_as_a_near_tie_depends_on_dtype_mode_and_temperature(target:
     greedy, cool = SamplingParams(), SamplingParams(temperature=0.5)
     assert (plain_engine.near_tie(greedy), plain_engine.near_tie(cool)) == (1e-9, 2e-9)
     for dtype, exactness, bound in (("float32", "fast", 1e-4), ("bfloat16", "fast", 0.25), ("bfloat16", "exact", 0.0)):
-        config = EngineConfig(target=target, drafter=NoDrafter(), dtype=dtype, exactness=exactness)
+        config = EngineConfig(target=target, drafter=NoDrafter(), dtype=dtype, exactness=exactness, kernels="torch")
         with Engine(config) as engine:
             assert (engine.near_tie(greedy), engine.near_tie(cool)) == (bound, 2 * bound)
+
+
+@pytest.mark.skipif(fault() is not None, reason=str(fault()))
+def test_native_kernels_leave_nothing_to_rounding(target: str) -> None:
+    with Engine(EngineConfig(target=target, drafter=NoDrafter(), dtype="bfloat16")) as engine:
+        assert engine.near_tie(SamplingParams()) == 0.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
-from forerun.engine.drafters import target_threads
 from forerun.engine.loading import Checkpoint
+from forerun.engine.placement import CorePlacement
 from forerun.parallel.launch import process_state
 
 HANG_S = 60.0
@@ -153,9 +153,9 @@ def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.Mon
 @needs_proc
 def test_the_target_leaves_the_drafters_process_its_cores() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    own = EngineConfig(drafter=Parallel(cores=(cores[-1],)))
-    assert target_threads(own) == max(1, len(cores) - 1)
-    assert target_threads(EngineConfig(drafter=Parallel())) == (len(cores) - 1 if len(cores) > 1 else None)
-    assert target_threads(EngineConfig(drafter=Parallel(), num_threads=3)) == 3
+    own = CorePlacement.of(EngineConfig(drafter=Parallel(cores=(cores[-1],))))
+    assert (own.target, own.draft) == (tuple(cores[:-1]), (cores[-1],))
+    automatic = CorePlacement.of(EngineConfig(drafter=Parallel()))
+    assert automatic == (own if len(cores) > 1 else CorePlacement())
     for untouched in (NoDrafter(), Parallel(address="127.0.0.1:1"), Parallel(device="cuda:0")):
-        assert target_threads(EngineConfig(drafter=untouched)) is None
+        assert CorePlacement.of(EngineConfig(drafter=untouched)) == CorePlacement()

@@ -8,17 +8,18 @@ from torch import Tensor
 
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.load import load_weights
-from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
+from forerun.kernels.dispatch import ModelKernels
 from forerun.model.runner import Runner
 from tests.golden.families import Golden
+from tests.model.kernel_sets import KERNEL_SETS
 
 NUM_PROMPT = 48
 NUM_NEW = 64
 MAX_ERROR = 2e-5
-KERNELS = pytest.mark.parametrize("kernels", [REFERENCE, FUSED], ids=lambda kernels: kernels.name)
+KERNELS = pytest.mark.parametrize("kernels", KERNEL_SETS)
 
 
-def build_runner(golden: Golden, kernels: Kernels) -> Runner:
+def build_runner(golden: Golden, kernels: ModelKernels) -> Runner:
     spec = read_model_spec(golden.folder)
     weights = load_weights(golden.folder, spec, dtype=torch.float32)
     capacity = NUM_PROMPT + NUM_NEW
@@ -39,7 +40,7 @@ def reference_logits(golden: Golden, token_ids: list[int]) -> Tensor:
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(3))
-def test_logits_equal_those_of_transformers(golden: Golden, kernels: Kernels, seed: int) -> None:
+def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelKernels, seed: int) -> None:
     prompt = random_prompt(golden, seed)
     expected = reference_logits(golden, prompt)
     actual = build_runner(golden, kernels).extend(prompt, num_logit_rows=NUM_PROMPT)
@@ -48,7 +49,7 @@ def test_logits_equal_those_of_transformers(golden: Golden, kernels: Kernels, se
 
 
 @KERNELS
-def test_greedy_text_equals_that_of_transformers(golden: Golden, kernels: Kernels) -> None:
+def test_greedy_text_equals_that_of_transformers(golden: Golden, kernels: ModelKernels) -> None:
     token_ids = random_prompt(golden, seed=7)
     runner = build_runner(golden, kernels)
     logits = runner.extend(token_ids, num_logit_rows=1)

@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.core.config import Exactness
 from forerun.core.model_spec import ModelSpec
-from forerun.kernels.dispatch import REFERENCE
+from forerun.kernels.dispatch import FUSED, REFERENCE, ModelKernels
 from forerun.kernels.mask import TreeMask
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
 
+KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 SHAPES = {
     "even": {"hidden_size": 64, "num_heads": 8, "num_kv_heads": 2, "head_dim": 16, "intermediate_size": 96},
@@ -34,9 +35,9 @@ def exact_spec(shape: str) -> ModelSpec:
     return tiny_spec(random.Random(1), num_layers=2, vocab_size=VOCAB_SIZE, **SHAPES[shape])
 
 
-def build(shape: str, dtype: torch.dtype, exactness: Exactness) -> Runner:
+def build(shape: str, dtype: torch.dtype, kernels: ModelKernels) -> Runner:
     spec = exact_spec(shape)
-    return tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(2), dtype=dtype), exactness=exactness)
+    return tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(2), dtype=dtype), kernels=kernels)
 
 
 @contextmanager
@@ -103,18 +104,24 @@ def num_different_rows(runner: Runner, seed: int) -> int:
     return int((alone != together).any(-1).sum())
 
 
+@KERNELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_rows_bits_are_the_same_alone_and_in_any_tree(shape: str, dtype: torch.dtype, seed: int) -> None:
-    assert num_different_rows(build(shape, dtype, "exact"), seed) == 0
+def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
+    shape: str, dtype: torch.dtype, seed: int, kernels: ModelKernels
+) -> None:
+    assert num_different_rows(build(shape, dtype, kernels), seed) == 0
 
 
+@KERNELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_prefill_has_the_bits_of_single_steps(shape: str, dtype: torch.dtype, num_threads: int) -> None:
-    runner, token_ids = build(shape, dtype, "exact"), random_ids(random.Random(3), 50)
+def test_a_prefill_has_the_bits_of_single_steps(
+    shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelKernels
+) -> None:
+    runner, token_ids = build(shape, dtype, kernels), random_ids(random.Random(3), 50)
     with threads(num_threads):
         alone = one_by_one(runner, token_ids)
         runner.sync(())
@@ -123,7 +130,7 @@ def test_a_prefill_has_the_bits_of_single_steps(shape: str, dtype: torch.dtype, 
 
 def test_the_fast_kernels_do_show_differences_in_float32() -> None:
     num_different = sum(
-        num_different_rows(build(shape, torch.float32, "fast"), seed) for shape in SHAPES for seed in range(3)
+        num_different_rows(build(shape, torch.float32, FUSED), seed) for shape in SHAPES for seed in range(3)
     )
     assert num_different > 10, "the tests of exactness are blind: nothing differs without it either"
 

@@ -26,7 +26,7 @@ def test_scores_equal_those_of_one_row_at_a_time(seed: int) -> None:
         answer += new
         paths = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 4))] for _ in range(rng.randint(1, 6))]
         logits = torch.randn(len(paths), VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)).double() * 3
-        scores = shaper.shape(logits, paths)
+        scores = shaper.shape(logits, paths) / shaper.temperature_left
         for row, path in enumerate(paths):
             expected = shaped_scores(logits[row].tolist(), params, prompt_ids, [*answer, *path])
             assert scores[row].tolist() == pytest.approx(expected, abs=1e-6)

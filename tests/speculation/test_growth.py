@@ -88,6 +88,7 @@ def test_growth_keeps_its_books(seed: int) -> None:
     assert cut[0] == 0
     assert len(cut) == min(verify_width, len(tree))
     assert all(tree.parents[node] in cut for node in cut[1:])
+    assert growth.chances() == sorted((math.exp(tree.log_probs[node]) for node in cut), reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.ancestry import AncestryRows, ancestry_matrix
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk
 
@@ -52,6 +52,15 @@ def test_a_node_sees_itself_and_its_ancestors_alone(rng: random.Random) -> None:
         assert matrix.shape == (len(tree), len(tree))
         for node in range(len(tree)):
             assert set(matrix[node].nonzero()[0].tolist()) == set(ancestors(tree, node))
+
+
+def test_rows_added_later_see_all_rows_before_them_that_their_parents_see(rng: random.Random) -> None:
+    for _ in range(NUM_CASES // 8):
+        parents = random_tree(rng).parents
+        rows, first = AncestryRows(), rng.randrange(len(parents))
+        assert [rows.add(parent) for parent in parents] == list(range(len(parents)))
+        assert (rows.matrix(first) == ancestry_matrix(parents)[first:]).all()
+        assert rows.matrix(first).flags.writeable, "torch takes no other array without a warning"
 
 
 def naive_walk(tree: TokenTree, choices: list[int]) -> tuple[list[int], list[int]]:

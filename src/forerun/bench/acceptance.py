@@ -128,8 +128,9 @@ class Teacher:
             paths = [answer[:place] for place in places] if shaper.needs_paths else None
             noise = None
             if self.noise is not None:
-                noise = self.noise.rows([len(prompt) + place for place in places])[:, : self.vocab_size]
-            ids, values = rank_children(shaper.shape(logits, paths), noise, NUM_CHILDREN)
+                noise = self.noise.at([len(prompt) + place for place in places])
+            scores, left = shaper.shape(logits, paths), shaper.temperature_left
+            ids, values = rank_children(scores, noise, NUM_CHILDREN, temperature=left)
             children += map(tuple, ids)
             log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
         return tuple(children), tuple(log_probs)

@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 from typing import Any, Final
 
 import torch
 
 from forerun.bench.kernel_clock import Call, Spread, time_in_turn, undisturbed
 from forerun.bench.machine import last_level_cache_bytes
+from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.core.config import WeightFormat
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 from forerun.kernels.dispatch import FUSED
+from forerun.kernels.quantise import head_format, weight_bytes
 
 DTYPES: Final = ("float32", "bfloat16")
 NUM_BUFFERS: Final = 4
@@ -133,11 +136,19 @@ def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: flo
     return Spread.of([amount / block.call_s for (block,) in rounds])
 
 
-def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int) -> int:
+def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
     Of an embedding table of its own the step reads one row. A table that is the head too is read whole, and counted
-    once.
+    once; but a quantised head is another table.
     """
-    num_unread = 0 if spec.tied_embeddings else (spec.vocab_size - 1) * spec.hidden_size
-    return (spec.num_parameters - num_unread) * element_bytes + context * spec.kv_bytes_per_token(element_bytes)
+    head = "embedding.weight" if spec.tied_embeddings else "head.weight"
+    is_shared = spec.tied_embeddings and weight_format == "plain"
+    num_bytes = 0 if is_shared else spec.hidden_size * element_bytes
+    for name, shape in fused_shapes(tensor_plan(spec)).items():
+        if name == head:
+            num_bytes += weight_bytes(shape, head_format(weight_format), element_bytes)
+        elif name != "embedding.weight":
+            is_linear = len(shape) == 2
+            num_bytes += weight_bytes(shape, weight_format, element_bytes) if is_linear else prod(shape) * element_bytes
+    return num_bytes + context * spec.kv_bytes_per_token(element_bytes)

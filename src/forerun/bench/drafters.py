@@ -23,6 +23,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import StepStats
 from forerun.engine.engine import Engine
+from forerun.engine.placement import CorePlacement
 
 NONE: Final = "none"
 Settings = Mapping[str, Any]
@@ -124,11 +125,12 @@ def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
     """
     if not isinstance(drafter, Parallel) or drafter.address is not None:
         return plan.num_threads
-    placement, num_left = read_device(plan.config.device), plan.num_threads - drafter.num_threads
+    num_threads = CorePlacement.of(replace(plan.config, drafter=drafter)).draft_threads
+    placement, num_left = read_device(plan.config.device), plan.num_threads - num_threads
     if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
         raise ConfigError(
-            f"a drafter of {drafter.num_threads} threads leaves the target none of {plan.num_threads}, and more than "
-            f"others get would be unfair: give --threads {drafter.num_threads + 1} or more"
+            f"a drafter of {num_threads} threads leaves the target none of {plan.num_threads}, and more than "
+            f"others get would be unfair: give --threads {num_threads + 1} or more"
         )
     return max(1, num_left)
 

@@ -171,7 +171,7 @@ def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "machine": describe_machine() | {"foreign_load": foreign_load()},
         "command": request.command,
-        "dtype": str(checkpoint.dtype).removeprefix("torch."),
+        "dtype": checkpoint.dtype_name,
     }
 
 
@@ -179,7 +179,7 @@ def measure_limits(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     """What the device can do at best, and the least time of a plain step by that."""
     placement = read_device(request.config.device)
     ceilings = measure_ceilings(placement.torch_device, dtypes=())
-    num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT)
+    num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT, checkpoint.weight_format)
     is_cached = num_bytes < ceilings.cache_bytes
     return {
         "ceilings": ceilings.to_dict(),
@@ -201,6 +201,7 @@ def peer_plan(request: Request, checkpoint: Checkpoint, num_threads: int, max_le
         target=checkpoint.folder,
         draft=None if draft is None else locate(draft),
         dtype=str(checkpoint.dtype).removeprefix("torch."),
+        weight_format=checkpoint.weight_format,
         num_threads=num_threads,
         max_length=max_length,
         cache=request.cache / "peers",

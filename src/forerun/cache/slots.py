@@ -34,7 +34,9 @@ class SlotTable:
         Returns:
             The old slot of each kept row; its new slot is the old committed_len plus its place in the list.
         """
-        assert all(0 <= row < self.num_tree for row in rows), f"rows {list(rows)} of a tree of {self.num_tree}"
+        assert not rows or 0 <= min(rows) <= max(rows) < self.num_tree, (
+            f"rows {list(rows)} of a tree of {self.num_tree}"
+        )
         assert len(set(rows)) == len(rows), f"rows {list(rows)} name one twice"
         sources = [self.committed_len + row for row in rows]
         self.committed_len += num_committed

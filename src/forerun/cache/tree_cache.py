@@ -10,6 +10,7 @@ import torch
 
 from forerun.cache.slots import SlotTable
 from forerun.core.model_spec import ModelSpec
+from forerun.kernels.native.slots import can_move, move_slots
 
 
 class TreeCache:
@@ -23,7 +24,7 @@ class TreeCache:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
         self._storage = torch.zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self._storage[0], self._storage[1]
-        self._slots = SlotTable(capacity)
+        self._slots, self._moves_natively = SlotTable(capacity), can_move(self._storage)
 
     @property
     def capacity(self) -> int:
@@ -58,11 +59,14 @@ class TreeCache:
         self._slots.truncate(length)
 
     def _move(self, sources: list[int], start: int) -> None:
-        """Copy slots `sources` to start, start + 1, ...: one gather and one scatter over all layers."""
+        """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""
         num_in_place = 0
         while num_in_place < len(sources) and sources[num_in_place] == start + num_in_place:
             num_in_place += 1
         if num_in_place == len(sources):
+            return
+        if self._moves_natively:
+            move_slots(self._storage, sources[num_in_place:], start + num_in_place)
             return
         moved = torch.tensor(sources[num_in_place:], device=self._storage.device)
         self._storage[:, :, start + num_in_place : start + len(sources)] = self._storage.index_select(2, moved)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from forerun.cli.declare import option
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DType
+from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams, require
 from forerun.core.trace import write_traces
 
@@ -25,7 +25,7 @@ def trace(
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, option("--seed", help="Of the sampling.")] = 1,
-    dtype: Annotated[DType, option("--dtype", help="What to compute in.")] = DType.AUTO,
+    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
     device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
     threads: Annotated[int | None, option("--threads", help="CPU threads.")] = None,
 ) -> None:

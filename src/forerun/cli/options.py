@@ -11,16 +11,24 @@ from forerun.core.errors import ConfigError
 DEFAULTS: Final = SamplingParams()
 SAMPLING: Final = "Sampling"
 MACHINE: Final = "Machine"
+DTYPE_HELP: Final = "What to compute in; int8 and int4 round the weights on loading."
+
+KERNELS_HELP: Final = "torch leaves the native CPU kernels aside."
 
 
 class DType(StrEnum):
-    """What to compute in. auto: what the checkpoint is stored in, where this machine computes in it fast."""
+    """What to compute in. auto: what the checkpoint is stored in, where this machine computes in it fast.
+
+    int8 and int4: weights are rounded to so many bits on loading.
+    """
 
     AUTO = "auto"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FLOAT64 = "float64"
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 class ExactnessName(StrEnum):
@@ -30,11 +38,18 @@ class ExactnessName(StrEnum):
     EXACT = "exact"
 
 
+class KernelsChoice(StrEnum):
+    """auto: the native kernels on a CPU, where they were built. torch: without them."""
+
+    AUTO = "auto"
+    TORCH = "torch"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """What to compute in, and on what."""
 
-    dtype: Annotated[DType, option("--dtype", help="What to compute in.", panel=MACHINE)] = DType.AUTO
+    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP, panel=MACHINE)] = DType.AUTO
     device: Annotated[str, option("--device", help="A torch device, such as cuda:0.", panel=MACHINE)] = "cpu"
     max_length: Annotated[
         int | None,
@@ -45,6 +60,7 @@ class EngineOptions:
     exactness: Annotated[ExactnessName, option("--exactness", help="exact computes each row alone.", panel=MACHINE)] = (
         ExactnessName.FAST
     )
+    kernels: Annotated[KernelsChoice, option("--kernels", help=KERNELS_HELP, panel=MACHINE)] = KernelsChoice.AUTO
     threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.", panel=MACHINE)] = None
     profile: Annotated[
         str | None, option("--profile", help="Times of passes that forerun plan --calibrate wrote.", panel=MACHINE)
@@ -59,6 +75,7 @@ class EngineOptions:
             device=self.device,
             max_length=self.max_length,
             exactness=self.exactness.value,
+            kernels=self.kernels.value,
             num_threads=self.threads,
             profile=self.profile,
         )

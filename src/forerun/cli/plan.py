@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.cli.declare import option, with_options
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DType
+from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
@@ -46,7 +46,7 @@ class Times:
     ] = None
     paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None
     threads: Annotated[int | None, option("--threads", "-t", help="CPU cores; for --calibrate.", panel=TIMES)] = None
-    dtype: Annotated[DType, option("--dtype", help="For --calibrate.", panel=TIMES)] = DType.AUTO
+    dtype: Annotated[DType, option("--dtype", help=f"For --calibrate. {DTYPE_HELP}", panel=TIMES)] = DType.AUTO
     device: Annotated[str, option("--device", help="A torch device; for --calibrate.", panel=TIMES)] = "cpu"
     weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.", panel=TIMES)] = 4
     context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.", panel=TIMES)] = 512

@@ -8,7 +8,7 @@ import typer
 from forerun.cli.declare import option
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DType
+from forerun.cli.options import DTYPE_HELP, KERNELS_HELP, DType, KernelsChoice
 from forerun.core.config import BUILTIN_DRAFT, EngineConfig, NoDrafter
 from forerun.core.errors import ConfigError
 
@@ -22,9 +22,10 @@ def worker(
         str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
     ] = None,
     key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
-    dtype: Annotated[DType, option("--dtype", help="What to compute in.")] = DType.AUTO,
+    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
     device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
     max_length: Annotated[int | None, option("--max-length", help="Tokens of text a target may reach.")] = None,
+    kernels: Annotated[KernelsChoice, option("--kernels", help=KERNELS_HELP)] = KernelsChoice.AUTO,
     threads: Annotated[int, option("--threads", "-t", help="CPU threads.")] = 1,
     cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
@@ -34,7 +35,12 @@ def worker(
     if listen is None and control is None:
         raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
     config = EngineConfig(
-        target=model, drafter=NoDrafter(), dtype=dtype.value, device=device, max_length=None, num_threads=threads
+        target=model,
+        drafter=NoDrafter(),
+        dtype=dtype.value,
+        device=device,
+        kernels=kernels.value,
+        num_threads=threads,
     )
     find_model(model)
     if control is not None:

@@ -7,8 +7,10 @@ from typing import Literal, TypeAlias, get_args
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 
-DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8", "int4"]
+WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 Exactness = Literal["fast", "exact"]
+KernelsName = Literal["auto", "torch"]
 BUILTIN_TARGET = "builtin"
 BUILTIN_DRAFT = "builtin-draft"
 
@@ -159,7 +161,7 @@ class Parallel:
             no meaning here, and `adaptive` chooses the verified rows alone.
         device: the draft's torch device; None: the target's.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
-        num_threads: CPU threads of the process.
+        num_threads: CPU threads of the process; None: as many as are fastest by the engine's profile, else one.
         address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
         key_file: the key shared with that worker; may be left out on this host.
         ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.
@@ -173,7 +175,7 @@ class Parallel:
     draft: DraftModel = field(default_factory=parallel_draft)
     device: str | None = None
     cores: tuple[int, ...] = ()
-    num_threads: int = 1
+    num_threads: int | None = None
     address: str | None = None
     key_file: str | None = None
     ahead: bool = True
@@ -187,7 +189,7 @@ class Parallel:
         for name in ("verify_width", "draft_width", "children"):
             width = getattr(self.draft, name)
             require(width <= 1024, f"{name} {width} of a parallel draft must be <= 1024")
-        require(self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
+        require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
         require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")
         require(
@@ -213,10 +215,13 @@ class EngineConfig:
     Args:
         target: checkpoint folder, hub name, or the built-in target.
         drafter: None takes what suits the target, see `automatic_drafter`.
-        dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it.
+        dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it. "int8" and "int4" round
+            the weights of linear layers to so many bits on loading, of target and draft; the text is that of the
+            rounded target.
         device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
+        kernels: "auto" takes the native kernels on a CPU, where they were built; "torch" leaves them aside.
         num_threads: CPU threads; None leaves torch's own choice, less what a drafter's process takes.
         profile: a file that `forerun plan --calibrate` wrote, for drafters that choose their widths; None: what they
             need is measured at the start, in less than a second.
@@ -228,6 +233,7 @@ class EngineConfig:
     device: str = "cpu"
     max_length: int | None = None
     exactness: Exactness = "fast"
+    kernels: KernelsName = "auto"
     num_threads: int | None = None
     profile: str | None = None
 
@@ -238,4 +244,5 @@ class EngineConfig:
             self.dtype in get_args(DTypeName), f"dtype {self.dtype!r} must be one of {', '.join(get_args(DTypeName))}"
         )
         require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')
+        require(self.kernels in get_args(KernelsName), f'kernels {self.kernels!r} must be "auto" or "torch"')
         read_device(self.device)  # raises for a paced device that cannot be read

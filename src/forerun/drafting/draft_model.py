@@ -12,7 +12,7 @@ from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule, chances_of
+from forerun.speculation.widths import WidthRule
 
 
 class DraftModelDrafter:
@@ -52,7 +52,7 @@ class DraftModelDrafter:
                 break
         tree, rule, width = self._draft.tree, self._draft.rule, self.verify_width
         if rule is not None:
-            width = rule.num_rows(chances_of(tree.log_probs), width)
+            width = rule.num_rows(self._draft.chances(), width)
         return tree.select(tree.best(width))
 
     def accept(self, acceptance: Acceptance) -> DraftReport:

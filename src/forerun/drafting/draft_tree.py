@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-import numpy as np
 from torch import Tensor
 
 from forerun.core.config import DraftModel, SamplingParams
@@ -13,10 +12,11 @@ from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
 from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.ancestry import AncestryRows
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.guesses import CalibratedGuesses
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.widths import WidthRule, chances_of
+from forerun.speculation.widths import WidthRule
 
 MAX_CATCH_UP = 16  # committed tokens that ride along with the root's expansion; more are prefilled first
 
@@ -42,10 +42,11 @@ class DraftTree:
         self._runner, self._config = runner, config
         self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
         self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
+        self._is_known_whole = runner.spec.vocab_size == self._vocab_size  # the target knows all of the draft's tokens
         self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
         self._guesses = CalibratedGuesses() if calibrates else None
-        self._ancestry = np.zeros((max_rows, max_rows), dtype=np.bool_)
         self._rows: dict[int, int] = {}  # expanded node to its row in the draft cache
+        self._sees = AncestryRows()  # of all rows there
 
     @property
     def tree(self) -> TokenTree:
@@ -62,6 +63,10 @@ class DraftTree:
         """The chance that the text reaches what the next expansion would expand."""
         return self._growth.promise()
 
+    def chances(self) -> list[float]:
+        """The chances of the tree's likeliest nodes that their tokens are accepted, likeliest first."""
+        return self._growth.chances()
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's own, None when greedy."""
         self._token_ids = self._known(prompt_ids)
@@ -71,6 +76,7 @@ class DraftTree:
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
         self._plant(prompt_ids[-1])
+        self._hang_lookup()
 
     def prefill(self) -> bool:
         """One wide forward towards the committed text, if the cache is far behind it; False when it is not."""
@@ -110,15 +116,13 @@ class DraftTree:
         self._shaper.commit(self._token_ids[-len(token_ids) :])
         if self._lookup is not None:
             self._lookup.accept(token_ids)
-        places = self._growth.reroot(nodes[-1]) if stays else {}
-        if self._guesses is not None:
-            self._guesses.reroot(places)
-        if self.is_rooted:
-            self._keep_rows(nodes[:-1] if is_hit else nodes, places)
+        path = nodes[:-1] if is_hit else nodes
         if stays:
-            self._hang_lookup()
+            self._reroot(path, nodes[-1])
         else:
+            self._keep_rows(path, [])
             self._plant(token_ids[-1])
+        self._hang_lookup()
         return is_hit
 
     def close(self) -> None:
@@ -127,7 +131,7 @@ class DraftTree:
 
     def _num_worth(self, frontier: Sequence[float]) -> int:
         assert self.rule is not None, "asked only where there is a rule"
-        return self.rule.num_nodes(frontier, chances_of(self.tree.log_probs), self._config.verify_width)
+        return self.rule.num_nodes(frontier, self._growth.chances(), self._config.verify_width)
 
     def _plant(self, root: int) -> None:
         """A fresh tree."""
@@ -135,10 +139,20 @@ class DraftTree:
         self._growth = BestFirstGrowth(
             root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
         )
-        self._rows = {}
+        self._rows, self._sees = {}, AncestryRows()
         if self._guesses is not None:
             self._guesses.reroot({})
-        self._hang_lookup()
+
+    def _reroot(self, path: list[int], root: int) -> None:
+        """The subtree of `root`, with the rows it has; the node lies below `path`."""
+        places = self._growth.reroot(root)
+        if self._guesses is not None:
+            self._guesses.reroot(places)
+        kept = [node for node in sorted(places) if node in self._rows]
+        self._keep_rows(path, kept)
+        self._rows, self._sees = {}, AncestryRows()
+        for node in map(places.__getitem__, kept):
+            self._rows[node] = self._sees.add(self._rows.get(self.tree.parents[node], -1))
 
     def _hang_lookup(self) -> None:
         if self._lookup is not None:
@@ -148,55 +162,51 @@ class DraftTree:
         """The ids as the draft can read them: one that only the target has becomes id 0, at the price of a guess."""
         return [token_id if token_id < self._vocab_size else 0 for token_id in token_ids]
 
-    def _keep_rows(self, path: list[int], places: dict[int, int]) -> None:
-        """Commit the rows of the root and of `path`; those of nodes in `places` stay in the tree, under new numbers."""
-        root_row = self._rows[0]
-        committed = [*range(root_row + 1), *(self._rows[node] for node in path if node in self._rows)]
-        kept = [node for node in sorted(places) if node in self._rows]
-        kept_rows = [self._rows[node] for node in kept]
-        first, num_cached = len(self._runner.cached_ids), len(committed)
-        self._runner.keep(committed + kept_rows, self._token_ids[first : first + num_cached])
-        self._ancestry[: len(kept), : len(kept)] = self._ancestry[np.ix_(kept_rows, kept_rows)]
-        self._rows = {places[node]: row for row, node in enumerate(kept)}
+    def _keep_rows(self, path: list[int], kept: list[int]) -> None:
+        """Commit the rows of the root and of `path`; those of the nodes `kept` become the first rows of the tree."""
+        if not self.is_rooted:
+            return
+        rows, runner = self._rows, self._runner
+        committed = [*range(rows[0] + 1), *(rows[node] for node in path if node in rows)]
+        first = len(runner.cached_ids)
+        runner.keep([*committed, *(rows[node] for node in kept)], self._token_ids[first : first + len(committed)])
 
     def _forward(self, batch: list[int]) -> Tensor:
         """Run the nodes of `batch`, before the root what it follows; return the nodes' logits [len(batch), V]."""
-        cache, tree = self._runner.cache, self.tree
-        catch_up = [] if self.is_rooted else self._token_ids[len(self._runner.cached_ids) : -1]
+        runner, cache, tree = self._runner, self._runner.cache, self.tree
+        catch_up = [] if self.is_rooted else self._token_ids[len(runner.cached_ids) : -1]
         first_row, root_position = cache.num_tree, len(self._token_ids) - 1
-        depths = [*range(-len(catch_up), 0), *(tree.depths[node] for node in batch)]
-        first_slot, end_row = cache.reserve(len(depths)), cache.num_tree
-        self._place(batch, first_row, num_catch_up=len(catch_up))
-        return self._runner.forward(
+        positions = [root_position + tree.depths[node] for node in batch]
+        self._place(batch, len(catch_up))
+        return runner.forward(
             ForwardInput(
                 token_ids=[*catch_up, *self._known([tree.token_ids[node] for node in batch])],
-                positions=[root_position + depth for depth in depths],
-                first_slot=first_slot,
+                positions=[*range(root_position - len(catch_up), root_position), *positions],
+                first_slot=cache.reserve(len(catch_up) + len(batch)),
                 prefix_len=cache.committed_len,
-                ancestry=self._ancestry[first_row:end_row, :end_row] if end_row > 1 else None,
+                ancestry=self._sees.matrix(first_row) if cache.num_tree > 1 else None,
                 num_logit_rows=len(batch),
             )
         )
 
-    def _place(self, batch: list[int], first_row: int, *, num_catch_up: int) -> None:
-        """Give every node of `batch` a row, and mark which rows the new ones see: their ancestors and themselves."""
-        parent_rows = [row - 1 for row in range(num_catch_up)]
-        for row, node in enumerate(batch, start=first_row + num_catch_up):
-            self._rows[node] = row
-            parent_rows.append(self._rows[self.tree.parents[node]] if node else num_catch_up - 1)
-        for row, parent_row in enumerate(parent_rows, start=first_row):
-            self._ancestry[row] = self._ancestry[parent_row] if parent_row >= 0 else False
-            self._ancestry[row, row] = True
+    def _place(self, batch: list[int], num_catch_up: int) -> None:
+        """Give every node of `batch` a row, which sees those of its ancestors; before the root's what it follows."""
+        rows, sees, parents = self._rows, self._sees, self.tree.parents
+        for row in range(num_catch_up):
+            sees.add(row - 1)
+        for node in batch:
+            rows[node] = sees.add(rows[parents[node]] if node else num_catch_up - 1)
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
         """Guess what the target will choose after each node of `batch`."""
         tree, next_position = self.tree, len(self._token_ids)
         paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
-        scores = self._shaper.shape(logits[:, : self._vocab_size], paths)
+        scores = self._shaper.shape(logits if self._is_known_whole else logits[:, : self._vocab_size], paths)
         noise = None
         if self._noise is not None:
-            noise = self._noise.rows([next_position + tree.depths[node] for node in batch])[:, : self._vocab_size]
-        token_ids, log_probs = rank_children(scores, noise, self._config.children)
+            noise = self._noise.at([next_position + tree.depths[node] for node in batch])
+        left = self._shaper.temperature_left
+        token_ids, log_probs = rank_children(scores, noise, self._config.children, temperature=left)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
             if self._guesses is None:
                 self._growth.add_children(node, tokens, values)

@@ -1,6 +1,5 @@
 """The drafter of an engine: load what it needs, here or in a process of its own."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.placement import CorePlacement
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match, vocabulary_digest
 from forerun.model.measure import measure_pace
@@ -32,8 +32,11 @@ START_S = 120.0  # a draft model that takes longer to load joins the request tha
 class DrafterLoader:
     """Opens drafters for one target."""
 
-    def __init__(self, config: EngineConfig, target: ModelSpec, tokenizer: Tokenizer, max_length: int) -> None:
+    def __init__(
+        self, config: EngineConfig, target: ModelSpec, tokenizer: Tokenizer, max_length: int, cores: CorePlacement
+    ) -> None:
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
+        self._cores = cores
         self._placement = read_device(config.device)
 
     def load(self, drafter: DrafterConfig, on_progress: Progress | None) -> Drafter:
@@ -98,13 +101,14 @@ class DrafterLoader:
 
     def _command(self, drafter: Parallel, descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
-        cores = drafter.cores or spare_cores(drafter.num_threads)
+        cores, num_threads = self._cores.draft, self._cores.draft_threads
         return [
             sys.executable, "-P", "-m", "forerun", "worker", drafter.draft.model,
             "--dtype", self._config.dtype,
+            "--kernels", self._config.kernels,
             "--device", drafter.device or self._config.device,
             "--max-length", str(self._max_length),
-            "--threads", str(drafter.num_threads),
+            "--threads", str(num_threads),
             *(("--cores", ",".join(map(str, cores))) if cores else ()),
             "--control", str(descriptor),
             "--parent", str(parent),
@@ -130,29 +134,3 @@ class DrafterLoader:
 def widths_up_to(most: int) -> list[int]:
     """Numbers of rows worth measuring: few, so that each is measured often; the most of them last."""
     return sorted({*(rows for rows in (1, 2, 4, 6, 8) if rows < most), *range(12, most, 4), most})
-
-
-def target_threads(config: EngineConfig) -> int | None:
-    """CPU threads of the target: those asked for, else what a drafter's process leaves it; None where torch may choose.
-
-    One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
-    """
-    drafter = config.drafter
-    if config.num_threads is not None or not isinstance(drafter, Parallel) or drafter.address is not None:
-        return config.num_threads
-    is_on_cpu = read_device(drafter.device or config.device).torch_device == "cpu"
-    cores = spare_cores(drafter.num_threads) if is_on_cpu and not drafter.cores else drafter.cores
-    return max(1, len(own_cores()) - len(cores)) if cores else None
-
-
-def spare_cores(num_threads: int) -> tuple[int, ...]:
-    """The last `num_threads` of the cores this process may use, if that leaves at least as many; else none."""
-    cores = own_cores()
-    return tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ()
-
-
-def own_cores() -> list[int]:
-    """The cores this process may use; all of the machine's where the system knows no such limit."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

@@ -1,5 +1,6 @@
 """Text in, text out."""
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -12,25 +13,30 @@ import torch
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
 from forerun.core.config import EngineConfig, SamplingParams, automatic_drafter
-from forerun.core.errors import ConfigError, ContextOverflowError
+from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.chat_template import Message
-from forerun.engine.drafters import DrafterLoader, target_threads
+from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import TargetSide, decode
+from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
+from forerun.kernels.native.library import fault
+from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
+logger = logging.getLogger(__name__)
 Prompt = str | Sequence[int] | Sequence[Message]
 
-# Margins below which rounding may decide a choice in the fast mode: over twice the largest difference of a one-row and
-# an eight-row pass that was measured in each dtype, see docs/benchmarks.md.
+# Margins below which rounding may decide a choice where rows are not exact, that is with torch's kernels in the fast
+# mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
+# docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 WARM_UP_TOKENS = 4
 MAX_MEASURING_S = 0.3
@@ -45,15 +51,16 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
-        num_threads = target_threads(config)
-        if num_threads is not None:
+        self._cores = CorePlacement.of(config)
+        num_threads = config.num_threads or len(self._cores.target)
+        if num_threads:
             torch.set_num_threads(num_threads)
         self.config, self._placement = config, read_device(config.device)
         target = Checkpoint.open(config.target, locate(config.target), config)
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
         self.tokenizer = Tokenizer.load(target.folder)
         self._eos_ids = read_stop_ids(target.folder)
-        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length)
+        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self._cores)
         self._drafter = drafters.load(config.drafter or automatic_drafter(config.target, None), on_progress)
         capacity = self.max_length + self._drafter.verify_width
         self._target = target.load(
@@ -64,7 +71,11 @@ class Engine:
             on_progress=on_progress,
         )
         drafters.wait_for(self._drafter)
-        self._near_tie = 0.0 if config.exactness == "exact" else NEAR_TIE[target.dtype]
+        self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
+        if not self._target.row_exact:
+            warn_of_missing_kernels(config)
+        if config.exactness == "exact":
+            self._require_exact_bits()
         self._running: GenerationStream | None = None
         self._turn = Turn()
         self._plain_step_s: float | None = None
@@ -108,7 +119,7 @@ class Engine:
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         noise = self._noise(params, seed)
-        with self._turn, torch.inference_mode():
+        with self._turn, torch.inference_mode(), self._cores.staying():
             self._end_running()
             began = perf_counter()
             self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
@@ -116,7 +127,9 @@ class Engine:
             prefill_s = perf_counter() - began
         target = TargetSide(self._target, params, prompt_ids, noise)
         self._running = GenerationStream(
-            decode(target, self._drafter, near_tie=self.near_tie(params), num_tokens=max_new_tokens),
+            self._cores.placed(
+                decode(target, self._drafter, near_tie=self.near_tie(params), num_tokens=max_new_tokens)
+            ),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._turn,
             seed=seed,
@@ -199,6 +212,14 @@ class Engine:
         self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
         self._target.forget()
 
+    def _require_exact_bits(self) -> None:
+        fault = find_bit_fault(self._target)
+        if fault is not None:
+            raise NumericalError(
+                f'exactness "exact" cannot be had for {self.config.target} on this machine: {fault}. Please report it; '
+                'exactness "fast" works, and kernels "torch" are slow but exact by construction'
+            )
+
     def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
         if params.is_greedy:
             return None
@@ -221,6 +242,17 @@ class Engine:
                 f"max_length (the model itself has {self.spec.max_positions} positions)"
             )
         return wanted
+
+
+def warn_of_missing_kernels(config: EngineConfig) -> None:
+    """One line where the native kernels would have run, had they been built."""
+    missing = fault()
+    if missing is not None and config.kernels == "auto" and read_device(config.device).torch_device == "cpu":
+        logger.warning(
+            "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
+            "from the plain one where two tokens are nearly tied",
+            missing,
+        )
 
 
 def holds_messages(prompt: object) -> bool:

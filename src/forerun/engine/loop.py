@@ -61,8 +61,8 @@ class TargetSide:
         )
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
-        noise = self._noise.rows([place + 1 for place in positions]) if self._noise else None
-        return choose(scores, noise)
+        noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
+        return choose(scores, noise, temperature=self._shaper.temperature_left)
 
     def choose_safely(self, tree: TokenTree) -> tuple[TokenTree, Choices]:
         """The tree that was verified and its choices.
@@ -133,7 +133,7 @@ def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:
             num_drafted=len(tree) - 1,
             num_verified=len(tree),
             num_accepted=len(acceptance.path),
-            num_near_ties=sum(margin < near_tie for margin in margins),
+            num_near_ties=sum([margin < near_tie for margin in margins]),
             draft_s=drafted - began,
             verify_s=verified - drafted,
             was_hit=report.was_hit,

@@ -34,6 +34,7 @@ class GenerationStream:
     ) -> None:
         self._rounds, self._assembly, self._turn, self._seed = rounds, assembly, turn, seed
         self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
+        self._inference = torch.inference_mode()
         self._stats: list[StepStats] = []
         self._decode_s = 0.0
         self._error: BaseException | None = None
@@ -46,7 +47,7 @@ class GenerationStream:
             raise StopIteration
         began = perf_counter()
         try:
-            with self._turn, torch.inference_mode():
+            with self._turn, self._inference:
                 step = next(self._rounds)
         except EngineBusyError:
             raise

@@ -1,22 +1,32 @@
-"""Which twin of every op a process runs: chosen once, here and nowhere else."""
+"""Which kernels a model runs on: chosen here and nowhere else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from forerun.core.config import Exactness
+from forerun.core.config import Exactness, KernelsName
 from forerun.kernels import fused, reference
 from forerun.kernels.layers import Linear, Norm
+from forerun.kernels.native.library import fault
+from forerun.kernels.quantise import Weight
+
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """One implementation of every op; signatures and shapes are those of `kernels.reference`."""
+    """One implementation of every op; signatures and shapes are those of `kernels.reference`.
+
+    Args:
+        row_exact: the bits of a row depend on nothing but that row's own text.
+    """
 
     name: str
-    pack_linear: Callable[[Tensor, Tensor | None], Linear]
+    row_exact: bool = False
+    pack_linear: Callable[[Weight, Tensor | None], Linear]
     pack_norm: Callable[[Tensor, float], Norm]
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
@@ -26,6 +36,7 @@ class Kernels:
 
 REFERENCE = Kernels(
     name="reference",
+    row_exact=True,
     pack_linear=reference.pack_linear,
     pack_norm=reference.pack_norm,
     rotate=reference.rotate,
@@ -44,6 +55,27 @@ FUSED = Kernels(
 )
 
 
-def choose_kernels(exactness: Exactness) -> Kernels:
-    """`exact` needs rows whose bits depend on nothing else: the reference. `fast` takes the quickest twin."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeKernels:
+    """The C library: not op by op, but a whole program in one call; see model/native."""
+
+    name: str = "native"
+    row_exact: bool = True
+
+
+NATIVE = NativeKernels()
+ModelKernels: TypeAlias = Kernels | NativeKernels  # what a model can run on
+
+
+def choose_kernels(
+    exactness: Exactness, *, dtype: torch.dtype, device: str, wanted: KernelsName = "auto"
+) -> ModelKernels:
+    """The quickest there are; for `exact` the quickest whose rows depend on nothing else."""
+    if wanted == "auto" and runs_native(dtype, device):
+        return NATIVE
     return REFERENCE if exactness == "exact" else FUSED
+
+
+def runs_native(dtype: torch.dtype, device: str) -> bool:
+    """True where the C library is at hand and computes in this dtype."""
+    return torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES and fault() is None

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.cache.tree_cache import TreeCache
+from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
 from forerun.kernels.dispatch import Kernels
 from forerun.kernels.layers import Linear, Norm
 from forerun.kernels.mask import TreeMask
+from forerun.kernels.quantise import head_format, quantise
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.rope import rope_table
@@ -55,9 +57,11 @@ class EagerExecutor:
     """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it."""
 
     def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, kernels: Kernels
-    ) -> None:
+        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, kernels: Kernels,
+        weight_format: WeightFormat = "plain",
+    ) -> None:  # fmt: skip
         self._spec, self._weights, self._cache, self._kernels = spec, weights, cache, kernels
+        self._format = weight_format
         storage = cache.keys_LSKD
         self._device = storage.device
         self._turns_P2D = rope_table(
@@ -106,9 +110,9 @@ class EagerExecutor:
             case "norm":
                 return bind_norm(op, self._norm(op.weights))
             case "linear":
-                return bind_linear(op, self._linear(op.weights))
+                return bind_linear(op, self._linear(op))
             case "linear_add":
-                return bind_linear_add(op, self._linear(op.weights))
+                return bind_linear_add(op, self._linear(op))
             case "rope_append":
                 head_norms = self._head_norms(op.weights) if self._spec.qk_norm else None
                 return bind_rope_append(op, self._spec, self._cache, self._kernels, head_norms)
@@ -125,10 +129,12 @@ class EagerExecutor:
     def _head_norms(self, part: str) -> tuple[Norm, Norm]:
         return self._norm(part + "q_norm"), self._norm(part + "k_norm")
 
-    def _linear(self, name: str) -> Linear:
+    def _linear(self, op: Op) -> Linear:
         """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
-        take = self._weights.__getitem__ if name == "embedding" else self._weights.pop
-        return self._kernels.pack_linear(take(name + ".weight"), self._weights.pop(name + ".bias", None))
+        take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
+        weight_format = head_format(self._format) if op.sublayer is None else self._format
+        weight = quantise(take(op.weights + ".weight"), weight_format)
+        return self._kernels.pack_linear(weight, self._weights.pop(op.weights + ".bias", None))
 
 
 def bind_embed(table_VH: Tensor) -> Step:

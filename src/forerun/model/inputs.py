@@ -31,12 +31,13 @@ class ForwardInput:
     skipped: frozenset[Sublayer] = frozenset()
 
     def __post_init__(self) -> None:
-        num_rows, end = len(self.token_ids), self.first_slot + len(self.token_ids)
+        num_rows = len(self.token_ids)
         assert num_rows == len(self.positions) > 0, f"{num_rows} ids, {len(self.positions)} positions"
         assert 0 <= self.prefix_len <= self.first_slot, f"prefix {self.prefix_len}, first slot {self.first_slot}"
         assert 0 <= self.num_logit_rows <= num_rows, f"{self.num_logit_rows} logit rows of {num_rows}"
-        shape = None if self.ancestry is None else self.ancestry.shape
-        assert shape in (None, (num_rows, end - self.prefix_len)), f"ancestry {shape} for {num_rows} rows"
+        if self.ancestry is not None:
+            shape = num_rows, self.first_slot + num_rows - self.prefix_len
+            assert self.ancestry.shape == shape, f"ancestry {self.ancestry.shape} where {shape} is needed"
 
     @property
     def num_slots(self) -> int:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from forerun.cache.tree_cache import TreeCache
+from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
-from forerun.kernels.dispatch import Kernels
-from forerun.model.eager import EagerExecutor, Observer
+from forerun.kernels.dispatch import ModelKernels
+from forerun.model.eager import Observer
+from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput
-from forerun.model.program import build_program
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
@@ -30,21 +31,23 @@ class Runner:
         spec: ModelSpec,
         weights: dict[str, Tensor],
         *,
-        kernels: Kernels,
+        kernels: ModelKernels,
         capacity: int,
         dtype: torch.dtype,
         device: str,
         pace: Pace | None = None,
+        weight_format: WeightFormat = "plain",
     ) -> None:
         self.spec, self.device, self._pace = spec, device, pace
+        self.row_exact = kernels.row_exact  # the bits of a row depend on nothing but that row's own text
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
         with torch.inference_mode():
-            self._executor = EagerExecutor(spec, build_program(spec), weights, self.cache, kernels)
+            self._executor = build_executor(spec, weights, self.cache, kernels, weight_format)
 
     @torch.inference_mode()
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Logits [num_logit_rows, V] in the model's dtype; keys and values of all rows are in the cache afterwards."""
+        """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""
         began = perf_counter()
         logits = self._executor.run(inputs, observe)
         if self._pace is not None:

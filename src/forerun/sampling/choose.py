@@ -3,11 +3,18 @@
 Legend: T rows, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from forerun.core.errors import NumericalError
+from forerun.kernels.native.sampler import MOST_CHILDREN, NoiseKeys, can_sample, choose_rows, rank_rows
+from forerun.sampling.noise import KeyedRows
+
+Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,34 +25,35 @@ class Choices:
     margins: list[float]
 
 
-def choose(scores_TV: Tensor, noise_TV: Tensor | None) -> Choices:
-    """Pick argmax(score + noise) in each row; ties go to the lowest id.
+def choose(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choices:
+    """Pick argmax(score / temperature + noise) in each row; ties go to the lowest id.
 
-    With Gumbel noise this is a draw from softmax(scores), the Gumbel-max identity, and a function of the scores
-    and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
+    With Gumbel noise this is a draw from softmax(scores / temperature), the Gumbel-max identity, and a function of the
+    scores and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
 
     Raises:
         NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
 
     Source: Daliri, Musco, Suresh, arXiv 2408.07978 (drafter-invariant coupling).
     """
-    totals_TV = scores_TV if noise_TV is None else scores_TV + noise_TV
+    if can_sample(scores_TV) and not isinstance(noise, Tensor):
+        token_ids, bests, seconds = choose_rows(scores_TV, keys_of(noise, len(scores_TV)), temperature)
+        check_leaders(bests)
+        return Choices(
+            token_ids=token_ids, margins=[best - second for best, second in zip(bests, seconds, strict=True)]
+        )
+    totals_TV = perturbed(scores_TV, noise, temperature)
     leaders_T2, ids_T2 = totals_TV.topk(min(2, totals_TV.shape[-1]), dim=-1)
     rows = leaders_T2.tolist()
-    for number, leaders in enumerate(rows):
-        if not float("-inf") < leaders[0] < float("inf"):
-            raise NumericalError(
-                f"the target's logits in row {number} have the maximum {leaders[0]}: nothing can be chosen from them. "
-                "The checkpoint may be damaged, or its values exceed this dtype: try dtype float32"
-            )
+    check_leaders([row[0] for row in rows])
     margins = [row[0] - row[-1] for row in rows]
     has_tie = 0.0 in margins  # topk names any of the tied ids, argmax the lowest
-    token_ids = totals_TV.argmax(-1) if has_tie else ids_T2[:, 0]
-    return Choices(token_ids=token_ids.tolist(), margins=margins)
+    token_ids = (totals_TV.argmax(-1) if has_tie else ids_T2[:, 0]).tolist()
+    return Choices(token_ids=token_ids, margins=margins)
 
 
 def rank_children(
-    scores_TV: Tensor, noise_TV: Tensor | None, num_children: int
+    scores_TV: Tensor, noise: Noise, num_children: int, *, temperature: float = 1.0
 ) -> tuple[list[list[int]], list[list[float]]]:
     """A drafter's likeliest guesses of what `choose` will pick in each row.
 
@@ -55,6 +63,30 @@ def rank_children(
     Returns:
         token ids and log-probabilities, [T][num_children], likeliest first.
     """
-    totals_TV = scores_TV if noise_TV is None else scores_TV + noise_TV
+    if num_children <= MOST_CHILDREN and can_sample(scores_TV) and not isinstance(noise, Tensor):
+        return rank_rows(scores_TV, keys_of(noise, len(scores_TV)), temperature, num_children)
+    totals_TV = perturbed(scores_TV, noise, temperature)
     log_probs_TC, ids_TC = totals_TV.log_softmax(-1).topk(min(num_children, totals_TV.shape[-1]), dim=-1)
     return ids_TC.tolist(), log_probs_TC.tolist()
+
+
+def perturbed(scores_TV: Tensor, noise: Noise, temperature: float) -> Tensor:
+    """score / temperature + noise; a draft's scores may be those of the first tokens only."""
+    if temperature != 1.0:
+        scores_TV = scores_TV / temperature
+    noise_TV = noise.tensor if isinstance(noise, KeyedRows) else noise
+    return scores_TV if noise_TV is None else scores_TV + noise_TV[:, : scores_TV.shape[-1]]
+
+
+def keys_of(noise: KeyedRows | None, num_rows: int) -> NoiseKeys:
+    return np.zeros((num_rows, 3), np.int32) if noise is None else noise.keys
+
+
+def check_leaders(bests: Sequence[float]) -> None:
+    """Refuse rows from which nothing can be chosen."""
+    for number, best in enumerate(bests):
+        if not float("-inf") < best < float("inf"):
+            raise NumericalError(
+                f"the target's logits in row {number} have the maximum {best}: nothing can be chosen from them. "
+                "The checkpoint may be damaged, or its values exceed this dtype: try dtype float32"
+            )

@@ -33,6 +33,11 @@ class LogitShaper:
         self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
 
     @property
+    def temperature_left(self) -> float:
+        """What scores are still to be divided by: filters need it done, elsewhere who adds noise does it in passing."""
+        return 1.0 if self._params.is_greedy or self._is_filtered else self._params.temperature
+
+    @property
     def needs_paths(self) -> bool:
         """True when a row's scores depend on the tokens between the committed text and it."""
         return self._params.has_penalties
@@ -45,7 +50,7 @@ class LogitShaper:
             self._seen_V[ids] = True
 
     def shape(self, logits_TV: Tensor, paths: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Return scores [T, V], float32 or better.
+        """Return scores [T, V], float32 or better, not yet divided by `temperature_left`.
 
         Args:
             logits_TV: raw logits, any float type.
@@ -60,11 +65,11 @@ class LogitShaper:
             scores_TV = scores_TV.index_add(
                 1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
             )
-        if params.is_greedy:
+        if params.is_greedy or not self._is_filtered:
             return scores_TV
         if params.temperature != 1.0:
             scores_TV = scores_TV / params.temperature
-        return filter_scores(scores_TV, params) if self._is_filtered else scores_TV
+        return filter_scores(scores_TV, params)
 
     def _penalise(self, scores_TV: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         counts_TV = self._counts_V.repeat(len(paths), 1)

@@ -5,7 +5,9 @@ Legend: P positions, V vocabulary.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 MASK_64 = (1 << 64) - 1
@@ -30,6 +32,12 @@ def signed32(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
+def row_key(seed: int, position: int) -> tuple[int, int]:
+    """The low and high 32 bits, signed, of what all noise at a position is made from."""
+    key = splitmix64(splitmix64(seed) ^ position)
+    return signed32(key), signed32(key >> 32)
+
+
 def mix32_(x: Tensor) -> Tensor:
     """Mix int32 bits in place: a bijection with low bias (C. Wellons' hash prospector, "lowbias32")."""
     x ^= (x >> 16) & 0xFFFF
@@ -45,9 +53,9 @@ def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device:
 
     Integer hashing gives 32 uniform bits, the same on every device; logarithms are taken in float64 and rounded once.
     """
-    keys = [splitmix64(splitmix64(seed) ^ position) for position in positions]
-    low = torch.tensor([signed32(key) for key in keys], dtype=torch.int32, device=device)[:, None]
-    high = torch.tensor([signed32(key >> 32) for key in keys], dtype=torch.int32, device=device)[:, None]
+    keys = [row_key(seed, position) for position in positions]
+    low = torch.tensor([key[0] for key in keys], dtype=torch.int32, device=device)[:, None]
+    high = torch.tensor([key[1] for key in keys], dtype=torch.int32, device=device)[:, None]
     tokens = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(0x9E3779B1)
     bits = mix32_(mix32_(tokens[None] + low) ^ high)
     uniform = bits.double().add_(2.0**31 + 0.5).mul_(2.0**-32)
@@ -65,6 +73,18 @@ class KeyedNoise:
         self._vocab_size, self._device = vocab_size, device
         self._rows_per_block = max(1, min(MAX_ROWS_PER_BLOCK, ELEMENTS_PER_BLOCK // vocab_size))
         self._blocks: dict[int, Tensor] = {}
+        self._keys: dict[int, tuple[int, int, int]] = {}
+
+    def at(self, positions: Sequence[int]) -> "KeyedRows":
+        """The noise of the tokens at `positions`, made when somebody needs it."""
+        return KeyedRows(self, positions)
+
+    def key(self, position: int) -> tuple[int, int, int]:
+        """A position's key, low and high half, and 1."""
+        key = self._keys.get(position)
+        if key is None:
+            key = self._keys[position] = (*row_key(self.seed, position), 1)
+        return key
 
     def rows(self, positions: Sequence[int]) -> Tensor:
         """[P, V] noise for the tokens at `positions`."""
@@ -85,3 +105,20 @@ class KeyedNoise:
             while len(self._blocks) * self._rows_per_block > MAX_ROWS_KEPT:
                 del self._blocks[next(iter(self._blocks))]
         return block
+
+
+class KeyedRows:
+    """The noise of some rows: as keys, for kernels that make it as they add it, or as a tensor [P, V]."""
+
+    def __init__(self, noise: KeyedNoise, positions: Sequence[int]) -> None:
+        self._noise, self._positions = noise, positions
+
+    @property
+    def keys(self) -> NDArray[np.int32]:
+        """[P, 3]: each row's key, low and high half, and 1."""
+        return np.array([self._noise.key(position) for position in self._positions], np.int32)
+
+    @property
+    def tensor(self) -> Tensor:
+        """[P, V]"""
+        return self._noise.rows(self._positions)

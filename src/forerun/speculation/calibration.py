@@ -28,15 +28,14 @@ class AcceptanceTable:
     def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
         """The cell of each sibling, likeliest first."""
         place = 0 if depth == 1 else 1 if depth <= 3 else 2
-        bins = (int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH)) for log_prob in log_probs)
+        bins = [int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH)) for log_prob in log_probs]
         return [(bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1) for rank, bin_ in enumerate(bins)]
 
     def log_prob(self, cell: int, log_prob: float) -> float:
         """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""
-        chance = math.exp(log_prob)
-        for place in (bin_of(cell), cell):
-            chance = (self._num_true[place] + PRIOR_TRIALS * chance) / (self._num_tried[place] + PRIOR_TRIALS)
-        return math.log(chance)
+        num_true, num_tried, bin_ = self._num_true, self._num_tried, bin_of(cell)
+        chance = (num_true[bin_] + PRIOR_TRIALS * math.exp(log_prob)) / (num_tried[bin_] + PRIOR_TRIALS)
+        return math.log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS))
 
     def count(self, cell: int, came_true: bool) -> None:
         """Take one guess's outcome."""

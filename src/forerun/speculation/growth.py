@@ -1,8 +1,7 @@
 """Which nodes of the draft tree to expand next, and which children are worth keeping."""
 
-import heapq
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
 from forerun.speculation.tree import TokenTree
@@ -26,8 +25,8 @@ class BestFirstGrowth:
     def __init__(self, root_token: int, *, horizon: int, draft_width: int, min_mass: float = 0.0) -> None:
         self.tree = TokenTree(root_token)
         self._horizon, self._draft_width, self._min_mass = horizon, draft_width, min_mass
-        self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node)
-        self._best_costs: list[float] = [0.0]  # -log prob of the horizon's members, ascending
+        self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
+        self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
 
     def next_batch(self, num_worth: Callable[[Sequence[float]], int] | None = None) -> list[int]:
         """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended.
@@ -36,16 +35,14 @@ class BestFirstGrowth:
             num_worth: how many nodes of these chances, likeliest first, are worth expanding; None: all of them or none,
                 by min_mass.
         """
-        entries: list[tuple[float, int, int]] = []
-        while self._frontier and len(entries) < self._draft_width and self._can_enter(self._frontier[0][0]):
-            entries.append(heapq.heappop(self._frontier))
+        num_open = bisect_left(self._frontier, (self._best_costs[-1],))  # those that can lead into the horizon
+        entries = self._frontier[: min(num_open, self._draft_width)]
         chances = [math.exp(-cost) for cost, _, _ in entries]
         if num_worth is not None:
             num_taken = num_worth(chances)
         else:
             num_taken = len(entries) if sum(chances) >= self._min_mass else 0
-        for entry in entries[num_taken:]:
-            heapq.heappush(self._frontier, entry)
+        del self._frontier[:num_taken]
         return [node for _, _, node in entries[:num_taken]]
 
     def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
@@ -56,15 +53,13 @@ class BestFirstGrowth:
             token_ids: distinct tokens, likeliest first.
             log_probs: their log-probabilities given the parent, each <= 0, descending.
         """
-        tree = self.tree
-        parent_log_prob, depth = tree.log_probs[parent], tree.depths[parent] + 1
+        tree, best_costs = self.tree, self._best_costs
+        parent_cost, depth = -tree.log_probs[parent], tree.depths[parent] + 1
         known = tree.children(parent)
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
-            if not log_prob > float("-inf"):
-                return  # impossible, or not a number: no guess
-            cost = -parent_log_prob - min(log_prob, 0.0)  # rounding may leave a hair above zero
-            if not self._can_enter(cost):
-                return
+            cost = parent_cost - min(log_prob, 0.0)  # rounding may leave a hair above zero
+            if not cost < best_costs[-1]:
+                return  # outside the horizon, impossible, or not a number
             if token_id not in known:
                 self._push(tree.add(parent, token_id, -cost), cost, depth)
 
@@ -76,7 +71,11 @@ class BestFirstGrowth:
 
     def promise(self) -> float:
         """The chance that the text reaches one of the nodes that would be expanded next."""
-        return math.fsum(math.exp(-cost) for cost, _, _ in heapq.nsmallest(self._draft_width, self._frontier))
+        return math.fsum(math.exp(-cost) for cost, _, _ in self._frontier[: self._draft_width])
+
+    def chances(self) -> list[float]:
+        """The chances of the horizon's members, likeliest first."""
+        return [math.exp(-cost) for cost in self._best_costs if cost < math.inf]
 
     def cut(self, width: int) -> list[int]:
         """The nodes to verify: at most `width`, root first, ancestor-closed, ascending."""
@@ -86,20 +85,17 @@ class BestFirstGrowth:
         """Make `node` the root and forget what does not lie below it; return the map from old to new nodes."""
         self.tree, places = self.tree.subtree(node)
         costs = [-log_prob for log_prob in self.tree.log_probs]
-        self._frontier = [
-            (costs[places[old]], self.tree.depths[places[old]], places[old])
-            for _, _, old in self._frontier
-            if old in places
-        ]
-        heapq.heapify(self._frontier)
-        self._best_costs = sorted(costs)[: self._horizon]
+        kept = [places[old] for _, _, old in self._frontier if old in places]
+        self._frontier = sorted((costs[new], self.tree.depths[new], new) for new in kept)
+        self._best_costs = padded(sorted(costs)[: self._horizon], self._horizon)
         return places
 
     def _push(self, node: int, cost: float, depth: int) -> None:
-        heapq.heappush(self._frontier, (cost, depth, node))
+        insort(self._frontier, (cost, depth, node))
         insort(self._best_costs, cost)
-        del self._best_costs[self._horizon :]
+        self._best_costs.pop()
 
-    def _can_enter(self, cost: float) -> bool:
-        """True while something this likely would be a member of the horizon."""
-        return len(self._best_costs) < self._horizon or cost < self._best_costs[-1]
+
+def padded(costs: list[float], horizon: int) -> list[float]:
+    """The costs of a horizon's members; infinite where it has room."""
+    return costs + [math.inf] * (horizon - len(costs))

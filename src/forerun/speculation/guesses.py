@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from math import exp, isfinite
+from operator import itemgetter
 
 from forerun.speculation.calibration import AcceptanceTable
 from forerun.speculation.growth import BestFirstGrowth
@@ -23,16 +24,18 @@ class CalibratedGuesses:
         self, growth: BestFirstGrowth, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
     ) -> list[float]:
         """Add an expanded node's children, which the draft ranked; return their chances, likeliest first."""
+        tree, table = growth.tree, self._table
         log_probs = list(takewhile(isfinite, log_probs))  # what is impossible stays so
-        cells = self._table.cells(log_probs, growth.tree.depths[node] + 1)
-        values = [self._table.log_prob(cell, log_prob) for cell, log_prob in zip(cells, log_probs, strict=True)]
-        order = sorted(range(len(values)), key=lambda rank: -values[rank])
-        num_before = len(growth.tree)
-        growth.add_children(node, [token_ids[rank] for rank in order], [values[rank] for rank in order])
-        cell_of = dict(zip(token_ids, cells, strict=False))
-        for child in range(num_before, len(growth.tree)):
-            self._cells[child] = cell_of[growth.tree.token_ids[child]]
-        return [exp(values[rank]) for rank in order]
+        cells = table.cells(log_probs, tree.depths[node] + 1)
+        values = list(map(table.log_prob, cells, log_probs))
+        ranked = sorted(zip(values, token_ids, strict=False), key=itemgetter(0), reverse=True)
+        num_before = len(tree)
+        growth.add_children(node, [token_id for _, token_id in ranked], [value for value, _ in ranked])
+        if len(tree) > num_before:
+            cell_of = dict(zip(token_ids, cells, strict=False))
+            for child in range(num_before, len(tree)):
+                self._cells[child] = cell_of[tree.token_ids[child]]
+        return [exp(value) for value, _ in ranked]
 
     def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
         """Count the guesses at every node that the text has passed, and the token that followed each."""

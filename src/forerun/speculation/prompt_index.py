@@ -67,7 +67,8 @@ class LookupRecord:
 
     def log_probs(self, match_length: int, num_tokens: int) -> list[float]:
         """Log of the chance, below 0, of every token of a chain to be the target's choice after those before it."""
-        return [self._log_prob((match_length, stretch_of(place))) for place in range(num_tokens)]
+        log_probs = [self._log_prob((match_length, stretch)) for stretch in range(stretch_of(num_tokens - 1) + 1)]
+        return [log_probs[stretch_of(place)] for place in range(num_tokens)]
 
     def count(self, match_length: int, accepted: range, *, is_broken: bool) -> None:
         """Take the outcome of a chain's tokens at the places `accepted`, and of the one after them if it was wrong."""

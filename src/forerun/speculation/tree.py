@@ -1,7 +1,6 @@
 """The draft tree."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 
 class TokenTree:
@@ -48,7 +47,7 @@ class TokenTree:
         added: list[int] = []
         here = 0
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
-            node = self.children(here).get(token_id)
+            node = None if added else self.children(here).get(token_id)
             if node is None:
                 node = self.add(here, token_id, self.log_probs[here] + log_prob)
                 added.append(node)
@@ -57,8 +56,9 @@ class TokenTree:
 
     def children(self, parent: int) -> dict[int, int]:
         """The children of `parent`: token to node."""
-        nodes = range(parent + 1, len(self))
-        return {self.token_ids[node]: node for node in nodes if self.parents[node] == parent}
+        if parent not in self.parents:
+            return {}
+        return {self.token_ids[node]: node for node, above in enumerate(self.parents) if above == parent}
 
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from below the root down to `node`."""
@@ -86,17 +86,17 @@ class TokenTree:
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
         """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
-        assert nodes and all(left < right for left, right in pairwise(nodes)), f"nodes {nodes}"
+        assert nodes and sorted(set(nodes)) == list(nodes), f"nodes {nodes}"
         places = {node: place for place, node in enumerate(nodes)}
-        base_depth, base_log_prob = self.depths[nodes[0]], self.log_probs[nodes[0]]
-        chosen = TokenTree(self.token_ids[nodes[0]])
-        for node in nodes[1:]:
-            parent = places.get(self.parents[node])
-            assert parent is not None, f"node {node} is kept without its parent {self.parents[node]}"
-            chosen.token_ids.append(self.token_ids[node])
-            chosen.parents.append(parent)
-            chosen.depths.append(self.depths[node] - base_depth)
-            chosen.log_probs.append(self.log_probs[node] - base_log_prob)
+        root, *others = nodes
+        lone = {self.parents[node] for node in others} - places.keys()
+        assert not lone, f"a child of {lone} is kept without its parent, in {nodes}"
+        base_depth, base_log_prob = self.depths[root], self.log_probs[root]
+        chosen = TokenTree(self.token_ids[root])
+        chosen.token_ids += [self.token_ids[node] for node in others]
+        chosen.parents += [places[self.parents[node]] for node in others]
+        chosen.depths += [self.depths[node] - base_depth for node in others]
+        chosen.log_probs += [self.log_probs[node] - base_log_prob for node in others]
         return chosen
 
     def subtree(self, root: int) -> tuple["TokenTree", dict[int, int]]:
@@ -116,5 +116,5 @@ class TokenTree:
         """
         if width >= len(self):
             return list(range(len(self)))
-        order = sorted(range(len(self)), key=lambda node: (-self.log_probs[node], self.depths[node], node))
-        return sorted(order[:width])
+        ranked = sorted(zip([-log_prob for log_prob in self.log_probs], self.depths, range(len(self)), strict=True))
+        return sorted([node for _, _, node in ranked[:width]])

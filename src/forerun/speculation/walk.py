@@ -41,4 +41,4 @@ def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
             here = node
             path.append(node)
     bonus = choices[here]
-    return Acceptance(path=tuple(path), bonus_token=bonus, tokens=(*(token_ids[node] for node in path), bonus))
+    return Acceptance(path=tuple(path), bonus_token=bonus, tokens=(*[token_ids[node] for node in path], bonus))

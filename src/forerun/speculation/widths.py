@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Final
 
@@ -28,7 +29,7 @@ class WidthRule:
 
     def __init__(self, target: Pace, draft: Pace | None) -> None:
         self._target_s = [target.step_s(rows) for rows in range(1, target.steps[-1][0] + 1)]
-        self._draft = draft
+        self._expansion_s = None if draft is None else cache(draft.step_s)
         self._beyond_expansion_s = self._beyond_round_s = self._spent_s = 0.0
         self._children = list(FIRST_CHILDREN)
         self._num_rows = 1
@@ -44,15 +45,16 @@ class WidthRule:
     def measure_expansion(self, num_nodes: int, seconds: float) -> None:
         """Take an expansion of this round."""
         self._spent_s += seconds
-        if self._draft is not None:
-            pass_s = self._draft.step_s(num_nodes)
+        if self._expansion_s is not None:
+            pass_s = self._expansion_s(num_nodes)
             self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
 
     def measure_children(self, chances: Sequence[float]) -> None:
         """Take the chances, likeliest first, of an expanded node's children given the node."""
-        self._children += [0.0] * (len(chances) - len(self._children))
+        children = self._children
+        children += [0.0] * (len(chances) - len(children))
         for rank, chance in enumerate(chances):
-            self._children[rank] = blend(self._children[rank], chance)
+            children[rank] = blend(children[rank], chance)
 
     def num_rows(self, chances: Sequence[float], most: int) -> int:
         """Rows to verify, root included.
@@ -76,10 +78,10 @@ class WidthRule:
             tree: chances of all nodes, likeliest first, the root (1) included.
             most: rows that can be verified.
         """
-        if self._draft is None or len(tree) == 1 or not frontier:
+        if self._expansion_s is None or len(tree) == 1 or not frontier:
             return len(frontier)
         speed = max(self._speeds(tree[:most], 0.0))
-        nodes_s = [self._draft.step_s(nodes) for nodes in range(1, len(frontier) + 1)]
+        nodes_s = [self._expansion_s(nodes) for nodes in range(1, len(frontier) + 1)]
         num_nodes = 1
         while num_nodes < len(frontier) and (
             frontier[num_nodes] * self._children[0] > speed * (nodes_s[num_nodes] - nodes_s[num_nodes - 1])

@@ -42,6 +42,8 @@ def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
         ("llama_server", {"llama_server": Path("/nowhere/llama-server")}, "is not a program"),
         ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "no URL"),
         ("transformers", {"device": "paced:target=10ms"}, "paced device"),
+        ("transformers", {"weight_format": "int8"}, "it loads no int8 weights here, only float32, bfloat16"),
+        ("transformers_lookup", {"weight_format": "int4"}, "it loads no int4 weights here"),
     ],
 )
 def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reason: str) -> None:
@@ -54,6 +56,14 @@ def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reaso
 def test_who_has_all_it_needs_can_take_part() -> None:
     plan = replace(PLAN, draft=Path("draft"), urls={"vllm": "http://127.0.0.1:1"}, llama_server=Path(sys.executable))
     assert [name for name in PEERS if find_absence(name, plan) is not None] == ["sglang"]
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_llama_cpp_and_servers_can_take_part_with_quantised_weights(weight_format: Any) -> None:
+    plan = replace(PLAN, weight_format=weight_format, urls={"vllm": "http://127.0.0.1:1"})
+    assert find_absence("llama_cpp", plan) is find_absence("vllm", plan) is None
+    opening = catalogue.opening_of(PEERS["llama_cpp"], plan, {})
+    assert (opening.dtype, opening.weights) == ("float32", weight_format), "the cache stays as it is"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
+from forerun.core.config import WeightFormat
 from tests.bench.peers.pairs import MAX_LENGTH, Pair, check_peer, opened, skip_if_absent
 from tests.engine.tiny_tokenizers import write_byte_level
 
@@ -64,3 +65,11 @@ def test_half_precision_begins_as_float32_does(pair: Pair, dtype: str) -> None:
     with opened("llama_cpp", replace(pair.plan, dtype=dtype)) as peer:
         texts = [peer.write(prompt, SamplingParams(max_new_tokens=4, ignore_eos=True)) for prompt in pair.prompts]
     assert [turn.token_ids for turn in texts] == [expected[:4] for expected in pair.expected]
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_quantised_weights_begin_as_float32_does(pair: Pair, weight_format: WeightFormat) -> None:
+    with opened("llama_cpp", replace(pair.plan, weight_format=weight_format)) as peer:
+        texts = [peer.write(prompt, SamplingParams(max_new_tokens=4, ignore_eos=True)) for prompt in pair.prompts]
+    num_equal = sum(turn.token_ids == expected[:4] for turn, expected in zip(texts, pair.expected, strict=True))
+    assert num_equal >= (2 if weight_format == "int8" else 1), texts

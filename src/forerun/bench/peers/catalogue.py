@@ -12,7 +12,7 @@ from forerun.bench.answers import Contestant
 from forerun.bench.peers.endpoint_peer import EndpointPeer
 from forerun.bench.peers.messages import Opening
 from forerun.bench.peers.process import ProcessPeer
-from forerun.core.config import require
+from forerun.core.config import WeightFormat, require
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 
@@ -130,7 +130,8 @@ class PeerPlan:
 
     Args:
         target, draft: checkpoint folders.
-        dtype: of weights and cache; "auto" must be resolved before.
+        dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
+        weight_format: of the linear layers' weights.
         num_threads: CPU threads.
         device: a torch device.
         max_length: tokens of prompt and answer together, at most. A static cache is as long.
@@ -144,6 +145,7 @@ class PeerPlan:
     num_threads: int
     max_length: int
     cache: Path
+    weight_format: WeightFormat = "plain"
     draft: Path | None = None
     device: str = "cpu"
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -181,6 +183,8 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
         return "no draft model given"
     if peer.kind == "endpoint" and name not in plan.urls:
         return "no URL given"
+    if peer.kind == "transformers" and plan.weight_format != "plain":
+        return f"it loads no {plan.weight_format} weights here, only {', '.join(DTYPES)}"
     if peer.kind in ("llama_cpp", "llama_server") and plan.dtype not in GGUF_DTYPES:
         return f"llama.cpp has no {plan.dtype}"
     if peer.kind == "llama_server":
@@ -225,6 +229,7 @@ def opening_of(peer: Peer, plan: PeerPlan, settings: Settings) -> Opening:
         target=str(plan.target),
         draft=None if plan.draft is None else str(plan.draft),
         dtype=plan.dtype,
+        weight_format=plan.weight_format,
         device=plan.device,
         num_threads=plan.num_threads,
         max_length=plan.max_length,

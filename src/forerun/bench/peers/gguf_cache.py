@@ -1,4 +1,4 @@
-"""GGUF files, written once for each state of a checkpoint and dtype."""
+"""GGUF files, written once for each state of a checkpoint and kind of weights."""
 
 import os
 from hashlib import sha256
@@ -10,13 +10,16 @@ from forerun.checkpoints.config import CONFIG_NAME
 VERSION: Final = 1  # of the conversion; another one makes new files
 
 
-def cached_gguf(folder: Path, dtype: str, cache: Path) -> Path:
+def cached_gguf(folder: Path, weights: str, cache: Path) -> Path:
     """The checkpoint as a GGUF file in `cache`, written there unless it is there.
+
+    Args:
+        weights: a dtype, int8 or int4, see `write_gguf`.
 
     Raises:
         CheckpointError: the checkpoint cannot be read or converted.
     """
-    path = cache / f"{folder.name}-{dtype}-{identity(folder)}.gguf"
+    path = cache / f"{folder.name}-{weights}-{identity(folder)}.gguf"
     if path.exists():
         return path
     from forerun.bench.peers.gguf_file import write_gguf  # brings torch along, which a peer needs for this only
@@ -24,7 +27,7 @@ def cached_gguf(folder: Path, dtype: str, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.part")
     try:
-        write_gguf(folder, beside, dtype=dtype)
+        write_gguf(folder, beside, weights=weights)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

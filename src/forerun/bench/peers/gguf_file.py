@@ -16,22 +16,28 @@ from torch import Tensor
 from forerun.checkpoints.catalogue import catalogue
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.header import StoredTensor
-from forerun.checkpoints.names import HEAD_NAME, is_ignorable
+from forerun.checkpoints.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
 from forerun.checkpoints.reader import TORCH_DTYPES, read_into
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
 ARCHITECTURES: Final = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
-TYPES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-FILE_TYPES: Final = {"float32": "ALL_F32", "bfloat16": "MOSTLY_BF16", "float16": "MOSTLY_F16"}
+TYPES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
+FILE_TYPES: Final = {"float32": "ALL_F32"}  # of others: mostly what TYPES says
+DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # The only kind of vocabulary that may lack beginning, end and merges, and whose pieces llama.cpp can still print.
 VOCABULARY: Final = "rwkv"
 
 
-def write_gguf(folder: Path, path: Path, *, dtype: str) -> None:
+def write_gguf(folder: Path, path: Path, *, weights: str) -> None:
     """Write the checkpoint in `folder` to `path`, one tensor in memory at a time.
 
     Norms and biases are kept in float32, as llama.cpp wants them.
+
+    Args:
+        weights: a dtype, or int8 for llama.cpp's Q8_0, or int4 for its Q4_0. As its own tool does, Q4_0 leaves the head
+            finer: in Q8_0, since the Q6_K which that tool takes cannot be written from Python. A tensor whose rows are
+            no whole blocks is F16.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or holds a tensor that GGUF has no name for.
@@ -40,7 +46,7 @@ def write_gguf(folder: Path, path: Path, *, dtype: str) -> None:
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[spec.family]]
     names = gguf.get_tensor_name_map(architecture, spec.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
-    _add_metadata(writer, spec, dtype)
+    _add_metadata(writer, spec, weights)
     stored = [tensor for tensor in catalogue(folder).values() if not _is_left_out(tensor, spec)]
     factors = frequency_factors(spec)
     if factors is not None:
@@ -49,14 +55,14 @@ def write_gguf(folder: Path, path: Path, *, dtype: str) -> None:
         name = names.get_name(tensor.name, try_suffixes=(".weight", ".bias"))
         if name is None:
             raise CheckpointError(f"{tensor.path}: GGUF has no name for {tensor.name!r}: leave this peer out")
-        _announce(writer, name, tensor, dtype)
+        _announce(writer, name, tensor, type_of(tensor, spec, weights))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     if factors is not None:
         writer.write_tensor_data(factors.numpy())
-    for values in _read(stored, spec, dtype):
-        writer.write_tensor_data(values.view(torch.uint8).numpy())
+    for tensor, values in zip(stored, _read(stored, spec), strict=True):
+        writer.write_tensor_data(encode(values, type_of(tensor, spec, weights)))
     writer.close()
 
 
@@ -69,6 +75,31 @@ def frequency_factors(spec: ModelSpec) -> Tensor | None:
     return torch.tensor([_stretch(rope, 2 * math.pi / frequency) for frequency in frequencies], dtype=torch.float32)
 
 
+def type_of(tensor: StoredTensor, spec: ModelSpec, weights: str) -> str:
+    """The GGML type of a tensor."""
+    if len(tensor.shape) == 1:
+        return "F32"
+    name = TYPES[weights]
+    is_head = tensor.name == (EMBEDDING_NAME if spec.tied_embeddings else HEAD_NAME)
+    if name == "Q4_0" and is_head:
+        name = "Q8_0"
+    block_size, _ = block_of(name)
+    return "F16" if tensor.shape[-1] % block_size else name
+
+
+def block_of(name: str) -> tuple[int, int]:
+    """Elements of a block of this GGML type, and its bytes."""
+    size, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    return int(size), int(num_bytes)
+
+
+def encode(values: Tensor, name: str) -> Any:
+    """The numpy array of bytes that stands for a tensor in this GGML type."""
+    if name in DTYPES:
+        return values.to(DTYPES[name]).contiguous().view(torch.uint8).numpy()
+    return gguf.quants.quantize(values.float().numpy(), gguf.GGMLQuantizationType[name])
+
+
 def permute(weight: Tensor, num_heads: int) -> Tensor:
     """Rows of a query or key projection in the order of llama.cpp's Llama.
 
@@ -78,7 +109,7 @@ def permute(weight: Tensor, num_heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
-def _add_metadata(writer: Any, spec: ModelSpec, dtype: str) -> None:
+def _add_metadata(writer: Any, spec: ModelSpec, weights: str) -> None:
     writer.add_context_length(spec.max_positions)
     writer.add_embedding_length(spec.hidden_size)
     writer.add_block_count(spec.num_layers)
@@ -94,7 +125,7 @@ def _add_metadata(writer: Any, spec: ModelSpec, dtype: str) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(spec.rope.factor)
     writer.add_vocab_size(spec.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
+    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES.get(weights, f"MOSTLY_{TYPES[weights]}")])
     writer.add_tokenizer_model(VOCABULARY)
     writer.add_token_list([f"<{token_id}>" for token_id in range(spec.vocab_size)])
     writer.add_token_types([gguf.TokenType.NORMAL] * spec.vocab_size)
@@ -104,25 +135,20 @@ def _is_left_out(tensor: StoredTensor, spec: ModelSpec) -> bool:
     return is_ignorable(tensor.name) or (spec.tied_embeddings and tensor.name == HEAD_NAME)
 
 
-def _announce(writer: Any, name: str, tensor: StoredTensor, dtype: str) -> None:
-    kind = gguf.GGMLQuantizationType[TYPES[_dtype_of(tensor, dtype)]]
-    item_bytes = 4 if kind == gguf.GGMLQuantizationType.F32 else 2
-    num_bytes = math.prod(tensor.shape) * item_bytes
+def _announce(writer: Any, name: str, tensor: StoredTensor, type_name: str) -> None:
+    size, block_bytes = block_of(type_name)
+    num_bytes = math.prod(tensor.shape) // size * block_bytes
+    kind = gguf.GGMLQuantizationType[type_name]
     writer.add_tensor_info(name, tensor.shape, torch.empty(0).numpy().dtype, num_bytes, raw_dtype=kind)
 
 
-def _dtype_of(tensor: StoredTensor, dtype: str) -> str:
-    return dtype if len(tensor.shape) > 1 else "float32"
-
-
-def _read(stored: list[StoredTensor], spec: ModelSpec, dtype: str) -> Iterator[Tensor]:
+def _read(stored: list[StoredTensor], spec: ModelSpec) -> Iterator[Tensor]:
     for tensor in stored:
         values = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
         for _ in read_into([tensor], [values]):
             pass
         num_heads = _heads_to_permute(tensor.name, spec)
-        ordered = permute(values, num_heads) if num_heads else values
-        yield ordered.to(getattr(torch, _dtype_of(tensor, dtype))).contiguous()
+        yield permute(values, num_heads) if num_heads else values
 
 
 def _heads_to_permute(name: str, spec: ModelSpec) -> int:

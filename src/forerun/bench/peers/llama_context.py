@@ -77,7 +77,7 @@ class Context:
 
 def open_context(folder: str, opening: Opening, *, is_flash: bool) -> Context:
     """A checkpoint in llama.cpp, converted if it has not been."""
-    return Context(cached_gguf(Path(folder), opening.dtype, Path(opening.cache)), opening, is_flash=is_flash)
+    return Context(cached_gguf(Path(folder), opening.weights, Path(opening.cache)), opening, is_flash=is_flash)
 
 
 def model_params(opening: Opening) -> Any:
@@ -89,7 +89,7 @@ def model_params(opening: Opening) -> Any:
 
 
 def context_params(opening: Opening, is_flash: bool) -> Any:
-    """Our threads, our length, and a cache in the dtype of the weights, where the default would be float16."""
+    """Our threads, our length, and a cache in our dtype, where the default would be float16."""
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = opening.max_length
     params.n_batch = params.n_ubatch = BATCH

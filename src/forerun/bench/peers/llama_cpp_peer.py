@@ -44,7 +44,7 @@ class LlamaWriter:
         return Hello(
             versions=versions | {"features": features},
             device=self._opening.device,
-            dtype=self._opening.dtype,
+            dtype=self._opening.weights,
             num_threads=num_threads,
         )
 

@@ -44,7 +44,7 @@ class LlamaServerWriter:
         return Hello(
             versions={"llama-server": str(properties.get("build_info", "unknown"))},
             device=self._opening.device,
-            dtype=self._opening.dtype,
+            dtype=self._opening.weights,
             num_threads=self._opening.num_threads,
         )
 
@@ -109,7 +109,7 @@ class LlamaServerWriter:
 def server_flags(opening: Opening, *, port: str) -> Sequence[str]:
     """The command line but for the program: our threads, length and dtypes, one slot."""
     kind, cache = CACHE_TYPES[opening.dtype], Path(opening.cache)
-    target = cached_gguf(Path(opening.target), opening.dtype, cache)
+    target = cached_gguf(Path(opening.target), opening.weights, cache)
     layers = "0" if opening.device == "cpu" else "all"
     flags = [
         "--model", str(target), "--host", HOST, "--port", port, "--parallel", "1",
@@ -120,7 +120,7 @@ def server_flags(opening: Opening, *, port: str) -> Sequence[str]:
     if opening.mode == "plain":
         return flags
     assert opening.draft is not None and opening.server is not None, "the catalogue asks for both"
-    draft = cached_gguf(Path(opening.draft), opening.dtype, cache)
+    draft = cached_gguf(Path(opening.draft), opening.weights, cache)
     return [*flags, "--model-draft", str(draft), *draft_flags(opening, help_of(opening.server))]
 
 

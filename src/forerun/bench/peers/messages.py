@@ -23,6 +23,8 @@ class Opening:
 
     Args:
         mode: which of its ways of decoding.
+        dtype: of the cache, and of weights that are not quantised.
+        weight_format: of the linear layers' weights: plain, int8 or int4.
         settings: what may be tuned, by the peer's own names.
     """
 
@@ -34,8 +36,14 @@ class Opening:
     num_threads: int
     max_length: int
     cache: str
+    weight_format: str = "plain"
     server: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> str:
+        """What the weights are, in one word: their dtype or their format."""
+        return self.dtype if self.weight_format == "plain" else self.weight_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

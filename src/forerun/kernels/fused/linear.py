@@ -10,10 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.layers import Linear
+from forerun.kernels.quantise import Weight, as_plain
 
 
-def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
-    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given."""
+def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
+    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given.
+
+    A quantised weight [O, I] is made plain first, so that it gains no speed here.
+    """
+    weight_OI = as_plain(weight)
     if can_prepack(weight_OI):
         return prepacked(weight_OI, bias_O)
     return unpacked(weight_OI, bias_O)

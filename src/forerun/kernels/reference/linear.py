@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.layers import Linear
+from forerun.kernels.quantise import Weight, as_plain
 
 # A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
 # count fixed and every row aligned alike they do not: neither the row's index nor the other rows' values change them
@@ -18,9 +19,10 @@ ROWS_PER_BLOCK = 8
 FEATURES_PER_STEP = 16
 
 
-def pack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:
-    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given."""
-    weight_OI = functional.pad(weight_OI, (0, -weight_OI.shape[1] % FEATURES_PER_STEP))
+def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
+    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given; the weight is [O, I]."""
+    plain_OI = as_plain(weight)
+    weight_OI = functional.pad(plain_OI, (0, -plain_OI.shape[1] % FEATURES_PER_STEP))
 
     def linear(x_TI: Tensor, residual_TO: Tensor | None = None) -> Tensor:
         y_TO = in_blocks(x_TI, lambda block: functional.linear(block, weight_OI, bias_O))

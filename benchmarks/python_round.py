@@ -1,0 +1,150 @@
+"""Python time of a decoding round: all that the real engine does in it outside the calls that are native code's work.
+
+python benchmarks/python_round.py [--num-rounds 400]
+
+The built-in pair decodes with a serial draft tree. Timed as native: the executors' passes, choosing and ranking,
+shaping and noise of logits, moving cache slots. The rest of a round is Python's: what calls these, and what their
+results become.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import median
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+from common import read_prompts, standard_arguments, write_results
+
+from forerun import DraftModel, Engine, EngineConfig, SamplingParams
+from forerun.cache.tree_cache import TreeCache
+from forerun.drafting import draft_tree
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.engine import loop
+from forerun.engine.assembly import TextAssembly
+from forerun.model.runner import Runner
+from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.noise import KeyedNoise
+
+FIXED = {"adaptive": False, "verify_width": 8, "draft_width": 8, "depth": 5, "min_mass": 0.0}
+DRAFTERS = {
+    "8x5": DraftModel(**FIXED, lookup=False),
+    "8x5, lookup": DraftModel(**FIXED, lookup=True),
+    "adaptive": DraftModel(),
+}
+PARTS = ("propose", "verify", "accept", "runner", "rest")
+NATIVE, TEXT, REST = "native", "text", "rest"
+NUM_NEW = 200
+NUM_IDLE_CALLS = 20_000
+
+
+class Stopwatch:
+    """Seconds of watched calls by name, each without the watched calls inside it."""
+
+    def __init__(self) -> None:
+        self.overhead_s = 0.0
+        self.overhead_s = self._measure_overhead()
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.inner_s = 0.0  # of the calls inside the present one, with what watching them cost
+
+    def watch(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: object, **named: object) -> object:
+            outer_s, self.inner_s = self.inner_s, 0.0
+            began = perf_counter()
+            result = call(*args, **named)
+            took_s = perf_counter() - began
+            self.seconds[name] += took_s - self.inner_s
+            self.inner_s = outer_s + took_s + self.overhead_s
+            return result
+
+        return timed
+
+    def _measure_overhead(self) -> float:
+        """What watching a call costs outside the time that is counted as the call's."""
+        self.reset()
+        seconds = []
+        for call in (lambda: None, self.watch("", lambda: None)):
+            began = perf_counter()
+            for _ in range(NUM_IDLE_CALLS):
+                call()
+            seconds.append(perf_counter() - began)
+        return (seconds[1] - seconds[0] - self.seconds[""]) / NUM_IDLE_CALLS
+
+
+@contextmanager
+def watched(engine: Engine, stopwatch: Stopwatch) -> Iterator[None]:
+    """Let the stopwatch time the calls that the engine makes."""
+    calls = [
+        (NATIVE, type(engine._target._executor), "run"), (NATIVE, loop, "choose"), (NATIVE, TreeCache, "_move"),
+        (NATIVE, draft_tree, "rank_children"), (NATIVE, LogitShaper, "shape"), (NATIVE, KeyedNoise, "rows"),
+        ("runner", Runner, "forward"), ("runner", Runner, "keep"),
+        ("propose", DraftModelDrafter, "propose"), ("verify", loop.TargetSide, "choose_safely"),
+        ("accept", DraftModelDrafter, "accept"), (TEXT, TextAssembly, "add"),
+    ]  # fmt: skip
+    with ExitStack() as patches:
+        for name, owner, attribute in calls:
+            timed = stopwatch.watch(name, getattr(owner, attribute))
+            patches.enter_context(patch.object(owner, attribute, timed))
+        yield
+
+
+def play(engine: Engine, temperature: float, num_rounds: int) -> list[Counter[str]]:
+    """Seconds of every round by where they went."""
+    stopwatch, rounds = Stopwatch(), []
+    params = SamplingParams(max_new_tokens=NUM_NEW, temperature=temperature, seed=1, ignore_eos=True)
+    prompts = iter(read_prompts(num_rounds))
+    engine.generate(next(prompts), params)  # warm-up
+    with watched(engine, stopwatch):
+        while len(rounds) < num_rounds:
+            stream = engine.stream(next(prompts), params)
+            stopwatch.reset()
+            began = perf_counter()
+            while next(stream, None) is not None:
+                stopwatch.seconds[REST] = perf_counter() - began - stopwatch.inner_s
+                rounds.append(stopwatch.seconds)
+                stopwatch.reset()
+                began = perf_counter()
+    return rounds
+
+
+def row_of(name: str, temperature: float, rounds: list[Counter[str]]) -> dict[str, object]:
+    def middle(count: Callable[[Counter[str]], float]) -> str:
+        return f"{1e6 * median(map(count, rounds)):.0f}"
+
+    def python_s(spent: Counter[str]) -> float:
+        return spent.total() - spent[NATIVE] - spent[TEXT]
+
+    return {
+        "drafter": name,
+        "T": temperature,
+        "rounds": len(rounds),
+        "native us": middle(lambda spent: spent[NATIVE]),
+        "text us": middle(lambda spent: spent[TEXT]),
+        "**Python us**": middle(python_s),
+        **{f"{part} us": middle(lambda spent, part=part: spent[part]) for part in PARTS},
+    }
+
+
+def main() -> None:
+    parser = standard_arguments(__doc__, "python_round")
+    parser.add_argument("--num-rounds", type=int, default=400)
+    arguments = parser.parse_args()
+    rows = []
+    for name, drafter in DRAFTERS.items():
+        with Engine(EngineConfig(drafter=drafter, num_threads=arguments.threads)) as engine:
+            rows += [row_of(name, heat, play(engine, heat, arguments.num_rounds)) for heat in (0.0, 1.0)]
+    notes = [
+        "Medians over the rounds of the built-in pair. 8x5: up to 5 passes of up to 8 nodes, then 8 rows verified; "
+        "adaptive: the default drafter. Native: executors' passes, choosing, ranking, shaping, noise and moving of "
+        "slots, with the Python inside them. Text: what turning new tokens into text takes. Python: all else, of "
+        "which runner is what surrounds an executor's pass or a commit. What timing costs is taken off.",
+    ]
+    write_results(arguments, "Python time of one round", rows, notes)
+
+
+if __name__ == "__main__":
+    main()

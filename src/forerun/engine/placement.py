@@ -1,0 +1,104 @@
+"""Which cores target and draft run on when they work at the same time."""
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from forerun.core.config import EngineConfig, Parallel
+from forerun.core.pace import read_device
+from forerun.core.profile import Profile
+from forerun.kernels.native.cores import keep_pool_on
+
+T = TypeVar("T")
+USUAL_AGREEMENT: Final = 0.8  # of a draft with its target, token by token: a split must be chosen before it is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorePlacement:
+    """Disjoint cores; empty where nobody is kept anywhere.
+
+    One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
+    """
+
+    target: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    draft_threads: int = 1
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "CorePlacement":
+        """All cores for whoever works alone; for a drafter's process here its own, the target keeps the others."""
+        drafter = config.drafter
+        if not isinstance(drafter, Parallel):
+            return cls()
+        is_here = drafter.address is None and read_device(drafter.device or config.device).torch_device == "cpu"
+        num_threads = drafter.num_threads or (cores_by_profile(config, drafter) if is_here else 1)
+        if not is_here:
+            return cls(draft_threads=num_threads)
+        cores = own_cores()
+        draft = drafter.cores or (tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ())
+        target = tuple(core for core in cores if core not in draft) if draft else ()
+        return cls(target=target, draft=draft, draft_threads=num_threads)
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Keep the calling thread and the kernels' own threads on the target's cores for a while."""
+        if not self.target or not hasattr(os, "sched_setaffinity"):
+            keep_pool_on(())
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        keep_pool_on(self.target)
+        os.sched_setaffinity(0, self.target)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def placed(self, rounds: Generator[T, None, None]) -> Generator[T, None, None]:
+        """The same rounds, each played on the target's cores; between them the thread is its owner's."""
+        if not self.target:
+            yield from rounds
+            return
+        try:
+            while True:
+                with self.staying():
+                    played = next(rounds, None)
+                if played is None:
+                    return
+                yield played
+        finally:
+            rounds.close()
+
+
+def cores_by_profile(config: EngineConfig, drafter: Parallel) -> int:
+    """Cores of the draft under the fastest split in the calibrated table; 1 without a table."""
+    if config.profile is None:
+        return 1
+    profile, num_cores = Profile.read(Path(config.profile)), len(own_cores())
+    splits = [
+        draft
+        for draft in range(1, num_cores // 2 + 1)
+        if draft in profile.draft and num_cores - draft in profile.target
+    ]
+    return max(splits, key=lambda draft: expected_speed(profile, num_cores - draft, draft, drafter), default=1)
+
+
+def expected_speed(profile: Profile, num_target: int, num_draft: int, drafter: Parallel) -> float:
+    """Tokens per second if the draft agrees as usual: while the target verifies, its tree gets one level deeper with
+    every expansion."""
+    shape = drafter.draft
+    expansion_s = profile.draft[num_draft].step_s(shape.draft_width) + profile.worker_expansion_overhead_s
+    round_s = profile.target[num_target].step_s(shape.verify_width) + profile.parallel_overhead_s
+    depth = min(round_s / expansion_s, shape.verify_width - 1)
+    num_tokens: float = (1 - USUAL_AGREEMENT ** (depth + 1)) / (1 - USUAL_AGREEMENT)
+    return num_tokens / round_s
+
+
+def own_cores() -> list[int]:
+    """The cores this process may use; all of the machine's where the system knows no such limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

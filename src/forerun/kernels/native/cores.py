@@ -1,0 +1,20 @@
+"""Where the library's own threads run."""
+
+import os
+from collections.abc import Sequence
+from ctypes import c_int
+from typing import Final
+
+from forerun.kernels.native.library import fault, library
+
+ALL_CORES: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def keep_pool_on(cores: Sequence[int]) -> None:
+    """Keep the pool's threads on these cores from now on; none: on any that this process was started with.
+
+    The thread that calls a kernel works too; it is its owner's to place.
+    """
+    named = tuple(cores) or ALL_CORES
+    if named and fault() is None:
+        library().forerun_set_cores((c_int * len(named))(*named), len(named))

@@ -1,0 +1,295 @@
+// Attention of some rows with one chunk of their texts, and the join of chunks.
+//
+// Every order of summing is that of a row's ordinals, a slot's place in the row's own text: chunks, and inside a chunk
+// sixteen lanes, are cut by ordinals. So a row's bits depend neither on where its slots lie nor on the other rows, and
+// a step, a tree's verification and a prefill agree. Slots at the same ordinal for all rows are read once for all; a
+// row's own slots are scored with those of the others and then put at its own ordinals. Nothing that a row does not
+// see takes part in any sum, so slots may hold anything until they are written.
+//
+// Source of the parts and their join: flash decoding (Dao, Haziza, Massa, Sizov, 2023); softmax as in arXiv 1805.02867.
+#pragma once
+#include "attention_tiles.h"
+
+namespace forerun {
+namespace {
+
+constexpr int VALUES_AHEAD = 16;  // slots by which values are fetched in advance; keys are by a tile
+
+template <typename E> struct AttendCall {
+    Heads heads;
+    int kv_head, group, t_begin, num_rows, num_queries;
+    int first_ordinal;  // of the chunk
+    Visibility seen;
+    const E *keys, *values;  // of slot 0 and this head
+    int64_t slot_stride;     // elements
+    E* queries;
+    int32_t *transposed, *slots;
+    float *scores, *tree_tile, *partial;
+
+    float* part(int query) const {  // the largest score, the sum, the mix
+        const int64_t row = t_begin + query / group;
+        return partial + (row * heads.num_heads + kv_head * group + query % group) * (2 + heads.head_dim);
+    }
+    const uint8_t* ancestry(int row) const {
+        return seen.ancestry + static_cast<int64_t>(t_begin + row) * seen.num_tree;
+    }
+};
+
+inline int least(int a, int b) { return a < b ? a : b; }
+inline int within_chunk(int ordinal) { return ordinal < 0 ? 0 : least(ordinal, ATTENTION_CHUNK); }
+
+// Bit i is set where marks[i] is 1, for n <= 64 marks.
+inline uint64_t bits_of(const uint8_t* marks, int n) {
+    uint8_t bytes[64] = {};
+    __builtin_memcpy(bytes, marks, static_cast<unsigned>(n));
+    uint64_t bits = 0;
+    for (int i = 0; i < n; i += 8) {
+        uint64_t eight;
+        __builtin_memcpy(&eight, bytes + i, sizeof eight);
+        bits |= (eight * 0x0102040810204080u >> 56) << i;
+    }
+    return bits;
+}
+
+// Of the slots that a row sees from the ordinal `next` on, those whose ordinals lie inside the chunk.
+inline uint64_t of_chunk(uint64_t bits, int next) {
+    for (; next < 0 && bits; next++) bits &= bits - 1;
+    for (int excess = next + __builtin_popcountll(bits) - ATTENTION_CHUNK; excess > 0 && bits; excess--)
+        bits &= ~(uint64_t{1} << (63 - __builtin_clzll(bits)));
+    return bits;
+}
+
+// Keys of n <= TILE_SLOTS slots to columns: word i of slot s comes to transposed[i * TILE_SLOTS + s].
+template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, int n) {
+    const int num_words = call.heads.head_dim * static_cast<int>(sizeof(E)) / 4;
+    const int64_t row_bytes = call.slot_stride * static_cast<int64_t>(sizeof(E));
+    for (int s = 0; s < n; s += 16) {
+        const char* from = reinterpret_cast<const char*>(call.keys + (slot + s) * call.slot_stride);
+        for (int w = 0; w < num_words; w += 16) {
+            for (int row = 0; row < 16; row++) simd::prefetch(from + (TILE_SLOTS + row) * row_bytes + 4 * w);
+            simd::transpose(from + 4 * w, row_bytes, least(16, n - s), least(16, num_words - w),
+                            call.transposed + w * TILE_SLOTS + s, TILE_SLOTS);
+        }
+    }
+}
+
+template <typename E> void round_queries(const AttendCall<E>& call, const float* q) {
+    const int size = call.group * call.heads.head_dim, row_size = call.heads.num_heads * call.heads.head_dim;
+    for (int row = 0; row < call.num_rows; row++) {
+        const float* from = q + static_cast<int64_t>(call.t_begin + row) * row_size + call.kv_head * size;
+        E* to = call.queries + row * size;
+        int i = 0;
+        for (; i + 16 <= size; i += 16) round_to(to + i, simd::load(from + i));
+        if (i < size) round_to_n(to + i, simd::load_n(from + i, size - i), size - i);
+    }
+}
+
+inline float score_scale(int head_dim) {
+    return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
+}
+
+// Scores of the chunk's first n slots, whose ordinals are the same for all rows.
+template <typename E> void score_common(const AttendCall<E>& call, int n) {
+    const int head_dim = call.heads.head_dim;
+    const float scale = score_scale(head_dim);
+    for (int s = 0; s < n; s += TILE_SLOTS) {
+        const int num_slots = least(TILE_SLOTS, n - s);
+        transpose_tile(call, call.first_ordinal + s, num_slots);
+        for (int query = 0; query < call.num_queries; query += simd::BLOCK)
+            score_tile(least(simd::BLOCK, call.num_queries - query), call.queries + query * head_dim, head_dim,
+                       call.transposed, (num_slots + 15) / 16, scale, call.scores + query * SCORE_STRIDE + s,
+                       SCORE_STRIDE);
+    }
+}
+
+// Scores of one query by slot, to their places by ordinal.
+inline void place_scores(const float* by_slot, uint64_t bits, float* by_ordinal) {
+    for (; bits; bits >>= 16, by_slot += 16) {
+        const auto sixteen = static_cast<uint32_t>(bits & 0xffffu);
+        simd::store(by_ordinal, simd::compress(simd::load(by_slot), sixteen));
+        by_ordinal += __builtin_popcount(sixteen);
+    }
+}
+
+// Scores of the tree's slots. lengths[row] comes as the ordinals of the chunk before the tree, which may be negative,
+// and goes as all that the row has from the chunk's first ordinal on.
+template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
+    const int head_dim = call.heads.head_dim;
+    for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS) {
+        uint64_t bits[ATTENTION_ROWS], any = 0;
+        int places[ATTENTION_ROWS];
+        for (int row = 0; row < call.num_rows; row++) {
+            const uint64_t all = bits_of(call.ancestry(row) + slot, least(TILE_SLOTS, call.seen.num_tree - slot));
+            bits[row] = of_chunk(all, lengths[row]);
+            any |= bits[row];
+            places[row] = within_chunk(lengths[row]);
+            lengths[row] += __builtin_popcountll(all);
+        }
+        if (!any) continue;
+        const int num_slots = 64 - __builtin_clzll(any);
+        transpose_tile(call, call.seen.prefix_len + slot, num_slots);
+        for (int query = 0; query < call.num_queries; query += simd::BLOCK) {
+            const int num_queries = least(simd::BLOCK, call.num_queries - query);
+            uint64_t wanted = 0;
+            for (int i = 0; i < num_queries; i++) wanted |= bits[(query + i) / call.group];
+            if (!wanted) continue;
+            score_tile(num_queries, call.queries + query * head_dim, head_dim, call.transposed, (num_slots + 15) / 16,
+                       score_scale(head_dim), call.tree_tile, TILE_SLOTS);
+            for (int i = 0; i < num_queries; i++) {
+                const int row = (query + i) / call.group;
+                place_scores(call.tree_tile + i * TILE_SLOTS, bits[row],
+                             call.scores + (query + i) * SCORE_STRIDE + places[row]);
+            }
+        }
+    }
+}
+
+// Scores to weights exp(score - largest), in place; the largest, the sum and an empty mix to `part`.
+inline void soften(float* scores, int n, int head_dim, float* part) {
+    simd::store(scores + n, simd::set1(-__builtin_inff()));  // fills the last vector: weights of 0
+    simd::F top = simd::set1(-__builtin_inff()), sum = simd::zero();
+    for (int i = 0; i < n; i += 16) top = simd::max(simd::load(scores + i), top);
+    part[0] = simd::max_of(top);
+    for (int i = 0; i < n; i += 16) {
+        const simd::F weights = simd::exp(simd::sub(simd::load(scores + i), simd::set1(part[0])));
+        simd::store(scores + i, weights);
+        sum = simd::add(sum, weights);
+    }
+    part[1] = simd::sum(sum);
+    __builtin_memset(part + 2, 0, sizeof(float) * static_cast<unsigned>(head_dim));
+}
+
+// Adds `values` to the mixes of num_queries queries, whose weights for them begin at ordinal `first` of the chunk.
+template <typename E> void mix(const AttendCall<E>& call, int query_begin, int query_end, Values<E> values, int first) {
+    const int head_dim = call.heads.head_dim;
+    for (int d = 0, next = 0; d < head_dim; d = next) {
+        Values<E> once = values;
+        for (int query = query_begin; query < query_end; query += simd::BLOCK) {
+            const int num_queries = least(simd::BLOCK, query_end - query);
+            float* mixed[simd::BLOCK];
+            for (int i = 0; i < num_queries; i++) mixed[i] = call.part(query + i) + 2;
+            next = mix_some(once, num_queries, call.scores + query * SCORE_STRIDE + first, mixed, d, head_dim);
+            once.ahead = 0;  // the next queries find the values near
+        }
+    }
+}
+
+// Values of the chunk's first n slots, which all rows see, a tile at a time.
+template <typename E> void mix_common(const AttendCall<E>& call, int n) {
+    for (int s = 0; s < n; s += TILE_SLOTS) {
+        const int begin = call.first_ordinal + s, count = least(TILE_SLOTS, n - s);
+        const Values<E> tile{call.values, call.slot_stride, nullptr, begin, count, VALUES_AHEAD * call.slot_stride};
+        mix(call, 0, call.num_queries, tile, s);
+    }
+}
+
+// Values of the tree's slots that one row sees.
+template <typename E> void mix_tree(const AttendCall<E>& call, int row) {
+    int next = call.seen.prefix_len - call.first_ordinal, count = 0;
+    const int first = within_chunk(next);
+    for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS) {
+        const uint64_t all = bits_of(call.ancestry(row) + slot, least(TILE_SLOTS, call.seen.num_tree - slot));
+        for (uint64_t bits = of_chunk(all, next); bits; bits &= bits - 1)
+            call.slots[count++] = call.seen.prefix_len + slot + __builtin_ctzll(bits);
+        next += __builtin_popcountll(all);
+    }
+    mix(call, row * call.group, (row + 1) * call.group,
+        Values<E>{call.values, call.slot_stride, call.slots, 0, count, 0}, first);
+}
+
+template <typename E> void attend_chunk(const AttendCall<E>& call) {
+    const bool is_tree = call.seen.ancestry != nullptr;
+    const int text = (is_tree ? call.seen.prefix_len : call.seen.first_slot + call.t_begin + 1) - call.first_ordinal;
+    const int num_common = within_chunk(text);  // slots that all rows see
+    int lengths[ATTENTION_ROWS];
+    for (int row = 0; row < call.num_rows; row++) lengths[row] = is_tree ? text : text + row;
+    score_common(call, is_tree ? num_common : within_chunk(text + call.num_rows - 1));
+    if (is_tree && num_common < ATTENTION_CHUNK) score_tree(call, lengths);
+    for (int query = 0; query < call.num_queries; query++)
+        soften(call.scores + query * SCORE_STRIDE, within_chunk(lengths[query / call.group]), call.heads.head_dim,
+               call.part(query));
+    mix_common(call, num_common);
+    for (int row = 0; row < call.num_rows; row++) {
+        const int own = within_chunk(lengths[row]) - num_common;
+        if (own <= 0) continue;
+        if (is_tree)
+            mix_tree(call, row);
+        else
+            mix(call, row * call.group, (row + 1) * call.group,
+                Values<E>{call.values, call.slot_stride, nullptr, call.first_ordinal + num_common, own, 0}, num_common);
+    }
+}
+
+template <typename E>
+void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
+               Visibility seen, float* partial, char* scratch) {
+    const AttentionScratch places = attention_scratch(heads);
+    const int group = heads.num_heads / heads.num_kv_heads, num_rows = t_end - t_begin;
+    const int64_t head = static_cast<int64_t>(kv_head) * heads.head_dim;
+    AttendCall<E> call{};
+    call.heads = heads;
+    call.kv_head = kv_head;
+    call.group = group;
+    call.t_begin = t_begin;
+    call.num_rows = num_rows;
+    call.num_queries = num_rows * group;
+    call.first_ordinal = chunk * ATTENTION_CHUNK;
+    call.seen = seen;
+    call.keys = static_cast<const E*>(cache.keys) + head;
+    call.values = static_cast<const E*>(cache.values) + head;
+    call.slot_stride = static_cast<int64_t>(heads.num_kv_heads) * heads.head_dim;
+    call.queries = reinterpret_cast<E*>(scratch + places.queries);
+    call.transposed = reinterpret_cast<int32_t*>(scratch + places.keys);
+    call.slots = reinterpret_cast<int32_t*>(scratch + places.slots);
+    call.scores = reinterpret_cast<float*>(scratch + places.scores);
+    call.tree_tile = reinterpret_cast<float*>(scratch + places.tree_tile);
+    call.partial = partial;
+    round_queries(call, q);
+    attend_chunk(call);
+}
+
+inline void attend(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
+                   Visibility seen, float* partial, void* scratch) {
+    char* bytes = static_cast<char*>(scratch);
+    if (cache.is_bf16)
+        attend_as<uint16_t>(q, heads, cache, kv_head, t_begin, t_end, chunk, seen, partial, bytes);
+    else
+        attend_as<float>(q, heads, cache, kv_head, t_begin, t_end, chunk, seen, partial, bytes);
+}
+
+inline float exp_one(float x) {
+    float lanes[16];
+    simd::store(lanes, simd::exp(simd::set1(x)));
+    return lanes[0];
+}
+
+// One head's parts to its mix; `mixed` is written, D floats.
+inline void join_head(const float* parts, int64_t chunk_stride, int num_chunks, int head_dim, float* mixed) {
+    float largest = -__builtin_inff(), total = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+        const float* part = parts + chunk * chunk_stride;
+        if (!(part[0] <= largest)) largest = part[0];
+    }
+    __builtin_memset(mixed, 0, sizeof(float) * static_cast<unsigned>(head_dim));
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+        const float* part = parts + chunk * chunk_stride;
+        const float weight = exp_one(part[0] - largest);  // 0 where the row does not reach the chunk
+        total += weight * part[1];
+        for (int d = 0; d < head_dim; d++) mixed[d] += weight * part[2 + d];
+    }
+    const float share = 1.0f / total;
+    for (int d = 0; d < head_dim; d++) mixed[d] *= share;
+}
+
+inline void join(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
+                 int head_begin, int head_end, float* mixed) {
+    for (int t = t_begin; t < t_end; t++)
+        for (int head = head_begin; head < head_end; head++) {
+            const int64_t place = static_cast<int64_t>(t) * heads.num_heads + head;
+            join_head(partial + place * (2 + heads.head_dim), chunk_stride, num_chunks, heads.head_dim,
+                      mixed + place * heads.head_dim);
+        }
+}
+
+}  // namespace
+}  // namespace forerun

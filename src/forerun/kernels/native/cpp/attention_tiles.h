@@ -1,0 +1,153 @@
+// The two products of attention, in blocks that fit the registers: queries with keys, and weights with values.
+//
+// A score is a lane of its own, summed over head_dim in ascending order; an element of a mix is a lane of its own,
+// summed over ordinals in ascending order. So neither depends on how many queries, slots or vectors share a block.
+#pragma once
+#include "attention_scratch.h"
+#include "simd.h"
+
+namespace forerun {
+namespace {
+
+inline void round_to(float* to, simd::F a) { simd::store(to, a); }
+inline void round_to(uint16_t* to, simd::F a) { simd::store_bf16(to, a); }
+inline void round_to_n(float* to, simd::F a, int n) { simd::store_n(to, a, n); }
+inline void round_to_n(uint16_t* to, simd::F a, int n) { simd::store_bf16_n(to, a, n); }
+inline simd::F widen(const float* p) { return simd::load(p); }
+inline simd::F widen(const uint16_t* p) { return simd::load_bf16(p); }
+inline simd::F widen_n(const float* p, int n) { return simd::load_n(p, n); }
+inline simd::F widen_n(const uint16_t* p, int n) { return simd::load_bf16_n(p, n); }
+
+// Adds the products of one word of sixteen transposed keys with the same word of a query.
+struct FloatWord {
+    simd::F keys;
+    explicit FloatWord(const int32_t* p) : keys(simd::load(reinterpret_cast<const float*>(p))) {}
+    simd::F dot(simd::F sum, const float* query) const { return simd::fma(keys, simd::set1(*query), sum); }
+};
+struct Bf16Word {
+    simd::Bytes keys;
+    explicit Bf16Word(const int32_t* p) : keys(simd::load_bytes(p)) {}
+    simd::F dot(simd::F sum, const uint16_t* query) const { return simd::dot_bf16(sum, keys, query); }
+};
+
+template <typename E> struct Word;
+template <> struct Word<float> { using Keys = FloatWord; };
+template <> struct Word<uint16_t> { using Keys = Bf16Word; };
+
+// scores[q][16 k + lane] for NQ queries and NK times sixteen transposed keys.
+template <int NQ, int NK, typename E>
+void score_block(const E* queries, int head_dim, const int32_t* keys, float scale, float* scores, int stride) {
+    constexpr int ELEMENTS = 4 / sizeof(E);  // of a word
+    simd::F sums[NQ][NK];
+    FORERUN_UNROLL
+    for (int q = 0; q < NQ; q++)
+        FORERUN_UNROLL
+        for (int k = 0; k < NK; k++) sums[q][k] = simd::zero();
+    for (int i = 0; i < head_dim; i += ELEMENTS, keys += TILE_SLOTS) {
+        FORERUN_UNROLL
+        for (int k = 0; k < NK; k++) {
+            const typename Word<E>::Keys word(keys + PANEL * k);
+            FORERUN_UNROLL
+            for (int q = 0; q < NQ; q++) sums[q][k] = word.dot(sums[q][k], queries + q * head_dim + i);
+        }
+    }
+    FORERUN_UNROLL
+    for (int q = 0; q < NQ; q++)
+        FORERUN_UNROLL
+        for (int k = 0; k < NK; k++)
+            simd::store(scores + q * stride + PANEL * k, simd::mul(sums[q][k], simd::set1(scale)));
+}
+
+template <int NQ, typename E>
+void score_vectors(const E* queries, int head_dim, const int32_t* keys, int num_vectors, float scale, float* scores,
+                   int stride) {
+    int k = 0;
+    for (; k + simd::BLOCK <= num_vectors; k += simd::BLOCK)
+        score_block<NQ, simd::BLOCK>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+    for (; k + 2 <= num_vectors; k += 2)
+        score_block<NQ, 2>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+    for (; k < num_vectors; k++)
+        score_block<NQ, 1>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+}
+
+// Scores of at most BLOCK queries with a tile of keys, num_vectors times sixteen.
+template <typename E>
+void score_tile(int num_queries, const E* queries, int head_dim, const int32_t* keys, int num_vectors, float scale,
+                float* scores, int stride) {
+    switch (num_queries) {
+        case 1: return score_vectors<1>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        case 2: return score_vectors<2>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        case 3: return score_vectors<3>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        default: return score_vectors<4>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+    }
+}
+
+// Some slots' values of one head: those listed, or `count` slots in a row where `slots` is null.
+template <typename E> struct Values {
+    const E* first;        // of slot 0
+    int64_t slot_stride;  // elements
+    const int32_t* slots;
+    int begin, count;
+    int64_t ahead;  // elements by which to fetch in advance, or 0
+
+    const E* at(int i) const { return first + (slots ? slots[i] : begin + i) * slot_stride; }
+};
+
+// mixed[q][d] += sum over i of weights[q][i] values[i][d] for NV vectors of dimensions from `d` on; the last one, if
+// it is the only one, may have fewer than 16 lanes.
+template <int NQ, int NV, bool IS_WHOLE, typename E>
+void mix_block(const Values<E>& values, const float* weights, float* const* mixed, int d, int lanes) {
+    simd::F sums[NQ][NV];
+    FORERUN_UNROLL
+    for (int q = 0; q < NQ; q++)
+        FORERUN_UNROLL
+        for (int v = 0; v < NV; v++)
+            sums[q][v] = IS_WHOLE ? simd::load(mixed[q] + d + 16 * v) : simd::load_n(mixed[q] + d, lanes);
+    for (int i = 0; i < values.count; i++) {
+        const E* of_slot = values.at(i) + d;
+        if (values.ahead)
+            for (int line = 0; line < 16 * NV; line += 64 / static_cast<int>(sizeof(E)))
+                simd::prefetch(of_slot + values.ahead + line);
+        FORERUN_UNROLL
+        for (int v = 0; v < NV; v++) {
+            const simd::F value = IS_WHOLE ? widen(of_slot + 16 * v) : widen_n(of_slot, lanes);
+            FORERUN_UNROLL
+            for (int q = 0; q < NQ; q++)
+                sums[q][v] = simd::fma(value, simd::set1(weights[q * SCORE_STRIDE + i]), sums[q][v]);
+        }
+    }
+    FORERUN_UNROLL
+    for (int q = 0; q < NQ; q++)
+        FORERUN_UNROLL
+        for (int v = 0; v < NV; v++)
+            IS_WHOLE ? simd::store(mixed[q] + d + 16 * v, sums[q][v]) : simd::store_n(mixed[q] + d, sums[q][v], lanes);
+}
+
+template <int NV, bool IS_WHOLE, typename E>
+void mix_queries(const Values<E>& values, int num_queries, const float* weights, float* const* mixed, int d,
+                 int lanes) {
+    switch (num_queries) {
+        case 1: return mix_block<1, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
+        case 2: return mix_block<2, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
+        case 3: return mix_block<3, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
+        default: return mix_block<4, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
+    }
+}
+
+// At most BLOCK queries, BLOCK vectors from dimension d on; returns the dimension behind those done.
+template <typename E>
+int mix_some(const Values<E>& values, int num_queries, const float* weights, float* const* mixed, int d, int head_dim) {
+    const int left = head_dim - d;
+    if (left >= 16 * simd::BLOCK)
+        mix_queries<simd::BLOCK, true>(values, num_queries, weights, mixed, d, 16);
+    else if (left >= 32)
+        mix_queries<2, true>(values, num_queries, weights, mixed, d, 16);
+    else if (left >= 16)
+        mix_queries<1, true>(values, num_queries, weights, mixed, d, 16);
+    else
+        mix_queries<1, false>(values, num_queries, weights, mixed, d, left);
+    return left >= 16 * simd::BLOCK ? d + 16 * simd::BLOCK : left >= 32 ? d + 32 : d + 16;
+}
+
+}  // namespace
+}  // namespace forerun

@@ -1,0 +1,8 @@
+// What Python sees of the library.
+#pragma once
+
+#ifdef _WIN32
+#define FORERUN_EXPORT extern "C" __declspec(dllexport)
+#else
+#define FORERUN_EXPORT extern "C" __attribute__((visibility("default")))
+#endif

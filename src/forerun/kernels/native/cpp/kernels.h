@@ -1,0 +1,145 @@
+// What a kernel needs to know, and the table of kernels that exists once per instruction set.
+//
+// A kernel computes a slice: some panels, rows or heads. Who computes which slice is the program's business, and no
+// result depends on it: every output of a row is computed from that row alone, in an order that depends neither on the
+// slice nor on the other rows. That is what makes the exact mode free of charge.
+//
+// Activations are float32 everywhere. Legend: T rows, K inputs of a linear, N outputs, D head size.
+#pragma once
+#include <cstdint>
+
+namespace forerun {
+
+constexpr int PANEL = 16;  // outputs that lie side by side in a packed weight: one vector of partial sums
+
+enum class Format : int32_t { f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4 };
+
+// A packed weight. Panel p holds the outputs 16p .. 16p+15; behind the last output are zeros. Inputs are padded with
+// zeros to `padded_in`, a multiple of `group` for int8 and int4, of 2 for bf16.
+//   f32        weights [panel][K][16] float
+//   bf16       weights [panel][K/2][16][2] bfloat16
+//   int8       weights [panel][K/4][16][4] uint8, the value plus 128; scales [panel][16] float
+//   int4       weights [panel][K/8][16][4] uint8: low nibbles inputs 8i..8i+3, high nibbles 8i+4..8i+7;
+//              scales [panel][K/group][16] float, zeros [panel][K/group][16] uint8: (q - zero) * scale
+//   int8_wide  weights and scales as int8; inputs stay float
+// int8 and int4 round each row's inputs to int8 by groups of `group`, each with its own scale.
+struct Linear {
+    const void* weights;
+    const float* scales;
+    const uint8_t* zeros;
+    const float* bias;  // [num_out] or null
+    int32_t format;     // a Format
+    int32_t num_out, num_in, padded_in, group;
+    int32_t paired;  // 0, or I: the weight is gate and up of I outputs each, their panels taking turns
+};
+
+static inline int num_panels(const Linear& linear) {  // static: compiled with every tier's flags
+    return linear.paired ? 2 * ((linear.paired + PANEL - 1) / PANEL) : (linear.num_out + PANEL - 1) / PANEL;
+}
+
+// Rows as a linear of one format reads them; row t starts at values + t * stride.
+//   f32, int8_wide: float[padded_in]; bf16: uint16[padded_in]
+//   int8, int4: int8[padded_in], scales float[T][padded_in / group], sums int32[T][padded_in / group]
+struct Rows {
+    void* values;
+    float* scales;
+    int32_t* sums;
+    int64_t stride;  // bytes, a multiple of 64
+};
+
+// What becomes of the products.
+//   store        y[t][n] = x W^T + bias; gate and up side by side if the weight is paired: y is [T][2I]
+//   add          y[t][n] = residual[t][n] + (x W^T + bias); residual may be y itself
+//   silu_mul     y[t][i] = silu(gate_i) * up_i; the weight is paired, y is [T][I]
+enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2 };
+
+struct Output {
+    float* y;
+    const float* residual;
+    int64_t y_stride, residual_stride;  // floats
+    Epilogue epilogue;
+};
+
+// One layer's keys and values as the cache holds them: slot s, head h at (s * num_kv_heads + h) * head_dim.
+struct LayerCache {
+    void* keys;
+    void* values;
+    int32_t is_bf16;  // else float32
+};
+
+struct Heads {
+    int32_t num_heads, num_kv_heads, head_dim;  // head_dim even
+};
+
+// Who sees whom: every row all slots before prefix_len, and of the `num_tree` slots behind them those that its row of
+// `ancestry` marks. Without an ancestry rows are a text: row t sees first_slot + t + 1 slots.
+struct Visibility {
+    int32_t num_rows, first_slot, prefix_len, num_tree;
+    const uint8_t* ancestry;  // [T][num_tree] 0 or 1, or null
+};
+
+// Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` 0 for none.
+struct RowNoise {
+    int32_t low, high, is_noisy;
+};
+
+struct Leader {
+    int32_t token;
+    float best, second;  // totals of the best token and of the next; NaN and infinities show in `best`
+};
+
+struct Kernels {
+    const char* name;
+
+    // Rows t in [t_begin, t_end) of x [T][x_stride] into a linear's own form.
+    void (*prepare)(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out);
+
+    // Products of T prepared rows with the panels [panel_begin, panel_end); pairs of panels are never divided.
+    void (*linear)(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out);
+
+    // y = x / sqrt(mean(x^2) + eps) * weight for rows [t_begin, t_end).
+    void (*rms_norm)(const float* x, int64_t x_stride, const float* weight, int size, float eps, int t_begin, int t_end,
+                     float* y, int64_t y_stride);
+
+    // y = silu(gate) * up for rows [t_begin, t_end) of gate_up [T][2 * size].
+    void (*silu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
+
+    // Norms (weights null: none) and turns the heads of row t, stores queries in q [T][num_heads * head_dim], and
+    // keys and values in slot first_slot + t. Heads are numbered queries, keys, values; [head_begin, head_end) of
+    // row t are done. turns [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
+    void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* turns,
+                        int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
+                        int slot);
+
+    // Attention of the queries of one key head for rows [t_begin, t_end) over ordinals of chunk `chunk`. An ordinal is
+    // a slot's place in its row's own text; a chunk is ATTENTION_CHUNK ordinals. Leaves for each row and query head
+    // the largest score, the sum of exponentials and the unnormalised mix: partial [T][num_heads][2 + head_dim].
+    void (*attend)(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
+                   Visibility seen, float* partial, void* scratch);
+    // Joins partials of num_chunks chunks, `chunk_stride` floats apart, in order, into mixed [T][num_heads * head_dim].
+    // A chunk that a row does not reach has sum 0.
+    void (*join)(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
+                 int head_begin, int head_end, float* mixed);
+
+    // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
+    // `scratch` has room for end - begin floats.
+    Leader (*choose)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
+    // The `count` best tokens by score / temperature + noise, best first, and the logarithm of the sum of exponentials
+    // of all totals; `scratch` has room for `size` floats.
+    float (*rank)(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
+                  float* totals, float* scratch);
+};
+
+constexpr int ATTENTION_CHUNK = 512;
+constexpr int ATTENTION_ROWS = 16;  // rows that one call of attend takes at most
+
+// Bytes of scratch that one call of attend needs.
+int64_t attend_scratch_bytes(Heads heads, int num_tree);
+
+// One per instruction set; null where it was not compiled.
+const Kernels* kernels_portable();
+const Kernels* kernels_avx2();
+const Kernels* kernels_avx512();
+const Kernels* kernels_avx512_bf16();
+
+}  // namespace forerun

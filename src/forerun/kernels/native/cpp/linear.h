@@ -1,0 +1,182 @@
+// Products of prepared rows with panels of a packed weight.
+//
+// Panels are taken two at a time, gate with up, and their inputs in blocks that stay in the first-level cache while all
+// rows pass over them, as many at a time as the registers hold. Every pass also fetches its share of the block that
+// comes next, so that one pass costs what reading the weights costs.
+#pragma once
+#include "kernels.h"
+#include "simd.h"
+#include "tiles.h"
+
+namespace forerun {
+namespace {
+
+#if defined(FORERUN_TIER_AVX512)
+constexpr int TILE_ROWS = 12, TILE_PANELS = 2;  // 24 sums in 32 registers
+#elif defined(FORERUN_TIER_AVX2)
+constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // eight halves of sums in 16 registers
+#else
+constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters
+#endif
+constexpr int PAIR = 2;
+constexpr int CHUNK_ROWS = 96;     // rows whose sums are kept at a time
+constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
+constexpr int SUMS_STRIDE = PAIR * PANEL;
+
+struct Tiles {
+    void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
+    int max_rows, inputs, input_bytes;
+    bool by_groups;
+};
+
+template <class Weight, int R>
+constexpr void add_tiles(Tiles& tiles) {
+    tiles.run[0][R - 1] = run_tile<Weight, R, 1>;
+    if constexpr (TILE_PANELS == 2) tiles.run[TILE_PANELS - 1][R - 1] = run_tile<Weight, R, TILE_PANELS>;
+    if constexpr (R > 1) add_tiles<Weight, R - 1>(tiles);
+}
+
+template <class Weight, int MAX_ROWS = TILE_ROWS>
+constexpr Tiles tiles_of() {
+    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::BY_GROUPS};
+    add_tiles<Weight, MAX_ROWS>(tiles);
+    return tiles;
+}
+
+constexpr int WIDE_ROWS = TILE_ROWS < 8 ? TILE_ROWS : 8;  // its weights become eight vectors of floats
+constexpr Tiles TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
+                           tiles_of<Int8Wide, WIDE_ROWS>()};  // in the order of Format
+
+// What stays the same from tile to tile.
+struct Work {
+    const Linear& linear;
+    const Tiles& tiles;
+    Rows x;
+    int num_steps, block_steps, group_steps, row_groups;
+    int64_t panel_bytes;
+
+    Work(const Linear& of, Rows rows) : linear(of), tiles(TILES[of.format]), x(rows) {
+        num_steps = linear.padded_in / tiles.inputs;
+        group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
+        row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
+        const int whole_groups = BLOCK_BYTES / STEP_BYTES / group_steps;
+        block_steps = (whole_groups ? whole_groups : 1) * group_steps;
+        panel_bytes = static_cast<int64_t>(num_steps) * STEP_BYTES;
+    }
+
+    const char* weights(int panel, int step) const {
+        return static_cast<const char*>(linear.weights) + panel * panel_bytes + static_cast<int64_t>(step) * STEP_BYTES;
+    }
+
+    Stretch stretch(int row, int panel, int step, float* sums) const {
+        const int64_t row_group = static_cast<int64_t>(row) * row_groups + step / group_steps;
+        const int64_t panel_group = (static_cast<int64_t>(panel) * row_groups + step / group_steps) * PANEL;
+        Stretch s{};
+        s.weights = weights(panel, step);
+        s.panel_bytes = panel_bytes;
+        s.inputs = static_cast<const char*>(x.values) + row * x.stride +
+                   static_cast<int64_t>(step) * tiles.inputs * tiles.input_bytes;
+        s.row_bytes = x.stride;
+        s.num_steps = num_steps - step < block_steps ? num_steps - step : block_steps;
+        s.sums = sums;
+        s.sums_stride = SUMS_STRIDE;
+        if (tiles.by_groups) {
+            s.input_scales = x.scales + row_group;
+            s.input_sums = x.sums + row_group;
+            s.row_groups = row_groups;
+            s.group_steps = group_steps;
+        }
+        if (linear.zeros) {
+            s.scales = linear.scales + panel_group;
+            s.zeros = linear.zeros + panel_group;
+            s.panel_groups = row_groups;
+        }
+        return s;
+    }
+};
+
+// Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the block that follows.
+void multiply_block(const Work& work, int row, int num_rows, int panel, int num_panels, int step, const char* ahead,
+                    float* sums) {
+    const int num_passes = (num_rows + work.tiles.max_rows - 1) / work.tiles.max_rows;
+    for (int pass = 0, done = 0; pass < num_passes; pass++) {
+        const int rows = (num_rows - done + num_passes - pass - 1) / (num_passes - pass);
+        for (int p = 0; p < num_panels; p += TILE_PANELS) {
+            const int panels = num_panels - p < TILE_PANELS ? num_panels - p : TILE_PANELS;
+            Stretch s = work.stretch(row + done, panel + p, step, sums + done * SUMS_STRIDE + p * PANEL);
+            s.ahead_step = (STEP_BYTES + num_passes - 1) / num_passes;
+            s.ahead = ahead + p * work.panel_bytes + static_cast<int64_t>(s.num_steps) * STEP_BYTES / num_passes * pass;
+            work.tiles.run[panels - 1][rows - 1](s);
+        }
+        done += rows;
+    }
+}
+
+// Where the outputs of a panel go: the first of them, and how many there are.
+struct Columns {
+    int begin, count;
+};
+
+Columns columns_of(const Linear& linear, int panel) {
+    const int size = linear.paired ? linear.paired : linear.num_out;
+    const int begin = (linear.paired ? panel / 2 : panel) * PANEL;
+    const int left = size - begin;
+    return {begin + (linear.paired && panel % 2 ? size : 0), left < PANEL ? left : PANEL};
+}
+
+simd::F load_some(const float* p, int n) { return n == PANEL ? simd::load(p) : simd::load_n(p, n); }
+void store_some(float* p, simd::F a, int n) { n == PANEL ? simd::store(p, a) : simd::store_n(p, a, n); }
+
+// The finished products of one row with one panel.
+simd::F product(const Linear& linear, const float* sums, int panel, Columns columns) {
+    const Format format = static_cast<Format>(linear.format);
+    simd::F y = simd::load(sums);
+    if (format == Format::int8 || format == Format::int8_wide)
+        y = simd::mul(y, simd::load(linear.scales + static_cast<int64_t>(panel) * PANEL));
+    if (linear.bias) y = simd::add(y, load_some(linear.bias + columns.begin, columns.count));
+    return y;
+}
+
+// One row's sums with one or two panels become outputs.
+void finish(const Linear& linear, const float* sums, int row, int panel, int num_panels, const Output& out) {
+    float* y = out.y + row * out.y_stride;
+    const Columns first = columns_of(linear, panel);
+    if (out.epilogue == Epilogue::silu_mul) {
+        const simd::F gate = product(linear, sums, panel, first);
+        const simd::F up = product(linear, sums + PANEL, panel + 1, columns_of(linear, panel + 1));
+        store_some(y + first.begin, simd::mul(simd::silu(gate), up), first.count);
+        return;
+    }
+    for (int p = 0; p < num_panels; p++) {
+        const Columns columns = columns_of(linear, panel + p);
+        simd::F value = product(linear, sums + p * PANEL, panel + p, columns);
+        if (out.epilogue == Epilogue::add)
+            value = simd::add(
+                load_some(out.residual + row * out.residual_stride + columns.begin, columns.count), value);
+        store_some(y + columns.begin, value, columns.count);
+    }
+}
+
+void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
+    alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
+    const Work work(linear, x);
+    for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
+        const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
+        const int next_panel = panel + 2 * PAIR <= panel_end ? panel + PAIR : panel;
+        for (int row = 0; row < num_rows; row += CHUNK_ROWS) {
+            const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
+            for (int i = 0; i < rows * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
+            for (int step = 0; step < work.num_steps; step += work.block_steps) {
+                const int next_step = step + work.block_steps;
+                const char* ahead =
+                    next_step < work.num_steps ? work.weights(panel, next_step) : work.weights(next_panel, 0);
+                multiply_block(work, row, rows, panel, num_panels, step, ahead, sums);
+            }
+            for (int r = 0; r < rows; r++)
+                finish(linear, sums + r * SUMS_STRIDE, row + r, panel, num_panels, out);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace forerun

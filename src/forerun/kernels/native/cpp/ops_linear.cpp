@@ -1,0 +1,93 @@
+// Packing of weights, one linear by itself, for tests and for measuring, and what it is measured against.
+#include <cstdlib>
+
+#include "dispatch.h"
+#include "export.h"
+#include "pack.h"
+#include "pool.h"
+#include "program.h"
+
+using namespace forerun;
+
+namespace {
+
+// As Program keeps them: values, then scales, then sums.
+Rows reserve_rows(const Linear& linear, int num_rows) {
+    static thread_local Scratch scratch;
+    const bool by_groups = linear.format == static_cast<int32_t>(Format::int8) ||
+                           linear.format == static_cast<int32_t>(Format::int4);
+    const int64_t scales_bytes = by_groups ? int64_t{4} * (linear.padded_in / linear.group) * num_rows : 0;
+    const int64_t values_bytes = rows_bytes(linear, num_rows) - 2 * scales_bytes;
+    char* memory = scratch.reserve(values_bytes + 2 * scales_bytes);
+    char* behind = memory + values_bytes;
+    return {memory, reinterpret_cast<float*>(behind), reinterpret_cast<int32_t*>(behind + scales_bytes),
+            num_rows ? values_bytes / num_rows : 0};
+}
+
+struct LinearJob {
+    const Linear& linear;
+    const float* x;
+    int num_rows;
+    Rows rows;
+    Output out;
+};
+
+void run_linear(void* context, int thread, Team& team) {
+    const LinearJob& job = *static_cast<const LinearJob*>(context);
+    const Slice own_rows = slice_of(job.num_rows, thread, team.size());
+    kernels().prepare(job.linear, job.x, job.linear.num_in, own_rows.begin, own_rows.end, job.rows);
+    team.barrier();
+    const Slice panels = slice_of(num_panels(job.linear), thread, team.size(), 2);
+    if (panels.begin < panels.end)
+        kernels().linear(job.linear, job.rows, job.num_rows, panels.begin, panels.end, job.out);
+}
+
+struct ReadJob {
+    const uint64_t* words;
+    int64_t num_lines;
+    uint64_t* sums;
+};
+
+void run_read(void* context, int thread, Team& team) {
+    const ReadJob& job = *static_cast<const ReadJob*>(context);
+    const int64_t begin = job.num_lines * thread / team.size(), end = job.num_lines * (thread + 1) / team.size();
+    uint64_t sums[8] = {};
+    for (const uint64_t* line = job.words + begin * 8; line < job.words + end * 8; line += 8)
+        for (int i = 0; i < 8; i++) sums[i] ^= line[i];
+    for (const uint64_t sum : sums) job.sums[thread * 8] ^= sum;
+}
+
+}  // namespace
+
+// Lays out a weight, see pack.h. Returns its bytes, or 0 if there is no memory.
+FORERUN_EXPORT int64_t forerun_pack(Linear* linear, const Source* source) { return pack(*linear, *source); }
+
+FORERUN_EXPORT void forerun_free(void* memory) { std::free(memory); }
+
+// y = x W^T + bias by an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.
+FORERUN_EXPORT void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual,
+                                   int epilogue, int num_threads) {
+    const int64_t width = epilogue == static_cast<int>(Epilogue::silu_mul) ? linear->paired : linear->num_out;
+    const Rows rows = reserve_rows(*linear, num_rows);
+    LinearJob job{*linear, x, num_rows, rows, {y, residual, width, width, static_cast<Epilogue>(epilogue)}};
+    run_job(run_linear, &job, num_threads);
+}
+
+// The products of a slice of panels alone, on one thread.
+FORERUN_EXPORT void forerun_linear_slice(const Linear* linear, const float* x, int num_rows, int panel_begin,
+                                         int panel_end, float* y) {
+    const Rows rows = reserve_rows(*linear, num_rows);
+    kernels().prepare(*linear, x, linear->num_in, 0, num_rows, rows);
+    const Output out{y, nullptr, linear->num_out, 0, Epilogue::store};
+    kernels().linear(*linear, rows, num_rows, panel_begin, panel_end, out);
+}
+
+// Reads memory and returns something that depends on all of it: the bandwidth that a linear could reach. At most
+// 64 threads.
+FORERUN_EXPORT uint64_t forerun_read(const void* memory, int64_t num_bytes, int num_threads) {
+    uint64_t sums[64 * 8] = {}, all = 0;
+    ReadJob job{static_cast<const uint64_t*>(memory), num_bytes / 64, sums};
+    run_job(run_read, &job, num_threads);
+    for (const uint64_t sum : sums) all ^= sum;
+    return all;
+}

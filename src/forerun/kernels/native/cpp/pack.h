@@ -1,0 +1,25 @@
+// Weights laid out for the kernels, see kernels.h.
+#pragma once
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace forerun {
+
+// A weight [num_out][num_in] as Python has it: float, bfloat16, int8 (scales [num_out]) or, for int4, uint8 of 0..15
+// (scales and zeros [num_out][num_in / group]); bias [num_out] or null.
+struct Source {
+    const void* values;
+    const float* scales;
+    const uint8_t* zeros;
+    const float* bias;
+};
+
+// Bytes on cache lines of their own, on huge pages where there are many; null if there is no memory.
+void* allocate(int64_t bytes);
+
+// Lays out a weight whose format, num_out, num_in, paired and, for int4, group are set, and sets the rest. Returns the
+// bytes it takes, or 0 if there is no memory. All of it is one piece, which begins at `weights`.
+int64_t pack(Linear& linear, const Source& source);
+
+}  // namespace forerun

@@ -1,0 +1,173 @@
+#include "pool.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "export.h"
+
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
+#endif
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace forerun {
+namespace {
+
+// A thread asleep takes tens of microseconds to wake, so that it must not sleep between the passes of one request;
+// between requests it must not keep a core busy.
+constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(300);
+constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds: after that somebody else needs this core
+constexpr int MOST_THREADS = 255;
+
+inline void pause() {
+#ifdef __x86_64__
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Spins until `is_done`, giving the core away once that takes long.
+template <class Condition>
+void spin_until(Condition is_done) {
+    for (int i = 0; !is_done(); i++) {
+        if (i < PAUSES_BEFORE_YIELD)
+            pause();
+        else
+            std::this_thread::yield();
+    }
+}
+
+class Pool {
+   public:
+    bool try_run(Job job, void* context, int num_threads) {
+        std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
+        if (!turn.owns_lock()) return false;
+        start_workers(num_threads - 1);
+        Team team(num_threads);
+        job_ = job, context_ = context, team_ = &team;
+        num_running_.store(num_threads - 1, std::memory_order_relaxed);
+        const uint64_t ticket = (ticket_.load(std::memory_order_relaxed) >> 8) + 1;
+        ticket_.store(ticket << 8 | static_cast<uint64_t>(num_threads), std::memory_order_seq_cst);
+        if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
+            std::lock_guard<std::mutex> lock(sleep_);
+            wake_.notify_all();
+        }
+        job(context, 0, team);
+        spin_until([this] { return num_running_.load(std::memory_order_acquire) == 0; });
+        return true;
+    }
+
+    void set_cores(const int* cores, int num_cores) {
+        std::lock_guard<std::mutex> turn(turn_);
+        if (std::vector<int>(cores, cores + num_cores) == cores_) return;
+        cores_.assign(cores, cores + num_cores);
+        for (auto& worker : workers_) pin(worker);
+    }
+
+   private:
+    void start_workers(int count) {
+        while (static_cast<int>(workers_.size()) < count) {
+            const int number = static_cast<int>(workers_.size()) + 1;
+            const uint64_t seen = ticket_.load(std::memory_order_relaxed);
+            workers_.emplace_back([this, number, seen] { work(number, seen); });
+            pin(workers_.back());
+        }
+    }
+
+    void pin(std::thread& worker) {
+#ifdef __linux__
+        if (cores_.empty()) return;
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int core : cores_) CPU_SET(core, &set);
+        pthread_setaffinity_np(worker.native_handle(), sizeof set, &set);
+#else
+        (void)worker;
+#endif
+    }
+
+    [[noreturn]] void work(int number, uint64_t seen) {
+        for (;;) {
+            const uint64_t ticket = next_ticket(seen);
+            seen = ticket;
+            if (number >= static_cast<int>(ticket & 0xff)) continue;  // not ours: its fields may be another's by now
+            job_(context_, number, *team_);
+            num_running_.fetch_sub(1, std::memory_order_release);
+        }
+    }
+
+    uint64_t next_ticket(uint64_t seen) {
+        const auto end = std::chrono::steady_clock::now() + SPIN_BETWEEN_JOBS;
+        for (int i = 1;; i++) {
+            const uint64_t ticket = ticket_.load(std::memory_order_acquire);
+            if (ticket != seen) return ticket;
+            pause();
+            if (i % 64) continue;
+            if (std::chrono::steady_clock::now() > end) break;
+            std::this_thread::yield();
+        }
+        std::unique_lock<std::mutex> lock(sleep_);
+        num_asleep_.fetch_add(1, std::memory_order_seq_cst);
+        wake_.wait(lock, [&] { return ticket_.load(std::memory_order_seq_cst) != seen; });
+        num_asleep_.fetch_sub(1, std::memory_order_relaxed);
+        return ticket_.load(std::memory_order_acquire);
+    }
+
+    std::mutex turn_, sleep_;
+    std::condition_variable wake_;
+    std::vector<std::thread> workers_;
+    std::vector<int> cores_;
+    Job job_ = nullptr;
+    void* context_ = nullptr;
+    Team* team_ = nullptr;
+    alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job, and in its low byte the threads it has
+    alignas(64) std::atomic<int> num_running_{0};
+    alignas(64) std::atomic<int> num_asleep_{0};
+};
+
+std::atomic<Pool*> current{nullptr};
+
+// Never destroyed: its threads end with the process. A fork leaves the child without threads, so it gets a new pool.
+Pool& pool() {
+    static const bool is_set_up = [] {
+        current.store(new Pool);
+#ifdef __linux__
+        pthread_atfork(nullptr, nullptr, [] { current.store(new Pool); });
+#endif
+        return true;
+    }();
+    (void)is_set_up;
+    return *current.load();
+}
+
+}  // namespace
+
+void Team::barrier() {
+    if (size_ == 1) return;
+    const uint32_t phase = phase_.load(std::memory_order_relaxed);
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+        num_arrived_.store(0, std::memory_order_relaxed);
+        phase_.store(phase + 1, std::memory_order_release);
+    } else {
+        spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+    }
+}
+
+void run_job(Job job, void* context, int num_threads) {
+    if (num_threads > MOST_THREADS) num_threads = MOST_THREADS;
+    if (num_threads > 1 && pool().try_run(job, context, num_threads)) return;
+    Team alone(1);
+    job(context, 0, alone);
+}
+
+}  // namespace forerun
+
+// Keep the pool's threads on these cores; the calling thread is its owner's to place.
+FORERUN_EXPORT void forerun_set_cores(const int* cores, int num_cores) { forerun::pool().set_cores(cores, num_cores); }

@@ -1,0 +1,185 @@
+#include "program.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace forerun {
+
+// Up to so many inputs every thread prepares all rows for itself: cheaper than a barrier.
+constexpr int64_t MOST_PREPARED_ALONE = 1 << 16;
+constexpr int64_t LINE = 64;
+
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+Scratch::~Scratch() { std::free(data_); }
+
+char* Scratch::reserve(int64_t num_bytes) {
+    if (num_bytes > size_) {
+        std::free(data_);
+        size_ = round_up(num_bytes + num_bytes / 4, LINE);
+        data_ = static_cast<char*>(std::aligned_alloc(LINE, static_cast<size_t>(size_)));
+        if (!data_) std::abort();
+    }
+    return data_;
+}
+
+static bool is_grouped(const Linear& linear) {
+    return linear.format == static_cast<int32_t>(Format::int8) || linear.format == static_cast<int32_t>(Format::int4);
+}
+
+static int64_t row_stride(const Linear& linear) {
+    const bool is_bf16 = linear.format == static_cast<int32_t>(Format::bf16);
+    return round_up(static_cast<int64_t>(linear.padded_in) * (is_grouped(linear) ? 1 : is_bf16 ? 2 : 4), LINE);
+}
+
+int64_t rows_bytes(const Linear& linear, int num_rows) {
+    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
+    return (row_stride(linear) + groups * 8) * num_rows;
+}
+
+static Rows rows_in(char* memory, const Linear& linear, int num_rows) {
+    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
+    char* behind = memory + row_stride(linear) * num_rows;
+    Rows rows{};
+    rows.values = memory;
+    rows.stride = row_stride(linear);
+    rows.scales = reinterpret_cast<float*>(behind);
+    rows.sums = reinterpret_cast<int32_t*>(behind + groups * num_rows * 4);
+    return rows;
+}
+
+Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
+    : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
+    for (const Op& op : ops_)
+        if (op.kind == static_cast<int32_t>(OpKind::linear) && op.linear.padded_in > widest_input_)
+            widest_input_ = op.linear.padded_in;
+}
+
+void Program::set_buffers(const Buffer* buffers, int max_rows) {
+    std::memcpy(buffers_.data(), buffers, buffers_.size() * sizeof(Buffer));
+    int64_t most = 0;
+    for (const Op& op : ops_)
+        if (op.kind == static_cast<int32_t>(OpKind::linear) && rows_bytes(op.linear, max_rows) > most)
+            most = rows_bytes(op.linear, max_rows);
+    shared_rows_.reserve(most);
+}
+
+// What one thread needs for itself: a normed row and prepared rows, or attention's scratch and partial results.
+void Program::reserve(const Pass& pass, int num_threads) {
+    const Heads& heads = shape_.heads;
+    const int num_tree = pass.ancestry ? pass.first_slot + pass.num_rows - pass.prefix_len : 0;
+    const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
+    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + LINE * pass.num_rows;
+    const int64_t scratch = round_up(attend_scratch_bytes(heads, num_tree), LINE);
+    const int64_t attention = scratch + result * ATTENTION_ROWS * num_chunks(pass);
+    if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
+    for (Scratch& own : own_) own.reserve(prepared > attention ? prepared : attention);
+    if (pass.num_rows <= ATTENTION_ROWS) partials_.reserve(result * pass.num_rows * num_chunks(pass));
+}
+
+bool Program::is_skipped(const Op& op, const Pass& pass) const {
+    if (op.after_select && !pass.num_logit_rows) return true;
+    return pass.skipped && op.sublayer >= 0 && pass.skipped[op.sublayer];
+}
+
+void Program::run(const Pass& pass, int first_op, int last_op, int num_threads) {
+    reserve(pass, num_threads);
+    Run run{pass, first_op, last_op, forerun::kernels(), this};
+    run_job(
+        [](void* context, int thread, Team& team) {
+            const Run& run = *static_cast<const Run*>(context);
+            run.program->work(run, thread, team);
+        },
+        &run, num_threads);
+}
+
+void Program::work(const Run& run, int thread, Team& team) {
+    for (int number = run.first_op; number < run.last_op; number++) {
+        const Op& op = ops_[static_cast<size_t>(number)];
+        if (is_skipped(op, run.pass)) continue;
+        const Slice rows = slice_of(run.num_rows(op), thread, team.size());
+        switch (static_cast<OpKind>(op.kind)) {
+            case OpKind::embed: embed(run, op, rows); break;
+            case OpKind::norm: norm(run, op, rows); break;
+            case OpKind::linear: linear(run, op, thread, team); break;
+            case OpKind::rope_append: rope_append(run, op, thread, team); break;
+            case OpKind::tree_attention: attention(run, op, thread, team); break;
+            case OpKind::silu_mul: {
+                const int size = static_cast<int>(width(op.writes));
+                run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));
+                break;
+            }
+        }
+        team.barrier();
+    }
+}
+
+void Program::embed(const Run& run, const Op& op, Slice rows) {
+    const int64_t size = width(op.writes);
+    for (int row = rows.begin; row < rows.end; row++) {
+        const int64_t token = run.pass.token_ids[row];
+        float* x = buffer(op.writes) + row * size;
+        if (!shape_.table_is_bf16) {
+            std::memcpy(x, static_cast<const float*>(shape_.table) + token * size, static_cast<size_t>(size) * 4);
+            continue;
+        }
+        const uint16_t* narrow = static_cast<const uint16_t*>(shape_.table) + token * size;
+        for (int64_t i = 0; i < size; i++) {
+            const uint32_t bits = static_cast<uint32_t>(narrow[i]) << 16;
+            std::memcpy(x + i, &bits, 4);
+        }
+    }
+}
+
+void Program::norm(const Run& run, const Op& op, Slice rows) {
+    const int64_t size = width(op.reads);
+    const int first = run.first_row(op);
+    run.kernels.rms_norm(buffer(op.reads) + first * size, size, op.norm, static_cast<int>(size), shape_.eps, rows.begin,
+                         rows.end, buffer(op.writes), size);
+}
+
+// Rows of x, normed first where the op says so, into the linear's own form.
+void Program::prepare(const Op& op, const float* x, Slice rows, Rows out, float* normed) {
+    const Kernels& table = forerun::kernels();
+    const int64_t size = op.linear.num_in;
+    if (!op.norm) {
+        table.prepare(op.linear, x, size, rows.begin, rows.end, out);
+        return;
+    }
+    for (int row = rows.begin; row < rows.end; row++) {
+        table.rms_norm(x + row * size, size, op.norm, op.linear.num_in, shape_.eps, 0, 1, normed, size);
+        table.prepare(op.linear, normed - row * size, size, row, row + 1, out);
+    }
+}
+
+void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
+    const Linear& linear = op.linear;
+    const int num_rows = run.num_rows(op);
+    const bool reads_all_rows = op.after_select && op.norm;  // the norm was fused into the head: it reads the whole x
+    const float* x = buffer(op.reads) + (reads_all_rows ? run.first_row(op) * width(op.reads) : 0);
+    char* own = own_[static_cast<size_t>(thread)].data();
+    float* normed = reinterpret_cast<float*>(own);
+    Rows rows;
+    if (static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE || team.size() == 1) {
+        const bool fits = static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE;
+        char* memory = fits ? own + round_up(widest_input_ * 4, LINE) : shared_rows_.data();
+        rows = rows_in(memory, linear, num_rows);
+        prepare(op, x, {0, num_rows}, rows, normed);
+    } else {
+        rows = rows_in(shared_rows_.data(), linear, num_rows);
+        prepare(op, x, slice_of(num_rows, thread, team.size()), rows, normed);
+        team.barrier();
+    }
+    Output out{};
+    out.y = buffer(op.writes);
+    out.y_stride = width(op.writes);
+    out.epilogue = static_cast<Epilogue>(op.epilogue);
+    if (op.residual >= 0) out.residual = buffer(op.residual), out.residual_stride = width(op.residual);
+    const int unit = linear.paired ? 2 : 1;
+    const int num_panels = linear.paired ? 2 * ((linear.paired + PANEL - 1) / PANEL)
+                                         : (linear.num_out + PANEL - 1) / PANEL;
+    const Slice panels = slice_of(num_panels, thread, team.size(), unit);
+    if (panels.begin < panels.end) run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
+}
+
+}  // namespace forerun

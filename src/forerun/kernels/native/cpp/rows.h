@@ -1,0 +1,129 @@
+// What is done to rows between the products: norm, gate, and the turn of queries and keys with the cache's append.
+#pragma once
+#include "kernels.h"
+#include "simd.h"
+
+namespace forerun {
+namespace {
+
+// 1 / sqrt(mean(x^2) + eps), summed in a fixed order: 64 lanes, then these.
+inline float norm_scale(const float* x, int size, float eps) {
+    simd::F sums[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
+    int i = 0;
+    for (; i + 64 <= size; i += 64) {
+        FORERUN_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const simd::F part = simd::load(x + i + 16 * k);
+            sums[k] = simd::fma(part, part, sums[k]);
+        }
+    }
+    for (; i < size; i += 16) {
+        const simd::F part = i + 16 <= size ? simd::load(x + i) : simd::load_n(x + i, size - i);
+        sums[0] = simd::fma(part, part, sums[0]);
+    }
+    const float squares = simd::sum(simd::add(simd::add(sums[0], sums[1]), simd::add(sums[2], sums[3])));
+    return 1.0f / __builtin_sqrtf(squares / static_cast<float>(size) + eps);
+}
+
+inline void rms_norm(const float* x, int64_t x_stride, const float* weight, int size, float eps, int t_begin, int t_end,
+                     float* y, int64_t y_stride) {
+    for (int t = t_begin; t < t_end; t++) {
+        const float* from = x + t * x_stride;
+        float* to = y + t * y_stride;
+        const simd::F scale = simd::set1(norm_scale(from, size, eps));
+        int i = 0;
+        for (; i + 16 <= size; i += 16)
+            simd::store(to + i, simd::mul(simd::mul(simd::load(from + i), scale), simd::load(weight + i)));
+        if (const int n = size - i; n > 0)
+            simd::store_n(to + i, simd::mul(simd::mul(simd::load_n(from + i, n), scale), simd::load_n(weight + i, n)),
+                          n);
+    }
+}
+
+inline simd::F gated(simd::F gate, simd::F up) {
+    const simd::F below = simd::add(simd::set1(1.0f), simd::exp(simd::sub(simd::zero(), gate)));
+    return simd::mul(simd::div(gate, below), up);
+}
+
+inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
+    for (int t = t_begin; t < t_end; t++) {
+        const float* gate = gate_up + static_cast<int64_t>(t) * 2 * size;
+        const float* up = gate + size;
+        float* to = y + static_cast<int64_t>(t) * size;
+        int i = 0;
+        for (; i + 16 <= size; i += 16) simd::store(to + i, gated(simd::load(gate + i), simd::load(up + i)));
+        if (const int n = size - i; n > 0)
+            simd::store_n(to + i, gated(simd::load_n(gate + i, n), simd::load_n(up + i, n)), n);
+    }
+}
+
+// One head as rope turns it: y[i] = x[i] cos[i] + x[i + D/2 mod D] sin[i], of x times scale and weight if normed.
+struct Turn {
+    const float *x, *weight, *cosines, *sines;  // weight null: no norm
+    float scale;
+    int half;
+
+    simd::F load(int i, int n) const {  // x from i on, normed
+        const simd::F plain = table(x, i, n);
+        return weight ? simd::mul(simd::mul(plain, simd::set1(scale)), table(weight, i, n)) : plain;
+    }
+    static simd::F table(const float* row, int i, int n) {
+        return n == 16 ? simd::load(row + i) : simd::load_n(row + i, n);
+    }
+    simd::F left(int i, int n) const {
+        return simd::fma(load(i, n), table(cosines, i, n), simd::mul(load(i + half, n), table(sines, i, n)));
+    }
+    simd::F right(int i, int n) const {
+        return simd::fma(load(i + half, n), table(cosines, i + half, n),
+                         simd::mul(load(i, n), table(sines, i + half, n)));
+    }
+};
+
+inline void put(void* to, bool is_bf16, int64_t i, simd::F a, int n) {
+    if (is_bf16) {
+        uint16_t* place = static_cast<uint16_t*>(to) + i;
+        n == 16 ? simd::store_bf16(place, a) : simd::store_bf16_n(place, a, n);
+    } else {
+        float* place = static_cast<float*>(to) + i;
+        n == 16 ? simd::store(place, a) : simd::store_n(place, a, n);
+    }
+}
+
+// `to` and x must not overlap.
+inline void turn(const Turn& head, void* to, bool is_bf16, int64_t first) {
+    for (int i = 0; i < head.half; i += 16) {
+        const int n = head.half - i < 16 ? head.half - i : 16;
+        put(to, is_bf16, first + i, head.left(i, n), n);
+        put(to, is_bf16, first + head.half + i, head.right(i, n), n);
+    }
+}
+
+inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* turns,
+                        int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
+                        int slot) {
+    const int size = heads.head_dim, num_kv = heads.num_kv_heads;
+    const float* of_row = qkv + static_cast<int64_t>(row) * (heads.num_heads + 2 * num_kv) * size;
+    const float* cosines = turns + static_cast<int64_t>(position) * 2 * size;
+    for (int head = head_begin; head < head_end; head++) {
+        const float* x = of_row + static_cast<int64_t>(head) * size;
+        const int kv_head = head - heads.num_heads;
+        const bool is_query = kv_head < 0;
+        const int64_t place = (static_cast<int64_t>(slot) * num_kv + kv_head % num_kv) * size;  // of a key or value
+        if (kv_head >= num_kv) {
+            for (int i = 0; i < size; i += 16) {
+                const int n = size - i < 16 ? size - i : 16;
+                put(cache.values, cache.is_bf16, place + i, n == 16 ? simd::load(x + i) : simd::load_n(x + i, n), n);
+            }
+            continue;
+        }
+        const float* weight = is_query ? q_norm : k_norm;
+        const Turn turned{x, weight, cosines, cosines + size, weight ? norm_scale(x, size, eps) : 1.0f, size / 2};
+        if (is_query)
+            turn(turned, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
+        else
+            turn(turned, cache.keys, cache.is_bf16, place);
+    }
+}
+
+}  // namespace
+}  // namespace forerun

@@ -1,0 +1,94 @@
+// Sixteen float or int32 lanes, whatever the machine has. Every kernel is written once over these few functions and
+// compiled once per instruction set (tier.cpp), so all of this lives in unnamed namespaces: the linker must never take
+// one tier's code for another's. For the same reason kernels use no templates of the standard library.
+//
+//   F, I, Bytes, Mask     16 floats, 16 int32, 64 bytes, 16 truth values
+//   load_n, store_n       the first n < 16 lanes; what is not loaded is 0
+//   fma(a, b, c)          a * b + c
+//   sum, max_of           over the lanes; the order of the sum is fixed
+//   load_bf16, store_bf16 16 bfloat16 to or from floats, rounded to nearest even; _n as above
+//   max, min              the second argument where either is NaN
+//   compress(a, mask)     the lanes that the bits of `mask` name, moved to the front; behind them anything
+//   transpose             words of some rows to the same words side by side, see each
+//   dot_bf16(s, w, x)     s[i] + w[2i] x[0] + w[2i+1] x[1]: 16 outputs' pairs of weights with one pair of inputs
+//   Dots, to_dots         16 int32 that dot_u8_s8 adds to, made of 16 int32
+//   dot_u8_s8(s, w, x)    s[i] + sum over j < 4 of w[4i+j] x[j], w unsigned, x signed, exact
+//   low_nibbles, high_nibbles   of each byte
+//   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument
+//   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny
+//   silu(x)               x / (1 + exp(-x))
+#pragma once
+
+#if defined(__clang__)
+#define FORERUN_UNROLL _Pragma("unroll")
+#else
+#define FORERUN_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(FORERUN_TIER_AVX512)
+#include "simd_avx512.h"
+#elif defined(FORERUN_TIER_AVX2)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
+
+namespace forerun::simd {
+namespace {
+
+// exp by 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, S. Moshier). Below -87.3 it is 0.
+inline F exp(F x) {
+    const Mask vanishes = less(x, set1(-87.33654f));
+    const F bounded = min(set1(88.37626f), max(set1(-87.33654f), x));
+    const F n = to_float(round_int(mul(bounded, set1(1.44269504088896341f))));
+    F r = fma(n, set1(-0.693359375f), bounded);
+    r = fma(n, set1(2.12194440e-4f), r);
+    F p = set1(1.9875691500e-4f);
+    p = fma(p, r, set1(1.3981999507e-3f));
+    p = fma(p, r, set1(8.3334519073e-3f));
+    p = fma(p, r, set1(4.1665795894e-2f));
+    p = fma(p, r, set1(1.6666665459e-1f));
+    p = fma(p, r, set1(5.0000001201e-1f));
+    p = fma(p, mul(r, r), add(r, set1(1.0f)));
+    const F scale = from_bits(shift_left<23>(add_int(round_int(n), set1_int(127))));
+    return select(vanishes, zero(), mul(p, scale));
+}
+
+// A polynomial for 1 + m on [sqrt(1/2), sqrt(2)] (Cephes).
+inline F log_split(F e, F m) {
+    const F square = mul(m, m);
+    F p = set1(7.0376836292e-2f);
+    p = fma(p, m, set1(-1.1514610310e-1f));
+    p = fma(p, m, set1(1.1676998740e-1f));
+    p = fma(p, m, set1(-1.2420140846e-1f));
+    p = fma(p, m, set1(1.4249322787e-1f));
+    p = fma(p, m, set1(-1.6668057665e-1f));
+    p = fma(p, m, set1(2.0000714765e-1f));
+    p = fma(p, m, set1(-2.4999993993e-1f));
+    p = fma(p, m, set1(3.3333331174e-1f));
+    F y = mul(mul(p, m), square);
+    y = fma(e, set1(-2.12194440e-4f), y);
+    y = fma(square, set1(-0.5f), y);
+    return fma(e, set1(0.693359375f), add(m, y));
+}
+
+// The exponent, and the fraction less 1: x = 2^exponent (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)].
+inline F split(F x, F* m) {
+    const I b = bits(x);
+    const F e = to_float(sub_int(shift_right<23>(b), set1_int(126)));
+    const F fraction = from_bits(or_int(and_int(b, set1_int(0x007fffff)), set1_int(0x3f000000)));  // in [1/2, 1)
+    const Mask is_small = less(fraction, set1(0.707106781186547524f));
+    *m = sub(select(is_small, add(fraction, fraction), fraction), set1(1.0f));
+    return select(is_small, sub(e, set1(1.0f)), e);
+}
+
+inline F log(F x) {
+    F m;
+    const F e = split(x, &m);
+    return log_split(e, m);
+}
+
+inline F silu(F x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
+
+}  // namespace
+}  // namespace forerun::simd

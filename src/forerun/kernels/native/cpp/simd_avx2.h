@@ -1,0 +1,220 @@
+// Sixteen lanes in two AVX2 registers (with FMA). See simd.h for what every function means.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace forerun::simd {
+namespace {
+
+struct F { __m256 lo, hi; };
+struct I { __m256i lo, hi; };
+struct Bytes { __m256i lo, hi; };
+struct Mask { __m256 lo, hi; };
+
+inline __m256i read256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline __m128i read128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline int32_t read_int(const void* p) {
+    int32_t x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+}
+
+inline F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+inline F load_n(const float* p, int n) {
+    float all[16] = {};
+    __builtin_memcpy(all, p, sizeof(float) * static_cast<unsigned>(n));
+    return load(all);
+}
+inline void store_n(float* p, F a, int n) {
+    float all[16];
+    store(all, a);
+    __builtin_memcpy(p, all, sizeof(float) * static_cast<unsigned>(n));
+}
+#define FORERUN_BOTH(name, op) \
+    inline F name(F a, F b) { return {op(a.lo, b.lo), op(a.hi, b.hi)}; }
+FORERUN_BOTH(add, _mm256_add_ps)
+FORERUN_BOTH(sub, _mm256_sub_ps)
+FORERUN_BOTH(mul, _mm256_mul_ps)
+FORERUN_BOTH(div, _mm256_div_ps)
+FORERUN_BOTH(max, _mm256_max_ps)
+FORERUN_BOTH(min, _mm256_min_ps)
+#undef FORERUN_BOTH
+inline F fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+
+inline __m256 widen_bf16(const uint16_t* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(read128(p)), 16));
+}
+inline F load_bf16(const uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+inline __m256i round_bf16(__m256 a) {  // in the low half of each lane
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256 is_nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan)), 16);
+}
+inline void store_bf16(uint16_t* p, F a) {
+    const __m256i mixed = _mm256_packus_epi32(round_bf16(a.lo), round_bf16(a.hi));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
+}
+
+inline F load_bf16_n(const uint16_t* p, int n) {
+    uint16_t all[16] = {};
+    __builtin_memcpy(all, p, sizeof(uint16_t) * static_cast<unsigned>(n));
+    return load_bf16(all);
+}
+inline void store_bf16_n(uint16_t* p, F a, int n) {
+    uint16_t all[16];
+    store_bf16(all, a);
+    __builtin_memcpy(p, all, sizeof(uint16_t) * static_cast<unsigned>(n));
+}
+inline F compress(F a, uint32_t mask) {
+    float all[16];
+    store(all, a);
+    for (int n = 0; mask; mask &= mask - 1) all[n++] = all[__builtin_ctz(mask)];
+    return load(all);
+}
+
+inline I set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I load_int(const int32_t* p) { return {read256(p), read256(p + 8)}; }
+inline void store_int(int32_t* p, I a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
+}
+#define FORERUN_BOTH(name, op) \
+    inline I name(I a, I b) { return {op(a.lo, b.lo), op(a.hi, b.hi)}; }
+FORERUN_BOTH(add_int, _mm256_add_epi32)
+FORERUN_BOTH(sub_int, _mm256_sub_epi32)
+FORERUN_BOTH(mul_int, _mm256_mullo_epi32)
+FORERUN_BOTH(and_int, _mm256_and_si256)
+FORERUN_BOTH(or_int, _mm256_or_si256)
+FORERUN_BOTH(xor_int, _mm256_xor_si256)
+#undef FORERUN_BOTH
+template <int N> inline I shift_left(I a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
+template <int N> inline I shift_right(I a) { return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)}; }
+inline I round_int(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+inline F to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline F from_bits(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+inline I bits(F a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+inline I load_u8_int(const uint8_t* p) {
+    const __m128i all = read128(p);
+    return {_mm256_cvtepu8_epi32(all), _mm256_cvtepu8_epi32(_mm_srli_si128(all, 8))};
+}
+inline F load_u8(const uint8_t* p) { return to_float(load_u8_int(p)); }
+inline void store_s8(int8_t* p, I a) {
+    int32_t all[16];
+    store_int(all, a);
+    for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(all[i] < -128 ? -128 : all[i] > 127 ? 127 : all[i]);
+}
+
+inline Mask less(F a, F b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
+inline Mask less_equal(F a, F b) {
+    return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LE_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LE_OQ)};
+}
+inline F select(Mask m, F yes, F no) {
+    return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
+}
+inline I select_int(Mask m, I yes, I no) {
+    return {_mm256_blendv_epi8(no.lo, yes.lo, _mm256_castps_si256(m.lo)),
+            _mm256_blendv_epi8(no.hi, yes.hi, _mm256_castps_si256(m.hi))};
+}
+inline uint32_t to_bits(Mask m) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(m.lo)) | static_cast<uint32_t>(_mm256_movemask_ps(m.hi)) << 8;
+}
+
+inline float sum(F a) {
+    const __m256 half = _mm256_add_ps(a.lo, a.hi);
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+inline float max_of(F a) {
+    const __m256 half = _mm256_max_ps(a.lo, a.hi);
+    const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+inline Bytes load_bytes(const void* p) { return {read256(p), read256(static_cast<const char*>(p) + 32)}; }
+inline Bytes low_nibbles(Bytes b) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(b.lo, mask), _mm256_and_si256(b.hi, mask)};
+}
+inline Bytes high_nibbles(Bytes b) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(_mm256_srli_epi16(b.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(b.hi, 4), mask)};
+}
+inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256i x) {
+    const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
+    const __m256 w_even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, high));
+    const __m256 x_even = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    const __m256 x_odd = _mm256_castsi256_ps(_mm256_and_si256(x, high));
+    return _mm256_fmadd_ps(w_odd, x_odd, _mm256_fmadd_ps(w_even, x_even, sum));
+}
+inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
+    const __m256i x = _mm256_set1_epi32(read_int(pair));
+    return {dot_bf16_half(sum.lo, w.lo, x), dot_bf16_half(sum.hi, w.hi, x)};
+}
+inline __m256i dot_u8_s8_half(__m256i sum, __m256i w, __m256i x_even, __m256i x_odd) {
+    const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xff)), w_odd = _mm256_srli_epi16(w, 8);
+    const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(w_even, x_even), _mm256_madd_epi16(w_odd, x_odd));
+    return _mm256_add_epi32(sum, both);
+}
+using Dots = I;
+inline Dots to_dots(I a) { return a; }
+inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
+    const __m256i x = _mm256_set1_epi32(read_int(four));
+    const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x_odd = _mm256_srai_epi16(x, 8);
+    return {dot_u8_s8_half(sum.lo, w.lo, x_even, x_odd), dot_u8_s8_half(sum.hi, w.hi, x_even, x_odd)};
+}
+
+constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+
+// As below, for 8 rows and 8 words at most.
+inline void transpose_8(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i words = _mm256_cmpgt_epi32(_mm256_set1_epi32(num_words), lanes);
+    __m256 a[8], b[8];
+    for (int r = 0; r < 8; r++) {
+        const void* row = from + (r < num_rows ? r : 0) * row_bytes;
+        a[r] = _mm256_maskload_ps(static_cast<const float*>(row), words);
+    }
+    for (int r = 0; r < 8; r += 2) {
+        b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
+        b[r + 1] = _mm256_unpackhi_ps(a[r], a[r + 1]);
+    }
+    for (int r = 0; r < 8; r += 4) {
+        a[r] = _mm256_shuffle_ps(b[r], b[r + 2], 0x44);
+        a[r + 1] = _mm256_shuffle_ps(b[r], b[r + 2], 0xee);
+        a[r + 2] = _mm256_shuffle_ps(b[r + 1], b[r + 3], 0x44);
+        a[r + 3] = _mm256_shuffle_ps(b[r + 1], b[r + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        b[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+        b[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
+    }
+    for (int w = 0; w < 8; w++)
+        if (w < num_words) _mm256_storeu_ps(reinterpret_cast<float*>(to + w * to_stride), b[w]);
+}
+
+// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
+// written in whole vectors: what stands behind the last row is anything.
+inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
+    for (int w = 0; w < num_words; w += 8)
+        for (int r = 0; r < num_rows; r += 8)
+            transpose_8(from + r * row_bytes + 4 * w, row_bytes, num_rows - r, num_words - w, to + w * to_stride + r,
+                        to_stride);
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace
+}  // namespace forerun::simd

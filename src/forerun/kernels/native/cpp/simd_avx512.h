@@ -1,0 +1,168 @@
+// Sixteen lanes in one AVX-512 register. See simd.h for what every function means.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace forerun::simd {
+namespace {
+
+struct F { __m512 v; };
+struct I { __m512i v; };
+struct Bytes { __m512i v; };
+struct Mask { __mmask16 v; };
+
+inline F zero() { return {_mm512_setzero_ps()}; }
+inline F set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F a) { _mm512_storeu_ps(p, a.v); }
+inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+inline F load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
+inline void store_n(float* p, F a, int n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
+inline F add(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F div(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+
+inline F load_bf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline __m256i round_bf16(F a) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(a.v);
+#else
+    const __m512i bits = _mm512_castps_si512(a.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16));
+#endif
+}
+inline void store_bf16(uint16_t* p, F a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_bf16(a)); }
+
+inline F load_bf16_n(const uint16_t* p, int n) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline void store_bf16_n(uint16_t* p, F a, int n) { _mm256_mask_storeu_epi16(p, first(n), round_bf16(a)); }
+inline F compress(F a, uint32_t mask) { return {_mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v)}; }
+
+inline I set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline I load_int(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_int(int32_t* p, I a) { _mm512_storeu_si512(p, a.v); }
+inline I add_int(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I sub_int(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+inline I mul_int(I a, I b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+inline I and_int(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
+inline I or_int(I a, I b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline I xor_int(I a, I b) { return {_mm512_xor_si512(a.v, b.v)}; }
+template <int N> inline I shift_left(I a) { return {_mm512_slli_epi32(a.v, N)}; }
+template <int N> inline I shift_right(I a) { return {_mm512_srli_epi32(a.v, N)}; }  // zeros come in
+inline I round_int(F a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline F to_float(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline F from_bits(I a) { return {_mm512_castsi512_ps(a.v)}; }
+inline I bits(F a) { return {_mm512_castps_si512(a.v)}; }
+inline I load_u8_int(const uint8_t* p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline F load_u8(const uint8_t* p) { return to_float(load_u8_int(p)); }
+inline void store_s8(int8_t* p, I a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(a.v));
+}
+
+inline Mask less(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+inline Mask less_equal(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
+inline F select(Mask m, F yes, F no) { return {_mm512_mask_blend_ps(m.v, no.v, yes.v)}; }
+inline I select_int(Mask m, I yes, I no) { return {_mm512_mask_blend_epi32(m.v, no.v, yes.v)}; }
+inline uint32_t to_bits(Mask m) { return m.v; }
+
+inline float sum(F a) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+inline float max_of(F a) { return _mm512_reduce_max_ps(a.v); }
+
+inline Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
+inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
+inline int32_t read_int(const void* p) {
+    int32_t x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+}
+inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
+#ifdef __AVX512BF16__
+    return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(read_int(pair)))};
+#else
+    const __m512i x = _mm512_set1_epi32(read_int(pair)), high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+    const __m512 w_even = _mm512_castsi512_ps(_mm512_slli_epi32(w.v, 16));
+    const __m512 w_odd = _mm512_castsi512_ps(_mm512_and_si512(w.v, high));
+    const __m512 x_even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    const __m512 x_odd = _mm512_castsi512_ps(_mm512_and_si512(x, high));
+    return {_mm512_fmadd_ps(w_odd, x_odd, _mm512_fmadd_ps(w_even, x_even, sum.v))};
+#endif
+}
+// As GCC's own vector of int32: as __m512i it copies every sum before and after each instruction.
+struct Dots { __v16si v; };
+inline Dots to_dots(I a) { return {(__v16si)a.v}; }
+inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
+inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
+    const __m512i x = _mm512_set1_epi32(read_int(four));
+#ifdef __AVX512VNNI__
+    return {(__v16si)_mm512_dpbusd_epi32((__m512i)sum.v, w.v, x)};
+#else
+    const __m512i w_even = _mm512_and_si512(w.v, _mm512_set1_epi16(0xff)), w_odd = _mm512_srli_epi16(w.v, 8);
+    const __m512i x_even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), x_odd = _mm512_srai_epi16(x, 8);
+    const __m512i both = _mm512_add_epi32(_mm512_madd_epi16(w_even, x_even), _mm512_madd_epi16(w_odd, x_odd));
+    return {sum.v + (__v16si)both};
+#endif
+}
+
+constexpr int BLOCK = 4;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+
+// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
+// written in whole vectors: what stands behind the last row is anything.
+inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
+    __m512i a[16], b[16];
+    const __mmask16 words = first(num_words);
+    FORERUN_UNROLL
+    for (int r = 0; r < 16; r++) a[r] = _mm512_maskz_loadu_epi32(words, from + (r < num_rows ? r : 0) * row_bytes);
+    FORERUN_UNROLL
+    for (int r = 0; r < 16; r += 2) {
+        b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+        b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+    }
+    FORERUN_UNROLL
+    for (int r = 0; r < 16; r += 4) {  // a[r + i]: word i of four rows in each quarter 4q + i
+        a[r] = _mm512_unpacklo_epi64(b[r], b[r + 2]);
+        a[r + 1] = _mm512_unpackhi_epi64(b[r], b[r + 2]);
+        a[r + 2] = _mm512_unpacklo_epi64(b[r + 1], b[r + 3]);
+        a[r + 3] = _mm512_unpackhi_epi64(b[r + 1], b[r + 3]);
+    }
+    FORERUN_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const __m512i left = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+        const __m512i left_odd = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+        const __m512i right = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+        const __m512i right_odd = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+        b[i] = _mm512_shuffle_i32x4(left, right, 0x88);
+        b[i + 8] = _mm512_shuffle_i32x4(left, right, 0xdd);
+        b[i + 4] = _mm512_shuffle_i32x4(left_odd, right_odd, 0x88);
+        b[i + 12] = _mm512_shuffle_i32x4(left_odd, right_odd, 0xdd);
+    }
+    FORERUN_UNROLL
+    for (int w = 0; w < 16; w++)
+        if (w < num_words) _mm512_storeu_si512(to + w * to_stride, b[w]);
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace
+}  // namespace forerun::simd

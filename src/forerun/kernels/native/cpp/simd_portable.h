@@ -1,0 +1,165 @@
+// Sixteen lanes as an array and plain loops, which compilers turn into what the machine has. See simd.h.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace forerun::simd {
+namespace {
+
+struct F { float v[16]; };
+struct I { int32_t v[16]; };
+struct Bytes { uint8_t v[64]; };
+struct Mask { int32_t v[16]; };  // all bits or none
+
+#define FORERUN_EACH(Type, expression)            \
+    Type r;                                       \
+    for (int i = 0; i < 16; i++) r.v[i] = expression; \
+    return r
+
+inline uint32_t as_bits(float x) {
+    uint32_t b;
+    std::memcpy(&b, &x, sizeof b);
+    return b;
+}
+inline float as_float(uint32_t b) {
+    float x;
+    std::memcpy(&x, &b, sizeof x);
+    return x;
+}
+inline uint32_t u(int32_t x) { return static_cast<uint32_t>(x); }
+inline int32_t s(uint32_t x) { return static_cast<int32_t>(x); }
+
+inline F set1(float x) { FORERUN_EACH(F, x); }
+inline F zero() { return set1(0.0f); }
+inline F load(const float* p) { FORERUN_EACH(F, p[i]); }
+inline void store(float* p, F a) { std::memcpy(p, a.v, sizeof a.v); }
+inline F load_n(const float* p, int n) { FORERUN_EACH(F, i < n ? p[i] : 0.0f); }
+inline void store_n(float* p, F a, int n) { std::memcpy(p, a.v, sizeof(float) * static_cast<unsigned>(n)); }
+inline F add(F a, F b) { FORERUN_EACH(F, a.v[i] + b.v[i]); }
+inline F sub(F a, F b) { FORERUN_EACH(F, a.v[i] - b.v[i]); }
+inline F mul(F a, F b) { FORERUN_EACH(F, a.v[i] * b.v[i]); }
+inline F div(F a, F b) { FORERUN_EACH(F, a.v[i] / b.v[i]); }
+inline F max(F a, F b) { FORERUN_EACH(F, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline F min(F a, F b) { FORERUN_EACH(F, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+inline F fma(F a, F b, F c) { FORERUN_EACH(F, a.v[i] * b.v[i] + c.v[i]); }  // fused where the machine does so
+
+inline F load_bf16(const uint16_t* p) { FORERUN_EACH(F, as_float(static_cast<uint32_t>(p[i]) << 16)); }
+inline uint16_t round_bf16(float x) {
+    const uint32_t b = as_bits(x);
+    const uint32_t rounded = x == x ? b + 0x7fffu + (b >> 16 & 1u) : b | 0x400000u;
+    return static_cast<uint16_t>(rounded >> 16);
+}
+inline void store_bf16(uint16_t* p, F a) {
+    for (int i = 0; i < 16; i++) p[i] = round_bf16(a.v[i]);
+}
+
+inline F load_bf16_n(const uint16_t* p, int n) {
+    FORERUN_EACH(F, i < n ? as_float(static_cast<uint32_t>(p[i]) << 16) : 0.0f);
+}
+inline void store_bf16_n(uint16_t* p, F a, int n) {
+    for (int i = 0; i < n; i++) p[i] = round_bf16(a.v[i]);
+}
+inline F compress(F a, uint32_t mask) {
+    for (int i = 0, n = 0; mask; i++, mask >>= 1)
+        if (mask & 1u) a.v[n++] = a.v[i];
+    return a;
+}
+
+inline I set1_int(int32_t x) { FORERUN_EACH(I, x); }
+inline I load_int(const int32_t* p) { FORERUN_EACH(I, p[i]); }
+inline void store_int(int32_t* p, I a) { std::memcpy(p, a.v, sizeof a.v); }
+inline I add_int(I a, I b) { FORERUN_EACH(I, s(u(a.v[i]) + u(b.v[i]))); }
+inline I sub_int(I a, I b) { FORERUN_EACH(I, s(u(a.v[i]) - u(b.v[i]))); }
+inline I mul_int(I a, I b) { FORERUN_EACH(I, s(u(a.v[i]) * u(b.v[i]))); }
+inline I and_int(I a, I b) { FORERUN_EACH(I, a.v[i] & b.v[i]); }
+inline I or_int(I a, I b) { FORERUN_EACH(I, a.v[i] | b.v[i]); }
+inline I xor_int(I a, I b) { FORERUN_EACH(I, a.v[i] ^ b.v[i]); }
+template <int N> inline I shift_left(I a) { FORERUN_EACH(I, s(u(a.v[i]) << N)); }
+template <int N> inline I shift_right(I a) { FORERUN_EACH(I, s(u(a.v[i]) >> N)); }
+inline I round_int(F a) {  // what is no int32 becomes the lowest, as on x86
+    FORERUN_EACH(I, std::fabs(a.v[i]) < 2147483648.0f ? static_cast<int32_t>(std::nearbyintf(a.v[i])) : INT32_MIN);
+}
+inline F to_float(I a) { FORERUN_EACH(F, static_cast<float>(a.v[i])); }
+inline F from_bits(I a) { FORERUN_EACH(F, as_float(u(a.v[i]))); }
+inline I bits(F a) { FORERUN_EACH(I, s(as_bits(a.v[i]))); }
+inline I load_u8_int(const uint8_t* p) { FORERUN_EACH(I, p[i]); }
+inline F load_u8(const uint8_t* p) { FORERUN_EACH(F, static_cast<float>(p[i])); }
+inline void store_s8(int8_t* p, I a) {
+    for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(a.v[i] < -128 ? -128 : a.v[i] > 127 ? 127 : a.v[i]);
+}
+
+inline Mask less(F a, F b) { FORERUN_EACH(Mask, -static_cast<int32_t>(a.v[i] < b.v[i])); }
+inline Mask less_equal(F a, F b) { FORERUN_EACH(Mask, -static_cast<int32_t>(a.v[i] <= b.v[i])); }
+inline I select_int(Mask m, I yes, I no) { FORERUN_EACH(I, (yes.v[i] & m.v[i]) | (no.v[i] & ~m.v[i])); }
+inline F select(Mask m, F yes, F no) { return from_bits(select_int(m, bits(yes), bits(no))); }
+inline uint32_t to_bits(Mask m) {
+    uint32_t all = 0;
+    for (int i = 0; i < 16; i++) all |= (u(m.v[i]) & 1u) << i;
+    return all;
+}
+
+inline float sum(F a) {
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
+    return a.v[0];
+}
+inline float max_of(F a) {
+    float most = a.v[0];
+    for (int i = 1; i < 16; i++) most = a.v[i] > most ? a.v[i] : most;
+    return most;
+}
+
+inline Bytes load_bytes(const void* p) {
+    Bytes b;
+    std::memcpy(b.v, p, sizeof b.v);
+    return b;
+}
+inline Bytes low_nibbles(Bytes b) {
+    for (auto& x : b.v) x &= 15;
+    return b;
+}
+inline Bytes high_nibbles(Bytes b) {
+    for (auto& x : b.v) x = static_cast<uint8_t>(x >> 4);
+    return b;
+}
+inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
+    uint32_t words[16];
+    std::memcpy(words, w.v, sizeof words);
+    const float x_even = as_float(static_cast<uint32_t>(pair[0]) << 16);
+    const float x_odd = as_float(static_cast<uint32_t>(pair[1]) << 16);
+    for (int i = 0; i < 16; i++) {
+        sum.v[i] += as_float(words[i] << 16) * x_even;
+        sum.v[i] += as_float(words[i] & 0xffff0000u) * x_odd;
+    }
+    return sum;
+}
+using Dots = I;
+inline Dots to_dots(I a) { return a; }
+inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 4; j++) sum.v[i] += static_cast<int32_t>(w.v[4 * i + j]) * four[j];
+    return sum;
+}
+
+constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+
+// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` may be
+// written in whole vectors: what stands behind the last row is anything.
+inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
+    for (int w = 0; w < num_words; w++)
+        for (int r = 0; r < num_rows; r++) std::memcpy(to + w * to_stride + r, from + r * row_bytes + 4 * w, 4);
+}
+
+inline void prefetch(const void* p) {
+#ifdef __GNUC__
+    __builtin_prefetch(p);
+#else
+    (void)p;
+#endif
+}
+
+#undef FORERUN_EACH
+
+}  // namespace
+}  // namespace forerun::simd

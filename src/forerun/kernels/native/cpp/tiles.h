@@ -1,0 +1,188 @@
+// A tile: the products of R rows with P panels over a stretch of inputs, added to sums in memory.
+//
+// Every sum takes its inputs in ascending order, one accumulator to an output, whatever R and P are and wherever the
+// stretches of inputs are cut: storing a float32 between two stretches changes no bit of it. A tile fits the registers,
+// so that each load of weights feeds R rows.
+#pragma once
+#include "kernels.h"
+#include "simd.h"
+
+#if defined(__clang__)
+#define FORERUN_UNROLL _Pragma("unroll")
+#else
+#define FORERUN_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace forerun {
+namespace {
+
+constexpr int STEP_BYTES = 64;  // weights of a panel that one step of a tile reads
+
+// What a tile reads and where its sums lie. Pointers are those of the first row, the first panel and the first input.
+struct Stretch {
+    const char* weights;
+    int64_t panel_bytes;
+    const char* inputs;
+    int64_t row_bytes;
+    int num_steps;
+    const char* ahead;  // weights that are wanted next, fetched `ahead_step` bytes further with every step
+    int64_t ahead_step;
+    float* sums;  // [R][sums_stride], panels side by side
+    int64_t sums_stride;
+
+    // Of int8 and int4: by groups of `group_steps` steps. Scales and zeros of panels lie panel_groups * PANEL apart.
+    const float* input_scales;
+    const int32_t* input_sums;
+    int64_t row_groups;
+    const float* scales;
+    const uint8_t* zeros;
+    int64_t panel_groups;
+    int group_steps;
+};
+
+struct Float32 {
+    static constexpr bool BY_GROUPS = false;
+    static constexpr int INPUTS = 1, INPUT_BYTES = 4;
+    static simd::F dot(simd::F sum, const char* w, const char* x) {
+        return simd::fma(simd::load(reinterpret_cast<const float*>(w)),
+                         simd::set1(*reinterpret_cast<const float*>(x)), sum);
+    }
+};
+
+struct Bfloat16 {
+    static constexpr bool BY_GROUPS = false;
+    static constexpr int INPUTS = 2, INPUT_BYTES = 2;
+    static simd::F dot(simd::F sum, const char* w, const char* x) {
+        return simd::dot_bf16(sum, simd::load_bytes(w), reinterpret_cast<const uint16_t*>(x));
+    }
+};
+
+// The weight's byte in the low end of 2^23 is the float 2^23 + byte; less 2^23 + 128 it is the value.
+struct Int8Wide {
+    static constexpr bool BY_GROUPS = false;
+    static constexpr int INPUTS = 4, INPUT_BYTES = 4;
+    static simd::F value(simd::I byte) {
+        const simd::I low = simd::and_int(byte, simd::set1_int(0xff));
+        return simd::sub(simd::from_bits(simd::or_int(low, simd::set1_int(0x4b000000))), simd::set1(8388736.0f));
+    }
+    static simd::F dot(simd::F sum, const char* w, const char* x) {
+        const simd::I four = simd::load_int(reinterpret_cast<const int32_t*>(w));
+        const float* input = reinterpret_cast<const float*>(x);
+        sum = simd::fma(value(four), simd::set1(input[0]), sum);
+        sum = simd::fma(value(simd::shift_right<8>(four)), simd::set1(input[1]), sum);
+        sum = simd::fma(value(simd::shift_right<16>(four)), simd::set1(input[2]), sum);
+        return simd::fma(value(simd::shift_right<24>(four)), simd::set1(input[3]), sum);
+    }
+};
+
+struct Int8 {
+    static constexpr bool BY_GROUPS = true;
+    static constexpr int INPUTS = 4, INPUT_BYTES = 1;
+    static simd::Dots start(const uint8_t*, int32_t input_sum) {
+        return simd::to_dots(simd::set1_int(-128 * input_sum));
+    }
+    static simd::Dots dot(simd::Dots sum, const char* w, const char* x) {
+        return simd::dot_u8_s8(sum, simd::load_bytes(w), reinterpret_cast<const int8_t*>(x));
+    }
+    static simd::F factor(const float*, float input_scale) { return simd::set1(input_scale); }
+};
+
+struct Int4 {
+    static constexpr bool BY_GROUPS = true;
+    static constexpr int INPUTS = 8, INPUT_BYTES = 1;
+    static simd::Dots start(const uint8_t* zeros, int32_t input_sum) {
+        return simd::to_dots(simd::mul_int(simd::load_u8_int(zeros), simd::set1_int(-input_sum)));
+    }
+    static simd::Dots dot(simd::Dots sum, const char* w, const char* x) {
+        const simd::Bytes both = simd::load_bytes(w);
+        const int8_t* input = reinterpret_cast<const int8_t*>(x);
+        sum = simd::dot_u8_s8(sum, simd::low_nibbles(both), input);
+        return simd::dot_u8_s8(sum, simd::high_nibbles(both), input + 4);
+    }
+    static simd::F factor(const float* scales, float input_scale) {
+        return simd::mul(simd::load(scales), simd::set1(input_scale));
+    }
+};
+
+// Inputs that are floats: one sum from the first input to the last.
+template <class Weight, int R, int P>
+void multiply(const Stretch& s) {
+    simd::F total[R][P];
+    FORERUN_UNROLL
+    for (int r = 0; r < R; r++) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) total[r][p] = simd::load(s.sums + r * s.sums_stride + p * PANEL);
+    }
+    const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
+    const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
+    for (int step = 0; step < s.num_steps; step++) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) simd::prefetch(ahead + p * panel_bytes);
+        FORERUN_UNROLL
+        for (int r = 0; r < R; r++) {
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++)
+                total[r][p] = Weight::dot(total[r][p], w + p * panel_bytes, x + r * row_bytes);
+        }
+        w += STEP_BYTES;
+        x += Weight::INPUTS * Weight::INPUT_BYTES;
+        ahead += ahead_step;
+    }
+    FORERUN_UNROLL
+    for (int r = 0; r < R; r++) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) simd::store(s.sums + r * s.sums_stride + p * PANEL, total[r][p]);
+    }
+}
+
+// Inputs that are int8: exact integer sums over each group, scaled and added in the order of the groups.
+template <class Weight, int R, int P>
+void multiply_groups(const Stretch& s) {
+    const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
+    const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
+    for (int group = 0; group * s.group_steps < s.num_steps; group++) {
+        const int64_t panel_scales = s.panel_groups * PANEL, own = group * PANEL;
+        simd::Dots total[R][P];
+        FORERUN_UNROLL
+        for (int r = 0; r < R; r++) {
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++)
+                total[r][p] = Weight::start(s.zeros + p * panel_scales + own, s.input_sums[r * s.row_groups + group]);
+        }
+        int step = s.group_steps;
+        do {
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++) simd::prefetch(ahead + p * panel_bytes);
+            FORERUN_UNROLL
+            for (int r = 0; r < R; r++) {
+                FORERUN_UNROLL
+                for (int p = 0; p < P; p++)
+                    total[r][p] = Weight::dot(total[r][p], w + p * panel_bytes, x + r * row_bytes);
+            }
+            w += STEP_BYTES;
+            x += Weight::INPUTS;
+            ahead += ahead_step;
+        } while (--step);
+        FORERUN_UNROLL
+        for (int r = 0; r < R; r++) {
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++) {
+                float* sum = s.sums + r * s.sums_stride + p * PANEL;
+                const simd::F factor =
+                    Weight::factor(s.scales + p * panel_scales + own, s.input_scales[r * s.row_groups + group]);
+                simd::store(sum, simd::fma(simd::to_float(total[r][p]), factor, simd::load(sum)));
+            }
+        }
+    }
+}
+
+template <class Weight, int R, int P>
+void run_tile(const Stretch& s) {
+    if constexpr (Weight::BY_GROUPS)
+        multiply_groups<Weight, R, P>(s);
+    else
+        multiply<Weight, R, P>(s);
+}
+
+}  // namespace
+}  // namespace forerun

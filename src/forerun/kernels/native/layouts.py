@@ -1,0 +1,97 @@
+"""The structs of the C library, field by field as in cpp/kernels.h and cpp/program.h."""
+
+from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from typing import Final
+
+FORMATS: Final = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3, "int8_wide": 4}
+EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2}
+OP_KINDS: Final = {"embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5}
+
+
+class Linear(Structure):
+    """A packed weight."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("scales", c_void_p),
+        ("zeros", c_void_p),
+        ("bias", c_void_p),
+        ("format", c_int32),
+        ("num_out", c_int32),
+        ("num_in", c_int32),
+        ("padded_in", c_int32),
+        ("group", c_int32),
+        ("paired", c_int32),
+    )
+
+
+class Heads(Structure):
+    _fields_ = (("num_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32))
+
+
+class Op(Structure):
+    """One op of a program; numbers of buffers, -1 for none."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("reads", c_int32),
+        ("writes", c_int32),
+        ("residual", c_int32),
+        ("sublayer", c_int32),
+        ("layer", c_int32),
+        ("after_select", c_int32),
+        ("epilogue", c_int32),
+        ("linear", Linear),
+        ("norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+    )
+
+
+class Shape(Structure):
+    """The model and its cache."""
+
+    _fields_ = (
+        ("heads", Heads),
+        ("num_layers", c_int32),
+        ("capacity", c_int32),
+        ("eps", c_float),
+        ("table", c_void_p),
+        ("table_is_bf16", c_int32),
+        ("turns", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("cache_is_bf16", c_int32),
+        ("num_sublayers", c_int32),
+    )
+
+
+class Buffer(Structure):
+    _fields_ = (("data", c_void_p), ("width", c_int64))
+
+
+class Pass(Structure):
+    """One forward pass."""
+
+    _fields_ = (
+        ("num_rows", c_int32),
+        ("first_slot", c_int32),
+        ("prefix_len", c_int32),
+        ("num_logit_rows", c_int32),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("ancestry", c_void_p),
+        ("skipped", c_void_p),
+    )
+
+
+class RowNoise(Structure):
+    """The key of one row's noise, see `forerun.sampling.noise`."""
+
+    _fields_ = (("low", c_int32), ("high", c_int32), ("is_noisy", c_int32))
+
+
+class Leader(Structure):
+    """A row's best token, its total and the next best one's."""
+
+    _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))

@@ -1,0 +1,60 @@
+"""A program in the C library: ops over named buffers, run by one call."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import byref
+
+import torch
+from torch import Tensor
+
+from forerun.kernels.native.layouts import Buffer, Op, Pass, Shape
+from forerun.kernels.native.library import library
+
+
+class NativeProgram:
+    """Ops bound to weights, a cache and buffers of their own.
+
+    Args:
+        shape: the model and its cache.
+        ops: in order; they name buffers by their place in `widths`.
+        widths: every buffer's name and floats per row.
+        output: the buffer whose memory each run is given.
+        holds: whatever owns memory that `shape` and `ops` point to.
+    """
+
+    def __init__(
+        self, shape: Shape, ops: Sequence[Op], widths: Mapping[str, int], output: str, holds: Sequence[object]
+    ) -> None:
+        self.num_ops = len(ops)
+        self._widths, self._holds, self._max_rows = dict(widths), list(holds), 0
+        self._output, self._output_number = output, list(widths).index(output)
+        self._handle = library().forerun_program_new(byref(shape), (Op * len(ops))(*ops), len(ops), len(widths))
+        weakref.finalize(self, library().forerun_program_free, self._handle)
+        self._run = library().forerun_program_run
+
+    def run(self, one_pass: Pass, output: Tensor, first_op: int = 0, last_op: int | None = None) -> None:
+        """Run ops [first_op, last_op) on torch's number of threads.
+
+        Args:
+            output: contiguous float32 for the rows of the output buffer.
+        """
+        if one_pass.num_rows > self._max_rows:
+            self._make_room(one_pass.num_rows)
+        self._run(
+            self._handle, one_pass, self._output_number, output.data_ptr(), first_op, self.num_ops
+            if last_op is None else last_op, torch.get_num_threads(),
+        )  # fmt: skip
+
+    def buffer(self, name: str, num_rows: int) -> Tensor:
+        """The first rows of a buffer, as they are."""
+        return self._buffers[name][:num_rows]
+
+    def _make_room(self, num_rows: int) -> None:
+        self._max_rows = num_rows
+        self._buffers = {
+            name: torch.zeros(num_rows, 0 if name == self._output else width) for name, width in self._widths.items()
+        }
+        described = (Buffer * len(self._widths))(
+            *(Buffer(self._buffers[name].data_ptr(), width) for name, width in self._widths.items())
+        )
+        library().forerun_program_set_buffers(self._handle, described, num_rows)

@@ -1,0 +1,34 @@
+"""What runs a model's program: one call of the C library where it can, else op by op with torch."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from forerun.cache.tree_cache import TreeCache
+from forerun.core.config import WeightFormat
+from forerun.core.model_spec import ModelSpec
+from forerun.kernels.dispatch import Kernels, ModelKernels, NativeKernels
+from forerun.model.eager import EagerExecutor, Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.native import NativeExecutor
+from forerun.model.program import build_program
+
+
+class Executor(Protocol):
+    """A program bound to weights and a cache."""
+
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
+        """Logits [num_logit_rows, V]; `observe` sees each op and the buffer it wrote."""
+        ...
+
+
+def build_executor(
+    spec: ModelSpec, weights: dict[str, Tensor], cache: TreeCache, kernels: ModelKernels, weight_format: WeightFormat
+) -> Executor:
+    """Bind the model's program. `weights` is emptied on the way."""
+    program = build_program(spec)
+    match kernels:
+        case NativeKernels():
+            return NativeExecutor(spec, program, weights, cache, weight_format)
+        case Kernels():
+            return EagerExecutor(spec, program, weights, cache, kernels, weight_format)

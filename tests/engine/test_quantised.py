@@ -1,0 +1,112 @@
+"""Weights of 8 and 4 bits from a name to a text: every drafter writes what the same rounded target writes alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forerun import (
+    ConfigError,
+    DraftModel,
+    Engine,
+    EngineConfig,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    SamplingParams,
+    load,
+)
+from forerun.checkpoints.locate import locate
+from forerun.core.config import DrafterConfig, DTypeName, WeightFormat
+from forerun.engine import loading
+from forerun.engine.loading import Checkpoint, resolve_dtype
+from forerun.kernels.dispatch import REFERENCE
+from forerun.kernels.quantise import dequantise, quantise
+from forerun.model.runner import Runner
+from tests.tiny import plain_spec, random_weights
+
+PROMPT = "the cat sat on the mat and the cat "
+FORMATS: tuple[WeightFormat, ...] = ("int8", "int4")
+
+
+def texts(target: str, dtype: DTypeName, drafter: DrafterConfig) -> tuple[list[tuple[int, ...]], int]:
+    """The ids of a greedy, a repeating and a sampled text, and how many of them the drafter had guessed."""
+    config = EngineConfig(target=target, dtype=dtype, drafter=drafter, exactness="exact", num_threads=1, max_length=128)
+    requests = [
+        SamplingParams(max_new_tokens=24, ignore_eos=True),
+        SamplingParams(max_new_tokens=24, ignore_eos=True, logit_bias={65: 9.0, 66: 8.0}),
+        SamplingParams(max_new_tokens=24, ignore_eos=True, temperature=1.0, seed=3),
+    ]
+    with Engine(config) as engine:
+        results = [engine.generate(PROMPT, params) for params in requests]
+    return [result.token_ids for result in results], sum(result.stats.num_accepted for result in results)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, draft: str, dtype: DTypeName) -> None:
+    expected, _ = texts(target, dtype, NoDrafter())
+    drafters = [
+        DraftModel(model=draft),
+        DraftModel(model=target),
+        PromptLookup(),
+        Parallel(draft=DraftModel(model=target), num_threads=1),
+    ]
+    for drafter in drafters:
+        found, num_accepted = texts(target, dtype, drafter)
+        assert found == expected, drafter
+        assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
+
+
+def test_four_bits_write_another_text_than_the_weights_as_stored(target: str) -> None:
+    plain, _ = texts(target, "float32", NoDrafter())
+    rounded, _ = texts(target, "int4", NoDrafter())
+    assert plain != rounded
+
+
+def test_load_takes_a_format() -> None:
+    with load(dtype="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
+        assert engine.generate("def f(x):", SamplingParams(max_new_tokens=4)).token_ids
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_format: WeightFormat) -> None:
+    spec = plain_spec(tied_embeddings=is_tied, hidden_size=48, qkv_bias=True, qk_norm=True)
+    weights = random_weights(spec, torch.Generator().manual_seed(1))
+    by_hand = {"head.weight": weights["embedding.weight"], **weights}
+    for name, weight in by_hand.items():
+        if weight.ndim == 2 and name != "embedding.weight":
+            chosen: WeightFormat = "int8" if name == "head.weight" else weight_format
+            by_hand[name] = dequantise(quantise(weight, chosen)).double()
+    settings = {"kernels": REFERENCE, "capacity": 64, "dtype": torch.float64, "device": "cpu"}
+    rounded = Runner(spec, dict(weights), weight_format=weight_format, **settings)  # type: ignore[arg-type]
+    expected = Runner(replace(spec, tied_embeddings=False), by_hand, **settings)  # type: ignore[arg-type]
+    rows = [3, 1, 4, 1, 5]
+    assert torch.equal(rounded.extend(rows, num_logit_rows=5), expected.extend(rows, num_logit_rows=5))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(dtype: DTypeName) -> None:
+    checkpoint = Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype=dtype))
+    assert checkpoint.weight_format == checkpoint.dtype_name == dtype
+    assert checkpoint.dtype in (torch.bfloat16, torch.float32)
+    plain = Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype="float64"))
+    assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
+
+
+@pytest.mark.parametrize(("is_native", "is_fast"), [(True, False), (False, True), (False, False)])
+def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
+    is_native: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "runs_native", lambda dtype, device: is_native)
+    monkeypatch.setattr(loading, "has_fast_bfloat16", lambda: is_fast)
+    expected = torch.bfloat16 if is_native or is_fast else torch.float32
+    for name in ("builtin", "builtin-draft"):  # stored in float32 and in bfloat16
+        assert resolve_dtype("int8", locate(name), "cpu") == expected
+    assert resolve_dtype("int4", locate("builtin"), "cuda:0") == torch.float32, "what auto gives"
+    assert resolve_dtype("int4", locate("builtin-draft"), "cuda:0") == torch.bfloat16
+
+
+def test_other_formats_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"dtype .int3. must be one of .*int8, int4"):
+        EngineConfig(dtype="int3")  # type: ignore[arg-type]

@@ -1,0 +1,10 @@
+"""Which kernels there are on this machine."""
+
+import pytest
+
+from forerun.kernels.dispatch import FUSED, NATIVE, REFERENCE
+from forerun.kernels.native.library import fault
+
+NATIVE_SETS = [pytest.param(NATIVE, id="native", marks=pytest.mark.skipif(fault() is not None, reason=str(fault())))]
+KERNEL_SETS = [pytest.param(REFERENCE, id="reference"), pytest.param(FUSED, id="fused"), *NATIVE_SETS]
+EXACT_SETS = [pytest.param(REFERENCE, id="reference"), *NATIVE_SETS]

@@ -1,0 +1,153 @@
+"""The native executor: one call for a pass, against the executor that runs op by op with the reference kernels."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from forerun.cache.tree_cache import TreeCache
+from forerun.core.config import WeightFormat
+from forerun.core.model_spec import ModelSpec
+from forerun.kernels.dispatch import NATIVE, REFERENCE, runs_native
+from forerun.kernels.native.library import fault
+from forerun.model.diff import Difference, diff_buffers
+from forerun.model.executor import build_executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.speculation.ancestry import ancestry_matrix
+from tests.dense_reference import dense_logits
+from tests.kernels.ops import random_parents
+from tests.tiny import CAPACITY, Weights, random_weights, tiny_runner, tiny_spec
+
+pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+
+# Largest error of one op, relative to its buffer's largest element: products round inputs to the weight's own type.
+RELATIVE: dict[tuple[torch.dtype, WeightFormat], float] = {
+    (torch.float32, "plain"): 1e-5,
+    (torch.bfloat16, "plain"): 1.5e-2,
+    (torch.bfloat16, "int8"): 4e-2,
+    (torch.bfloat16, "int4"): 4e-2,
+    (torch.float32, "int8"): 4e-2,
+}
+KINDS = pytest.mark.parametrize(("dtype", "weight_format"), RELATIVE, ids=lambda value: str(value).rpartition(".")[2])
+
+
+@pytest.fixture(params=[1, 2, 3])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def random_model(seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
+    spec = tiny_spec(random.Random(seed))
+    return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> ForwardInput:
+    """A tree behind the prefix, some of its sublayers skipped half of the time."""
+    parents = random_parents(rng, rng.randint(1, 20))
+    ancestry = ancestry_matrix(parents)
+    sublayers = [(layer, part) for layer in range(spec.num_layers) for part in ("attention", "mlp")]
+    return ForwardInput(
+        token_ids=[rng.randrange(spec.vocab_size) for _ in parents],
+        positions=[prefix_len + int(row.sum()) - 1 for row in ancestry],
+        first_slot=prefix_len,
+        prefix_len=prefix_len,
+        ancestry=ancestry,
+        num_logit_rows=rng.randint(0, len(parents)),
+        skipped=frozenset(rng.sample(sublayers, rng.choice([0, rng.randrange(len(sublayers))]))),
+    )
+
+
+def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> list[Difference]:
+    """Every buffer of one tree pass behind a random prefix."""
+    rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
+    mine, theirs = (TreeCache(spec, CAPACITY, dtype=kind, device="cpu") for kind in (dtype, torch.float32))
+    wide = {name: weight.float() for name, weight in weights.items()}
+    with torch.inference_mode():
+        executors = (
+            build_executor(spec, dict(weights), mine, NATIVE, weight_format),
+            build_executor(spec, wide, theirs, REFERENCE, weight_format),
+        )
+        prefix_len = rng.choice([0, 1, 15, 16, 40])
+        for cache in (mine, theirs):
+            generator = torch.Generator().manual_seed(seed)
+            rounded = torch.randn(cache.keys_LSKD[:, :prefix_len].shape, generator=generator).to(dtype)
+            cache.keys_LSKD[:, :prefix_len], cache.values_LSKD[:, :prefix_len] = rounded, rounded.flip(1)
+            cache.keys_LSKD[:, prefix_len + 30 :] = float("nan")
+    return diff_buffers(executors[0], mine, executors[1], theirs, random_pass(rng, spec, prefix_len))
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(12))
+def test_every_buffer_is_the_references_after_every_op(
+    seed: int, dtype: torch.dtype, weight_format: WeightFormat
+) -> None:
+    found = differences(seed, dtype, weight_format)
+    assert {difference.op.kind for difference in found} >= {"embed", "norm"} or not found
+    for difference in found:
+        assert difference.relative <= RELATIVE[dtype, weight_format], difference
+
+
+def test_the_comparison_sees_every_kind_of_op() -> None:
+    kinds = {item.op.kind for seed in range(12) for item in differences(seed, torch.float32, "plain")}
+    assert kinds == {"embed", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul"}
+    assert {"keys", "values"} <= {item.what for item in differences(0, torch.float32, "plain")}
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(6))
+def test_fused_ops_and_threads_change_no_bit(
+    seed: int, dtype: torch.dtype, weight_format: WeightFormat, num_threads: int
+) -> None:
+    rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
+    runner = Runner(
+        spec, weights, kernels=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu", weight_format=weight_format
+    )
+    prefix = [rng.randrange(spec.vocab_size) for _ in range(rng.randrange(50))]
+    inputs = random_pass(rng, spec, len(prefix))
+    results = []
+    for threads, observe in ((num_threads, None), (1, None), (num_threads, lambda op, buffer: None)):
+        torch.set_num_threads(threads)
+        runner.forget()
+        runner.sync(prefix)
+        runner.cache.reserve(len(inputs.token_ids))
+        results.append(runner.forward(inputs, observe))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_logits_are_those_of_the_dense_formula(seed: int) -> None:
+    rng, (spec, weights) = random.Random(seed), random_model(seed, torch.float32)
+    runner = tiny_runner(spec, weights, kernels=NATIVE)
+    token_ids = [rng.randrange(spec.vocab_size) for _ in range(rng.randint(1, 60))]
+    cut = rng.randint(0, len(token_ids) - 1)
+    runner.sync(token_ids[:cut])
+    logits = runner.extend(token_ids[cut:], num_logit_rows=len(token_ids) - cut)
+    expected = dense_logits(spec, {name: weight.double() for name, weight in weights.items()}, token_ids)[cut:]
+    torch.testing.assert_close(logits.double(), expected, atol=2e-4, rtol=0)
+
+
+def test_a_context_of_many_chunks_on_any_number_of_threads(num_threads: int) -> None:
+    """One key head and few rows: chunks of the context are shared out, and joined in order."""
+    spec = tiny_spec(random.Random(3), num_kv_heads=1, num_heads=3, num_layers=1, max_positions=2000)
+    weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
+    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=1600)
+    token_ids = [(7 * place) % spec.vocab_size for place in range(1500)]
+    runner.sync(token_ids[:-2])
+    last = runner.extend(token_ids[-2:], num_logit_rows=2)
+    torch.set_num_threads(1)
+    runner.forget()
+    assert torch.equal(runner.extend(token_ids, num_logit_rows=2), last)
+    expected = dense_logits(spec, {name: weight.double() for name, weight in weights.items()}, token_ids)[-2:]
+    torch.testing.assert_close(last.double(), expected, atol=2e-4, rtol=0)
+
+
+def test_other_dtypes_are_left_to_torch() -> None:
+    assert runs_native(torch.float32, "cpu")
+    assert not runs_native(torch.float64, "cpu")
+    assert not runs_native(torch.float32, "cuda:0")
