@@ -107,7 +107,8 @@ def main() -> None:
             num_checks = int(share * arguments.num_checks)
             done, different = count(kernels, dtype, num_checks, max(2, arguments.threads))
             rows.append({
-                "kernels": kernels.name, "dtype": dtype, "rows compared": f"{done:,}", "rows with other bits": different,
+                "kernels": kernels.name, "dtype": dtype,
+                "rows compared": f"{done:,}", "rows with other bits": different,
             })  # fmt: skip
             print(rows[-1], flush=True)
     notes = [

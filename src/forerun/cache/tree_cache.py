@@ -68,5 +68,6 @@ class TreeCache:
         if self._moves_natively:
             move_slots(self._storage, sources[num_in_place:], start + num_in_place)
             return
-        moved = torch.tensor(sources[num_in_place:], device=self._storage.device)
-        self._storage[:, :, start + num_in_place : start + len(sources)] = self._storage.index_select(2, moved)
+        with torch.inference_mode():
+            moved = torch.tensor(sources[num_in_place:], device=self._storage.device)
+            self._storage[:, :, start + num_in_place : start + len(sources)] = self._storage.index_select(2, moved)

@@ -21,7 +21,7 @@ class Kernels:
     """One implementation of every op; signatures and shapes are those of `kernels.reference`.
 
     Args:
-        row_exact: the bits of a row depend on nothing but that row's own text.
+        row_exact: the bits of a row depend on nothing but that row's own text and the number of threads.
     """
 
     name: str
@@ -60,7 +60,7 @@ class NativeKernels:
     """The C library: not op by op, but a whole program in one call; see model/native."""
 
     name: str = "native"
-    row_exact: bool = True
+    row_exact: bool = True  # and whatever the number of threads
 
 
 NATIVE = NativeKernels()

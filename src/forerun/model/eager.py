@@ -71,6 +71,7 @@ class EagerExecutor:
         self._steps_without_logits = self._steps[: [op.kind for op in program].index("select_rows")]
         self._no_logits = storage.new_empty(0, spec.vocab_size)
 
+    @torch.inference_mode()
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Run the program; return logits [num_logit_rows, V] in the model's dtype.
 

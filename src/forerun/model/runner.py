@@ -10,7 +10,7 @@ from forerun.cache.tree_cache import TreeCache
 from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
-from forerun.kernels.dispatch import ModelKernels
+from forerun.kernels.dispatch import ModelKernels, NativeKernels
 from forerun.model.eager import Observer
 from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput
@@ -39,13 +39,13 @@ class Runner:
         weight_format: WeightFormat = "plain",
     ) -> None:
         self.spec, self.device, self._pace = spec, device, pace
-        self.row_exact = kernels.row_exact  # the bits of a row depend on nothing but that row's own text
+        self.row_exact = kernels.row_exact  # the bits of a row depend on nothing but that row's own text ...
+        self.thread_exact = isinstance(kernels, NativeKernels)  # ... nor on the number of threads
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
         with torch.inference_mode():
             self._executor = build_executor(spec, weights, self.cache, kernels, weight_format)
 
-    @torch.inference_mode()
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""
         began = perf_counter()
@@ -89,7 +89,6 @@ class Runner:
         assert len(rows) == len(token_ids), f"{len(rows)} rows for {len(token_ids)} tokens"
         self.keep(rows, token_ids)
 
-    @torch.inference_mode()
     def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
         """Commit the first of these tree rows, which hold `token_ids`; the others stay as tree rows 0, 1, ..."""
         self.cache.keep_subtree(rows, num_committed=len(token_ids))

@@ -13,7 +13,9 @@ SIBLINGS = 3  # wrong tokens between each two of the text, in the tree pass
 
 @torch.inference_mode()
 def find_bit_fault(runner: Runner) -> str | None:
-    """What differs, or None: rows alone, in a prefill, and in a tree with siblings on another number of threads.
+    """What differs, or None: rows alone, in a prefill, and in a tree with siblings.
+
+    The tree is run on another number of threads where the kernels promise that this changes nothing either.
 
     The cache must be empty, and is so afterwards.
     """
@@ -25,12 +27,12 @@ def find_bit_fault(runner: Runner) -> str | None:
     prefilled = runner.extend(text, num_logit_rows=length)
     runner.forget()
     try:
-        if runner.device == "cpu":
+        if runner.thread_exact:
             torch.set_num_threads(1 if num_threads > 1 else 2)
         among_siblings = run_among_siblings(runner, text)
     finally:
         torch.set_num_threads(num_threads)
-    for what, rows in (("a prefill", prefilled), ("a tree on another number of threads", among_siblings)):
+    for what, rows in (("a prefill", prefilled), ("a tree with siblings", among_siblings)):
         different = (rows != alone).any(-1)
         if bool(different.any()):
             return f"{int(different.sum())} of {length} rows have other bits in {what} than alone"

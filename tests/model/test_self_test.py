@@ -1,0 +1,25 @@
+"""The test that the exact mode begins with finds rows that depend on others, and nothing else."""
+
+import pytest
+import torch
+
+from forerun.kernels.dispatch import FUSED, ModelKernels
+from forerun.model.self_test import find_bit_fault
+from tests.model.kernel_sets import EXACT_SETS
+from tests.model.test_exact_bits import SHAPES, build
+
+
+@pytest.mark.parametrize("kernels", EXACT_SETS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_exact_kernels_pass(kernels: ModelKernels, shape: str, dtype: torch.dtype) -> None:
+    runner, num_threads = build(shape, dtype, kernels), torch.get_num_threads()
+    assert find_bit_fault(runner) is None
+    assert torch.get_num_threads() == num_threads
+    assert runner.cache.committed_len == runner.cache.num_tree == 0
+
+
+def test_kernels_whose_rows_depend_on_each_other_are_found() -> None:
+    fault = find_bit_fault(build("wide", torch.float32, FUSED))
+    assert fault is not None
+    assert "other bits" in fault
