@@ -1,9 +1,4 @@
-"""A training state to two Hugging Face folders: bfloat16 safetensors, config, tokenizer.
-
-The weights are stored in bfloat16. The target's config asks for float32 all the same: its choices then do not depend on
-how many rows a pass has, in practice, and every drafter gives the same text even in the fast mode. The draft's rounding
-can cost no token, so it stays in bfloat16.
-"""
+"""A training state to two Hugging Face folders: bfloat16 safetensors, config, tokenizer."""
 
 import json
 import shutil
@@ -33,11 +28,11 @@ NAMES = {
 def export(folder: Path, destination: Path) -> None:
     """Write `destination`/target, `destination`/draft and the held-out prompts."""
     state = torch.load(folder / "state.pt", weights_only=True)
-    for side, shape, dtype in (("target", TARGET, "float32"), ("draft", DRAFT, "bfloat16")):
+    for side, shape in (("target", TARGET), ("draft", DRAFT)):
         place = destination / side
         place.mkdir(parents=True, exist_ok=True)
         save_file(hugging_face_tensors(state[side]["network"]), place / "model.safetensors", metadata={"format": "pt"})
-        write_json(place / "config.json", hugging_face_config(shape, dtype))
+        write_json(place / "config.json", hugging_face_config(shape, "bfloat16"))
         write_json(place / "generation_config.json", {"eos_token_id": 0, "pad_token_id": 0})
         write_json(place / "tokenizer_config.json", tokenizer_config())
         shutil.copyfile(folder / "data" / "tokenizer.json", place / "tokenizer.json")

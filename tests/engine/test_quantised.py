@@ -101,10 +101,8 @@ def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     monkeypatch.setattr(loading, "runs_native", lambda dtype, device: is_native)
     monkeypatch.setattr(loading, "has_fast_bfloat16", lambda: is_fast)
     expected = torch.bfloat16 if is_native or is_fast else torch.float32
-    for name in ("builtin", "builtin-draft"):  # stored in float32 and in bfloat16
-        assert resolve_dtype("int8", locate(name), "cpu") == expected
-    assert resolve_dtype("int4", locate("builtin"), "cuda:0") == torch.float32, "what auto gives"
-    assert resolve_dtype("int4", locate("builtin-draft"), "cuda:0") == torch.bfloat16
+    assert resolve_dtype("int8", locate("builtin"), "cpu") == expected
+    assert resolve_dtype("int4", locate("builtin"), "cuda:0") == torch.bfloat16, "what auto gives"
 
 
 def test_other_formats_are_refused_by_name() -> None:

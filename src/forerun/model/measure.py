@@ -70,7 +70,7 @@ def time_pass(runner: Runner, num_rows: int) -> float:
             num_logit_rows=num_rows,
         )
     )
-    logits.argmax(-1).tolist()  # a device has finished only when its result is here
+    logits[-1, 0].item()  # a device has finished only when its result is here
     elapsed = perf_counter() - began
     cache.truncate(start)
     return elapsed

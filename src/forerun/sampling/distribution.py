@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
+from forerun.kernels.native.cores import torch_on_one_thread
 from forerun.sampling.filters import filter_scores
 
 
@@ -23,7 +24,7 @@ class LogitShaper:
         self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu"
     ) -> None:
         self._params, self._device = params, device
-        self._is_filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+        self._is_filtered = not params.is_greedy and (params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0)
         self._counts_V = torch.zeros(vocab_size if params.has_penalties else 0, device=device)
         self._seen_V = torch.zeros(vocab_size if params.has_penalties else 0, dtype=torch.bool, device=device)
         if params.has_penalties:
@@ -31,6 +32,7 @@ class LogitShaper:
         known = {token: bias for token, bias in params.logit_bias.items() if 0 <= token < vocab_size}
         self._bias_ids = torch.tensor(list(known.keys()), dtype=torch.int64, device=device)
         self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
+        self._is_shaped = params.has_penalties or self._is_filtered or len(known) > 0
 
     @property
     def temperature_left(self) -> float:
@@ -57,15 +59,21 @@ class LogitShaper:
             paths: for each row the drafted tokens that come after the committed text, its own included; only looked
                 at when `needs_paths`.
         """
+        scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
+        if not self._is_shaped:
+            return scores_TV
+        with torch_on_one_thread():
+            return self._shaped(scores_TV, paths)
+
+    def _shaped(self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None) -> Tensor:
         params = self._params
-        scores_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
         if params.has_penalties:
             scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
         if len(self._bias_ids):
             scores_TV = scores_TV.index_add(
                 1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
             )
-        if params.is_greedy or not self._is_filtered:
+        if not self._is_filtered:
             return scores_TV
         if params.temperature != 1.0:
             scores_TV = scores_TV / params.temperature
@@ -83,6 +91,11 @@ class LogitShaper:
             counts_TV.index_put_(where, torch.ones(len(rows), device=self._device), accumulate=True)
             seen_TV.index_put_(where, torch.ones(len(rows), dtype=torch.bool, device=self._device))
         return penalise(scores_TV, seen_TV, counts_TV, self._params)
+
+
+def widened(logits_TV: Tensor) -> Tensor:
+    """float32 or better."""
+    return logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
 
 
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:

@@ -1,9 +1,12 @@
 """Where the library's own threads run."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_int
 from typing import Final
+
+import torch
 
 from forerun.kernels.native.library import fault, library
 
@@ -18,3 +21,15 @@ def keep_pool_on(cores: Sequence[int]) -> None:
     named = tuple(cores) or ALL_CORES
     if named and fault() is None:
         library().forerun_set_cores((c_int * len(named))(*named), len(named))
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """For torch calls between two passes: its threads keep spinning after a call that was shared among them, and the
+    next pass would have to share the cores with them, for milliseconds."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

@@ -19,8 +19,9 @@ constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // eight halves of sums in 16 reg
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters
 #endif
 constexpr int PAIR = 2;
-constexpr int CHUNK_ROWS = 96;     // rows whose sums are kept at a time
+constexpr int CHUNK_ROWS = 96;  // rows that pass over one panel after the other
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
+constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same where arithmetic costs most: fewer sums to load and store
 constexpr int SUMS_STRIDE = PAIR * PANEL;
 
 struct Tiles {
@@ -55,11 +56,12 @@ struct Work {
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
 
-    Work(const Linear& of, Rows rows) : linear(of), tiles(TILES[of.format]), x(rows) {
+    Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(TILES[of.format]), x(rows) {
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
-        const int whole_groups = BLOCK_BYTES / STEP_BYTES / group_steps;
+        const int block_bytes = num_rows > tiles.max_rows ? MANY_ROWS_BLOCK_BYTES : BLOCK_BYTES;
+        const int whole_groups = block_bytes / STEP_BYTES / group_steps;
         block_steps = (whole_groups ? whole_groups : 1) * group_steps;
         panel_bytes = static_cast<int64_t>(num_steps) * STEP_BYTES;
     }
@@ -157,23 +159,26 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
     }
 }
 
-void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
+// Rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the panel that follows.
+void multiply_panels(const Work& work, int row, int num_rows, int panel, int num_panels, int next, const Output& out) {
     alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
-    const Work work(linear, x);
-    for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
-        const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
-        const int next_panel = panel + 2 * PAIR <= panel_end ? panel + PAIR : panel;
-        for (int row = 0; row < num_rows; row += CHUNK_ROWS) {
-            const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
-            for (int i = 0; i < rows * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
-            for (int step = 0; step < work.num_steps; step += work.block_steps) {
-                const int next_step = step + work.block_steps;
-                const char* ahead =
-                    next_step < work.num_steps ? work.weights(panel, next_step) : work.weights(next_panel, 0);
-                multiply_block(work, row, rows, panel, num_panels, step, ahead, sums);
-            }
-            for (int r = 0; r < rows; r++)
-                finish(linear, sums + r * SUMS_STRIDE, row + r, panel, num_panels, out);
+    for (int i = 0; i < num_rows * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
+    for (int step = 0; step < work.num_steps; step += work.block_steps) {
+        const int next_step = step + work.block_steps;
+        const char* ahead = next_step < work.num_steps ? work.weights(panel, next_step) : work.weights(next, 0);
+        multiply_block(work, row, num_rows, panel, num_panels, step, ahead, sums);
+    }
+    for (int r = 0; r < num_rows; r++) finish(work.linear, sums + r * SUMS_STRIDE, row + r, panel, num_panels, out);
+}
+
+void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
+    const Work work(linear, x, num_rows);
+    for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // whose inputs stay in the second-level cache
+        const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
+        for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
+            const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
+            const int next = panel + 2 * PAIR <= panel_end ? panel + PAIR : panel_begin;
+            multiply_panels(work, row, rows, panel, num_panels, next, out);
         }
     }
 }

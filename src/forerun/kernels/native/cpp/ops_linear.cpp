@@ -11,17 +11,9 @@ using namespace forerun;
 
 namespace {
 
-// As Program keeps them: values, then scales, then sums.
 Rows reserve_rows(const Linear& linear, int num_rows) {
     static thread_local Scratch scratch;
-    const bool by_groups = linear.format == static_cast<int32_t>(Format::int8) ||
-                           linear.format == static_cast<int32_t>(Format::int4);
-    const int64_t scales_bytes = by_groups ? int64_t{4} * (linear.padded_in / linear.group) * num_rows : 0;
-    const int64_t values_bytes = rows_bytes(linear, num_rows) - 2 * scales_bytes;
-    char* memory = scratch.reserve(values_bytes + 2 * scales_bytes);
-    char* behind = memory + values_bytes;
-    return {memory, reinterpret_cast<float*>(behind), reinterpret_cast<int32_t*>(behind + scales_bytes),
-            num_rows ? values_bytes / num_rows : 0};
+    return rows_in(scratch.reserve(rows_bytes(linear, num_rows)), linear, num_rows);
 }
 
 struct LinearJob {

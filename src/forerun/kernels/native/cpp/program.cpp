@@ -27,9 +27,11 @@ static bool is_grouped(const Linear& linear) {
     return linear.format == static_cast<int32_t>(Format::int8) || linear.format == static_cast<int32_t>(Format::int4);
 }
 
+// An odd number of cache lines: rows a power of two apart would all lie in the same sets of the cache.
 static int64_t row_stride(const Linear& linear) {
     const bool is_bf16 = linear.format == static_cast<int32_t>(Format::bf16);
-    return round_up(static_cast<int64_t>(linear.padded_in) * (is_grouped(linear) ? 1 : is_bf16 ? 2 : 4), LINE);
+    const int64_t bytes = static_cast<int64_t>(linear.padded_in) * (is_grouped(linear) ? 1 : is_bf16 ? 2 : 4);
+    return round_up(bytes, LINE) | LINE;
 }
 
 int64_t rows_bytes(const Linear& linear, int num_rows) {
@@ -37,7 +39,7 @@ int64_t rows_bytes(const Linear& linear, int num_rows) {
     return (row_stride(linear) + groups * 8) * num_rows;
 }
 
-static Rows rows_in(char* memory, const Linear& linear, int num_rows) {
+Rows rows_in(char* memory, const Linear& linear, int num_rows) {
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
     char* behind = memory + row_stride(linear) * num_rows;
     Rows rows{};
@@ -69,7 +71,7 @@ void Program::reserve(const Pass& pass, int num_threads) {
     const Heads& heads = shape_.heads;
     const int num_tree = pass.ancestry ? pass.first_slot + pass.num_rows - pass.prefix_len : 0;
     const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
-    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + LINE * pass.num_rows;
+    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
     const int64_t scratch = round_up(attend_scratch_bytes(heads, num_tree), LINE);
     const int64_t attention = scratch + result * ATTENTION_ROWS * num_chunks(pass);
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));

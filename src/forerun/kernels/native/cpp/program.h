@@ -61,8 +61,9 @@ struct Pass {
     const uint8_t* skipped;   // [num_sublayers], or null
 };
 
-// Bytes that so many prepared rows of a linear take, each on cache lines of its own.
+// Bytes that so many prepared rows of a linear take, each on cache lines of its own; and the rows in that memory.
 int64_t rows_bytes(const Linear& linear, int num_rows);
+Rows rows_in(char* memory, const Linear& linear, int num_rows);
 
 // Memory on cache lines, grown when asked for more.
 class Scratch {
