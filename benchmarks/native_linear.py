@@ -13,7 +13,7 @@ from ctypes import byref
 from functools import partial
 from itertools import cycle
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 from common import standard_arguments, write_results
@@ -25,10 +25,12 @@ from forerun.kernels.native.linear import PackedLinear, functions
 from forerun.kernels.quantise import dequantise, quantise
 
 SHAPES = ((8192, 2048), (2048, 2048))  # outputs, inputs
-ROWS = (1, 2, 4, 8, 12, 16, 32, 64, 256)
+ROWS = (1, 2, 4, 8, 12, 16, 64, 256)
 FORMATS = ("bfloat16", "float32", "int8", "int4")
 COPIES_BYTES = 320e6
 PROBE_BYTES = 1 << 26
+PAUSE_S = 0.006
+CALLS_IN_A_TURN = 3
 Call = Callable[[], object]
 
 
@@ -36,7 +38,7 @@ def main() -> None:
     parser = standard_arguments(__doc__.splitlines()[0], "native_linear")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
-    parser.add_argument("--num-repeats", type=int, default=25)
+    parser.add_argument("--num-repeats", type=int, default=12)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # torch's own, about its quantised layers
     rows = []
@@ -135,14 +137,21 @@ def probes(num_threads: int) -> dict[str, Call]:
 
 @torch.inference_mode()
 def medians(contestants: dict[str, Call], num_repeats: int) -> dict[str, float]:
-    """Seconds of each, in turn; the first three turns do not count."""
+    """Seconds of each, in turn; the first turn does not count.
+
+    A turn begins with a pause in which the threads of whoever came before stop spinning, and a call that wakes one's own.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(num_repeats + 3):
+    for turn in range(num_repeats + 1):
         for name, call in contestants.items():
-            began = perf_counter()
+            sleep(PAUSE_S)
             call()
-            seconds[name].append(perf_counter() - began)
-    return {name: median(times[3:]) for name, times in seconds.items()}
+            for _ in range(CALLS_IN_A_TURN):
+                began = perf_counter()
+                call()
+                if turn:
+                    seconds[name].append(perf_counter() - began)
+    return {name: median(times) for name, times in seconds.items()}
 
 
 if __name__ == "__main__":

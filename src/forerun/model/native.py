@@ -14,6 +14,7 @@ from torch import Tensor
 from forerun.cache.tree_cache import TreeCache
 from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
+from forerun.kernels.native.cores import last_cache_bytes
 from forerun.kernels.native.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
 from forerun.kernels.native.layouts import Op as NativeOp
 from forerun.kernels.native.linear import PackedLinear
@@ -24,6 +25,7 @@ from forerun.model.inputs import ForwardInput, Sublayer
 from forerun.model.program import Op
 from forerun.model.rope import rope_table
 
+MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
 NOT_RUN: Final = ("mask", "select_rows")  # what they say is part of a pass
 
 
@@ -40,6 +42,7 @@ class NativeExecutor:
         names = dict.fromkeys(op.sublayer for op in program if op.sublayer is not None)
         self._sublayers = {name: number for number, name in enumerate(names)}
         self._linears = {op.writes + op.weights: self._pack(op) for op in program if "linear" in op.kind}
+        self._stream_past_caches()
         self._norms = {op.weights: self._vector(op.weights) for op in program if op.kind == "norm"}
         self._head_norms = {
             op.weights: (self._vector(op.weights + "q_norm"), self._vector(op.weights + "k_norm"))
@@ -154,6 +157,12 @@ class NativeExecutor:
         packed = PackedLinear.pack(quantise(weight, weight_format), bias, paired=paired)
         self._holds.append(packed)
         return packed
+
+    def _stream_past_caches(self) -> None:
+        """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
+        streams = sum(linear.num_bytes for linear in self._linears.values()) > last_cache_bytes() * MOST_OF_CACHE
+        for linear in self._linears.values():
+            linear.descriptor.streams = streams
 
     def _vector(self, name: str) -> Tensor:
         weight = self._weights.pop(name + ".weight").float().contiguous()

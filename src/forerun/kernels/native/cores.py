@@ -1,4 +1,4 @@
-"""Where the library's own threads run."""
+"""The machine's cores: where the library's own threads run, and what they share."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ import torch
 
 from forerun.kernels.native.library import fault, library
 
+USUAL_CACHE_BYTES: Final = 32 << 20
 ALL_CORES: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
@@ -33,3 +34,10 @@ def torch_on_one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(num_threads)
+
+
+def last_cache_bytes() -> int:
+    """Bytes of the last cache before memory; a usual number where the system does not say."""
+    name = "SC_LEVEL3_CACHE_SIZE"
+    known = os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0
+    return known if known > 0 else USUAL_CACHE_BYTES

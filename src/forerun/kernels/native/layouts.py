@@ -22,6 +22,7 @@ class Linear(Structure):
         ("padded_in", c_int32),
         ("group", c_int32),
         ("paired", c_int32),
+        ("streams", c_int32),
     )
 
 

@@ -31,6 +31,7 @@ struct Linear {
     int32_t format;     // a Format
     int32_t num_out, num_in, padded_in, group;
     int32_t paired;  // 0, or I: the weight is gate and up of I outputs each, their panels taking turns
+    int32_t streams;  // 1: the model exceeds the caches; its weights pass them by, so that other data stays there
 };
 
 static inline int num_panels(const Linear& linear) {  // static: compiled with every tier's flags

@@ -75,6 +75,7 @@ struct Work {
         const int64_t panel_group = (static_cast<int64_t>(panel) * row_groups + step / group_steps) * PANEL;
         Stretch s{};
         s.weights = weights(panel, step);
+        s.streams = linear.streams;
         s.panel_bytes = panel_bytes;
         s.inputs = static_cast<const char*>(x.values) + row * x.stride +
                    static_cast<int64_t>(step) * tiles.inputs * tiles.input_bytes;

@@ -14,6 +14,7 @@
 //   Dots, to_dots         16 int32 that dot_u8_s8 adds to, made of 16 int32
 //   dot_u8_s8(s, w, x)    s[i] + sum over j < 4 of w[4i+j] x[j], w unsigned, x signed, exact
 //   low_nibbles, high_nibbles   of each byte
+//   prefetch, prefetch_once     into all caches; or past them, for data that is read once
 //   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument
 //   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny
 //   silu(x)               x / (1 + exp(-x))

@@ -163,6 +163,7 @@ inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_once(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
 
 }  // namespace
 }  // namespace forerun::simd

@@ -158,6 +158,13 @@ inline void prefetch(const void* p) {
     (void)p;
 #endif
 }
+inline void prefetch_once(const void* p) {
+#ifdef __GNUC__
+    __builtin_prefetch(p, 0, 0);
+#else
+    (void)p;
+#endif
+}
 
 #undef FORERUN_EACH
 

@@ -25,6 +25,7 @@ struct Stretch {
     const char* inputs;
     int64_t row_bytes;
     int num_steps;
+    bool streams;       // what is fetched ahead is to leave no trace in the caches but the first
     const char* ahead;  // weights that are wanted next, fetched `ahead_step` bytes further with every step
     int64_t ahead_step;
     float* sums;  // [R][sums_stride], panels side by side
@@ -104,6 +105,8 @@ struct Int4 {
     }
 };
 
+inline void fetch(const char* ahead, bool streams) { streams ? simd::prefetch_once(ahead) : simd::prefetch(ahead); }
+
 // Inputs that are floats: one sum from the first input to the last.
 template <class Weight, int R, int P>
 void multiply(const Stretch& s) {
@@ -115,9 +118,10 @@ void multiply(const Stretch& s) {
     }
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
+    const bool streams = s.streams;  // the compiler makes a loop for either
     for (int step = 0; step < s.num_steps; step++) {
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) simd::prefetch(ahead + p * panel_bytes);
+        for (int p = 0; p < P; p++) fetch(ahead + p * panel_bytes, streams);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
             FORERUN_UNROLL
@@ -140,6 +144,7 @@ template <class Weight, int R, int P>
 void multiply_groups(const Stretch& s) {
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
+    const bool streams = s.streams;  // the compiler makes a loop for either
     for (int group = 0; group * s.group_steps < s.num_steps; group++) {
         const int64_t panel_scales = s.panel_groups * PANEL, own = group * PANEL;
         simd::Dots total[R][P];
@@ -152,7 +157,7 @@ void multiply_groups(const Stretch& s) {
         int step = s.group_steps;
         do {
             FORERUN_UNROLL
-            for (int p = 0; p < P; p++) simd::prefetch(ahead + p * panel_bytes);
+            for (int p = 0; p < P; p++) fetch(ahead + p * panel_bytes, streams);
             FORERUN_UNROLL
             for (int r = 0; r < R; r++) {
                 FORERUN_UNROLL
