@@ -10,6 +10,7 @@ from forerun.drafting.drafter import DraftReport
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.payoff import Payoff
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule
@@ -30,11 +31,12 @@ class DraftModelDrafter:
             calibrates=config.adaptive,
         )
         self._runner, self._began, self.is_adaptive = runner, 0.0, config.adaptive
+        self._payoff: Payoff | None = None  # None: always draft
 
     def adapt(self, target: Pace, draft: Pace | None) -> None:
         """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
         pace = draft or measure_pace(self._runner, range(1, self._draft_width + 1))
-        self._draft.rule = WidthRule(target, pace)
+        self._draft.rule, self._payoff = WidthRule(target, pace), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -45,20 +47,27 @@ class DraftModelDrafter:
         self._began = perf_counter()
         if self._draft.rule is not None:
             self._draft.rule.begin_round()
-        while self._draft.prefill():  # text that was committed in rounds without an expansion
-            pass
-        for _ in range(self._depth):
-            if not self._draft.expand():
-                break
+        if self._payoff is None or self._payoff.should_draft():
+            self._grow()
         tree, rule, width = self._draft.tree, self._draft.rule, self.verify_width
         if rule is not None:
             width = rule.num_rows(self._draft.chances(), width)
         return tree.select(tree.best(width))
 
+    def _grow(self) -> None:
+        while self._draft.prefill():  # text that was committed in rounds without an expansion
+            pass
+        for _ in range(self._depth):
+            if not self._draft.expand():
+                break
+
     def accept(self, acceptance: Acceptance) -> DraftReport:
         was_hit = self._draft.advance(acceptance.tokens)
+        elapsed_s = perf_counter() - self._began
         if self._draft.rule is not None:
-            self._draft.rule.end_round(perf_counter() - self._began)
+            self._draft.rule.end_round(elapsed_s)
+        if self._payoff is not None:
+            self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport(was_hit=was_hit)
 
     def end(self) -> None:

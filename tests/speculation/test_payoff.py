@@ -1,0 +1,54 @@
+"""Drafting is given up where it does not pay, tried again now and then, and never interrupted where it does."""
+
+import random
+
+import pytest
+
+from forerun.speculation.payoff import FIRST_ROUNDS, LONGEST_STRETCH, Payoff
+
+
+def play(payoff: Payoff, num_rounds: int, drafted_s: float, plain_s: float) -> list[bool]:
+    """Whether each round was drafted, if rounds cost so many seconds per token (three tokens when drafted)."""
+    kinds = []
+    for _ in range(num_rounds):
+        kinds.append(payoff.should_draft())
+        if kinds[-1]:
+            payoff.measure(3, 3 * drafted_s)
+        else:
+            payoff.measure(1, plain_s)
+    return kinds
+
+
+def test_a_draft_that_beats_the_bare_pass_is_never_interrupted() -> None:
+    assert all(play(Payoff(pass_s=1.0), 2000, drafted_s=0.9, plain_s=5.0))
+
+
+def test_a_draft_slower_than_a_pass_but_faster_than_plain_rounds_is_kept_after_one_trial() -> None:
+    kinds = play(Payoff(pass_s=1.0), 1000, drafted_s=1.5, plain_s=2.0)
+    assert 0 < kinds.count(False) < 20
+    assert all(kinds[100:])
+
+
+def test_a_draft_that_does_not_pay_costs_a_few_rounds_in_hundreds() -> None:
+    kinds = play(Payoff(pass_s=1.0), 4000, drafted_s=2.5, plain_s=1.1)
+    assert all(kinds[:FIRST_ROUNDS])
+    assert kinds[2000:].count(True) <= 40
+    longest = max(len(run) for run in "".join("d" if kind else "p" for kind in kinds).split("d"))
+    assert longest <= LONGEST_STRETCH, "it is tried again, since text changes"
+
+
+def test_a_draft_that_comes_to_pay_is_taken_up_again() -> None:
+    payoff = Payoff(pass_s=1.0)
+    play(payoff, 600, drafted_s=2.5, plain_s=1.1)
+    later = play(payoff, 2 * LONGEST_STRETCH, drafted_s=0.5, plain_s=1.1)
+    assert all(later[-100:])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_does_not_make_it_change_its_mind_for_long(seed: int) -> None:
+    rng, payoff, num_drafted = random.Random(seed), Payoff(pass_s=1.0), 0
+    for _ in range(4000):
+        is_drafting = payoff.should_draft()
+        num_drafted += is_drafting
+        payoff.measure(3 if is_drafting else 1, (6.0 if is_drafting else 1.2) * rng.uniform(0.8, 1.6))
+    assert num_drafted < 300
