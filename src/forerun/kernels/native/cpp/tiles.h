@@ -105,10 +105,13 @@ struct Int4 {
     }
 };
 
-inline void fetch(const char* ahead, bool streams) { streams ? simd::prefetch_once(ahead) : simd::prefetch(ahead); }
+template <bool STREAMS>
+inline void fetch(const char* ahead) {
+    STREAMS ? simd::prefetch_once(ahead) : simd::prefetch(ahead);
+}
 
 // Inputs that are floats: one sum from the first input to the last.
-template <class Weight, int R, int P>
+template <class Weight, int R, int P, bool STREAMS>
 void multiply(const Stretch& s) {
     simd::F total[R][P];
     FORERUN_UNROLL
@@ -118,10 +121,9 @@ void multiply(const Stretch& s) {
     }
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
-    const bool streams = s.streams;  // the compiler makes a loop for either
     for (int step = 0; step < s.num_steps; step++) {
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) fetch(ahead + p * panel_bytes, streams);
+        for (int p = 0; p < P; p++) fetch<STREAMS>(ahead + p * panel_bytes);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
             FORERUN_UNROLL
@@ -140,11 +142,10 @@ void multiply(const Stretch& s) {
 }
 
 // Inputs that are int8: exact integer sums over each group, scaled and added in the order of the groups.
-template <class Weight, int R, int P>
+template <class Weight, int R, int P, bool STREAMS>
 void multiply_groups(const Stretch& s) {
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
-    const bool streams = s.streams;  // the compiler makes a loop for either
     for (int group = 0; group * s.group_steps < s.num_steps; group++) {
         const int64_t panel_scales = s.panel_groups * PANEL, own = group * PANEL;
         simd::Dots total[R][P];
@@ -157,7 +158,7 @@ void multiply_groups(const Stretch& s) {
         int step = s.group_steps;
         do {
             FORERUN_UNROLL
-            for (int p = 0; p < P; p++) fetch(ahead + p * panel_bytes, streams);
+            for (int p = 0; p < P; p++) fetch<STREAMS>(ahead + p * panel_bytes);
             FORERUN_UNROLL
             for (int r = 0; r < R; r++) {
                 FORERUN_UNROLL
@@ -184,9 +185,9 @@ void multiply_groups(const Stretch& s) {
 template <class Weight, int R, int P>
 void run_tile(const Stretch& s) {
     if constexpr (Weight::BY_GROUPS)
-        multiply_groups<Weight, R, P>(s);
+        s.streams ? multiply_groups<Weight, R, P, true>(s) : multiply_groups<Weight, R, P, false>(s);
     else
-        multiply<Weight, R, P>(s);
+        s.streams ? multiply<Weight, R, P, true>(s) : multiply<Weight, R, P, false>(s);
 }
 
 }  // namespace
