@@ -139,7 +139,8 @@ def probes(num_threads: int) -> dict[str, Call]:
 def medians(contestants: dict[str, Call], num_repeats: int) -> dict[str, float]:
     """Seconds of each, in turn; the first turn does not count.
 
-    A turn begins with a pause, in which the threads of whoever came before stop spinning, and a call that does not count.
+    A turn begins with a pause, in which the threads of whoever came before stop spinning, and a call that does not
+    count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(num_repeats + 1):
