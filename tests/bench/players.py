@@ -138,6 +138,7 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
         "dtype": "auto",
         "device": "cpu",
         "exactness": "fast",
+        "kernels": "auto",
         "max_length": 256,
         "num_threads": 1,
         "profile": None,

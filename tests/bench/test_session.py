@@ -88,11 +88,16 @@ def test_every_drafter_answers_with_the_text_of_none(ask: Ask, tmp_path: Path) -
             assert row.turns[0].text
 
 
+def resolved() -> str:
+    """What "auto" is for the built-in target on this machine."""
+    return session.Checkpoint.open("builtin", locate("builtin"), EngineConfig()).dtype_name
+
+
 def test_run_json_tells_the_circumstances(ask: Ask, tmp_path: Path) -> None:
     played(ask(drafters=(), command="forerun bench run"))
     about = read_run(tmp_path / "run" / "run.json")
     assert about["command"] == "forerun bench run"
-    assert (about["dtype"], about["plan"]["dtype"]) == ("float32", "auto")
+    assert (about["dtype"], about["plan"]["dtype"]) == (resolved(), "auto")
     assert about["plan"]["num_threads"] == 1
     assert about["machine"]["foreign_load"] == 0.0
     assert about["floor"]["bytes_per_step"] > 1e6
@@ -247,7 +252,7 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_pat
     request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
     checkpoint = session.Checkpoint.open("builtin", locate("builtin"), request.config)
     plan = session.peer_plan(request, checkpoint, 3, 99)
-    assert (plan.dtype, plan.num_threads, plan.max_length, plan.device) == ("float32", 3, 99, "cpu")
+    assert (plan.dtype, plan.num_threads, plan.max_length, plan.device) == (resolved(), 3, 99, "cpu")
     assert (plan.target, plan.draft) == (locate("builtin"), locate("builtin-draft"))
     assert plan.urls == {"vllm": "http://127.0.0.1:1"}
     assert plan.cache == tmp_path / "cache" / "peers"

@@ -35,6 +35,7 @@ class RunPlan:
     dtype: str
     device: str
     exactness: str
+    kernels: str
     max_length: int | None
     num_threads: int
     profile: str | None

@@ -160,6 +160,7 @@ def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_t
         dtype=config.dtype,
         device=config.device,
         exactness=config.exactness,
+        kernels=config.kernels,
         max_length=config.max_length,
         num_threads=num_threads,
         profile=config.profile,

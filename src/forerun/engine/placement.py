@@ -1,12 +1,12 @@
 """Which cores target and draft run on when they work at the same time."""
 
-import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from forerun.core.affinity import own_cores, thread_on
 from forerun.core.config import EngineConfig, Parallel
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
@@ -45,17 +45,9 @@ class CorePlacement:
     @contextmanager
     def staying(self) -> Iterator[None]:
         """Keep the calling thread and the kernels' own threads on the target's cores for a while."""
-        if not self.target or not hasattr(os, "sched_setaffinity"):
-            keep_pool_on(())
-            yield
-            return
-        before = os.sched_getaffinity(0)
         keep_pool_on(self.target)
-        os.sched_setaffinity(0, self.target)
-        try:
+        with thread_on(self.target or own_cores()):
             yield
-        finally:
-            os.sched_setaffinity(0, before)
 
     def placed(self, rounds: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same rounds, each played on the target's cores; between them the thread is its owner's."""
@@ -95,10 +87,3 @@ def expected_speed(profile: Profile, num_target: int, num_draft: int, drafter: P
     depth = min(round_s / expansion_s, shape.verify_width - 1)
     num_tokens: float = (1 - USUAL_AGREEMENT ** (depth + 1)) / (1 - USUAL_AGREEMENT)
     return num_tokens / round_s
-
-
-def own_cores() -> list[int]:
-    """The cores this process may use; all of the machine's where the system knows no such limit."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

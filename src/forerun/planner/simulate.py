@@ -24,6 +24,7 @@ from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import VirtualClock, VirtualSupply
+from forerun.speculation.payoff import Payoff
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 from forerun.speculation.widths import WidthRule, chances_of
@@ -163,6 +164,7 @@ class SerialSimulation:
             calibrates=config.adaptive,
             spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
         )
+        self._payoff = Payoff(costs.target.step_s(1)) if config.adaptive else None
         if config.adaptive:
             self._grower.rule = WidthRule(costs.target, costs.draft_pace)
 
@@ -187,21 +189,27 @@ class SerialSimulation:
         tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
         if grower.rule is not None:
             grower.rule.end_round(clock.now - began)
+        if self._payoff is not None:
+            self._payoff.measure(len(acceptance.tokens), clock.now - began)
         clock.spend((1.0 - CHOOSING) * overhead_s)
 
     def _propose(self) -> TokenTree:
         grower, rule, width = self._grower, self._grower.rule, self._config.verify_width
         if rule is not None:
             rule.begin_round()
-        while grower.prefill():  # text that was committed in rounds without an expansion
-            pass
-        for _ in range(self._config.depth):
-            if not grower.expand():
-                break
+        if self._payoff is None or self._payoff.should_draft():
+            self._grow()
         tree = grower.tree
         if rule is not None:
             width = rule.num_rows(chances_of(tree.log_probs), width)
         return tree.select(tree.best(width))
+
+    def _grow(self) -> None:
+        while self._grower.prefill():  # text that was committed in rounds without an expansion
+            pass
+        for _ in range(self._config.depth):
+            if not self._grower.expand():
+                break
 
 
 class ParallelSimulation:

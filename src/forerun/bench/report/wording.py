@@ -73,6 +73,7 @@ def circumstances(summary: Summary) -> list[tuple[str, str]]:
         ("device", plan.get("device")),
         ("threads", plan.get("num_threads")),
         ("exactness", plan.get("exactness")),
+        ("kernels", plan.get("kernels")),
         ("data sets", ", ".join(summary.datasets)),
         ("prompts", _prompts(about)),
         ("answers", f"{about['max_new_tokens']} tokens at most" if "max_new_tokens" in about else None),
