@@ -26,6 +26,7 @@ OTHERS: dict[str, Any] = {
     "dtype": "float64",
     "device": "cuda",
     "exactness": "exact",
+    "kernels": "torch",
     "max_length": None,
     "num_threads": 2,
     "profile": "profile.json",

@@ -14,6 +14,7 @@ from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.engine.engine import Engine
 from forerun.engine.loop import Round
 from forerun.planner.simulate import CHOOSING, Costs, simulate
+from forerun.speculation import payoff
 from tests.planner.fake_time import charge, rule_time
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
@@ -69,7 +70,11 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
 def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_rounds(
     monkeypatch: pytest.MonkeyPatch, target: str, draft_ms: float, overhead_ms: float
 ) -> None:
-    """Guesses behind a wrong one are as sure as those borrowed for them, so nothing is left to the simulation."""
+    """Guesses behind a wrong one are as sure as those borrowed for them, so nothing is left to the simulation.
+
+    Whether drafting pays at all is judged by the last digits of times here, and left out.
+    """
+    monkeypatch.setattr(payoff, "FIRST_ROUNDS", 10**9)
     pace = read_device(f"paced:target={target}").target
     assert pace is not None
     overhead_s = 1e-3 * overhead_ms
@@ -114,7 +119,7 @@ def test_adaptive_widths_follow_what_rows_and_expansions_cost() -> None:
     shape = DraftModel(lookup=False)
     assert simulate(sure, shape, dear_rows).tokens_per_round == 1.0
     assert simulate(sure, shape, costs(10.0, 1.0)).tokens_per_round > 6.0
-    assert simulate(sure, shape, dear_draft).expansions_per_round == pytest.approx(1.0)
+    assert simulate(sure, shape, dear_draft).expansions_per_round < 0.5, "drafting stops where it does not pay"
 
 
 def test_a_parallel_drafter_may_choose_how_many_rows_to_verify() -> None:
