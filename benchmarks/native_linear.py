@@ -20,7 +20,7 @@ from common import standard_arguments, write_results
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.native.library import library
+from forerun.kernels.native.binding import library
 from forerun.kernels.native.linear import PackedLinear, functions
 from forerun.kernels.quantise import dequantise, quantise
 

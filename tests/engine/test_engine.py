@@ -23,7 +23,7 @@ from forerun import (
     SamplingParams,
     VocabularyError,
 )
-from forerun.kernels.native.library import fault
+from forerun.kernels.native.binding import fault
 
 PROMPT = "the cat sat on the mat and the cat "
 SAMPLED = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True)

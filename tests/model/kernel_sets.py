@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.kernels.dispatch import FUSED, NATIVE, REFERENCE
-from forerun.kernels.native.library import fault
+from forerun.kernels.native.binding import fault
 
 NATIVE_SETS = [pytest.param(NATIVE, id="native", marks=pytest.mark.skipif(fault() is not None, reason=str(fault())))]
 KERNEL_SETS = [pytest.param(REFERENCE, id="reference"), pytest.param(FUSED, id="fused"), *NATIVE_SETS]

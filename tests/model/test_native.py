@@ -10,7 +10,7 @@ from forerun.cache.tree_cache import TreeCache
 from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
 from forerun.kernels.dispatch import NATIVE, REFERENCE, runs_native
-from forerun.kernels.native.library import fault
+from forerun.kernels.native.binding import fault
 from forerun.model.diff import Difference, diff_buffers
 from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput

@@ -26,7 +26,7 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
-from forerun.kernels.native.library import fault
+from forerun.kernels.native.binding import fault
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree

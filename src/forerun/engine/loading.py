@@ -85,17 +85,15 @@ def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
     Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
     the checkpoint's dtype, unless it would only emulate it.
     """
-    likes_bfloat16 = device != "cpu" or runs_native(torch.bfloat16, device) or has_fast_bfloat16()
-    if weight_format_of(name) != "plain":
-        if device == "cpu" and likes_bfloat16:
-            return torch.bfloat16
-        name = "auto"
-    if name != "auto":
+    is_quantised = weight_format_of(name) != "plain"
+    if name != "auto" and not is_quantised:
         return getattr(torch, name)  # type: ignore[no-any-return]
     stored: torch.dtype = getattr(torch, read_dtype(folder))
-    if device != "cpu" or stored not in (torch.bfloat16, torch.float16):
+    if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
         return stored
-    return torch.bfloat16 if likes_bfloat16 else torch.float32
+    if runs_native(torch.bfloat16, device) or has_fast_bfloat16():
+        return torch.bfloat16
+    return torch.promote_types(stored, torch.float32)
 
 
 def weight_format_of(name: DTypeName) -> WeightFormat:

@@ -1,7 +1,7 @@
 """Which cores target and draft run on when they work at the same time."""
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -46,7 +46,7 @@ class CorePlacement:
     def staying(self) -> Iterator[None]:
         """Keep the calling thread and the kernels' own threads on the target's cores for a while."""
         keep_pool_on(self.target)
-        with thread_on(self.target or own_cores()):
+        with thread_on(self.target) if self.target else nullcontext():
             yield
 
     def placed(self, rounds: Generator[T, None, None]) -> Generator[T, None, None]:

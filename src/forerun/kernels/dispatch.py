@@ -10,7 +10,7 @@ from torch import Tensor
 from forerun.core.config import Exactness, KernelsName
 from forerun.kernels import fused, reference
 from forerun.kernels.layers import Linear, Norm
-from forerun.kernels.native.library import fault
+from forerun.kernels.native.binding import fault
 from forerun.kernels.quantise import Weight
 
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forerun.kernels.native.library import fault, library
+from forerun.kernels.native.binding import fault, library
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512", "avx512_bf16"])

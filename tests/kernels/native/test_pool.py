@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from forerun.kernels.native.binding import fault
 from forerun.kernels.native.cores import keep_pool_on
-from forerun.kernels.native.library import fault
 from forerun.kernels.native.linear import PackedLinear
 from forerun.kernels.native.slots import can_move, move_slots
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from forerun.kernels.native.library import fault, library
+from forerun.kernels.native.binding import fault, library
 
 USUAL_CACHE_BYTES: Final = 32 << 20
 ALL_CORES: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()

@@ -10,8 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from forerun.kernels.native.binding import library
 from forerun.kernels.native.layouts import EPILOGUES, FORMATS, Linear
-from forerun.kernels.native.library import library
 from forerun.kernels.quantise import Int4Weight, Int8Weight, Weight
 
 

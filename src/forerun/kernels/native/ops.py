@@ -12,8 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.kernels.native.binding import library
 from forerun.kernels.native.layouts import Heads, Leader, RowNoise
-from forerun.kernels.native.library import library
 
 MOST_ROWS: Final = 16  # of one call of the attention kernel
 

@@ -7,8 +7,8 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
+from forerun.kernels.native.binding import library
 from forerun.kernels.native.layouts import Buffer, Op, Pass, Shape
-from forerun.kernels.native.library import library
 
 
 class NativeProgram:

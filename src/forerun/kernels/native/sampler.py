@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.kernels.native.library import fault, library
+from forerun.kernels.native.binding import fault, library
 
 NoiseKeys = NDArray[np.int32]  # [T, 3]: low and high half of a row's key, and 1; all 0 for no noise
 LEADER = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])

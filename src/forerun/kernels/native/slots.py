@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from forerun.kernels.native.library import fault, library
+from forerun.kernels.native.binding import fault, library
 from forerun.kernels.native.sampler import address
 
 

@@ -3,7 +3,7 @@
 
 namespace forerun {
 
-int64_t attend_scratch_bytes(Heads heads, int) {
+int64_t attend_scratch_bytes(Heads heads) {
     return attention_scratch(heads).num_bytes;
 }
 

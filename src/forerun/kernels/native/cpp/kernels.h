@@ -135,7 +135,7 @@ constexpr int ATTENTION_CHUNK = 512;
 constexpr int ATTENTION_ROWS = 16;  // rows that one call of attend takes at most
 
 // Bytes of scratch that one call of attend needs.
-int64_t attend_scratch_bytes(Heads heads, int num_tree);
+int64_t attend_scratch_bytes(Heads heads);
 
 // One per instruction set; null where it was not compiled.
 const Kernels* kernels_portable();

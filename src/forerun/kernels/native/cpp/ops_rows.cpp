@@ -39,7 +39,7 @@ FORERUN_EXPORT void forerun_tree_attention(const float* q, const Heads* heads, c
     static thread_local std::vector<float> partial;
     static thread_local std::vector<char> scratch;
     partial.resize(static_cast<size_t>(chunk_stride * num_chunks));
-    scratch.resize(static_cast<size_t>(attend_scratch_bytes(*heads, seen->num_tree)) + 64);
+    scratch.resize(static_cast<size_t>(attend_scratch_bytes(*heads)) + 64);
     char* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
     for (int begin = 0; begin < seen->num_rows; begin += rows_per_call) {
         const int end = begin + rows_per_call < seen->num_rows ? begin + rows_per_call : seen->num_rows;

@@ -69,10 +69,9 @@ void Program::set_buffers(const Buffer* buffers, int max_rows) {
 // What one thread needs for itself: a normed row and prepared rows, or attention's scratch and partial results.
 void Program::reserve(const Pass& pass, int num_threads) {
     const Heads& heads = shape_.heads;
-    const int num_tree = pass.ancestry ? pass.first_slot + pass.num_rows - pass.prefix_len : 0;
     const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
-    const int64_t scratch = round_up(attend_scratch_bytes(heads, num_tree), LINE);
+    const int64_t scratch = round_up(attend_scratch_bytes(heads), LINE);
     const int64_t attention = scratch + result * ATTENTION_ROWS * num_chunks(pass);
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_) own.reserve(prepared > attention ? prepared : attention);
@@ -177,10 +176,7 @@ void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
     out.y_stride = width(op.writes);
     out.epilogue = static_cast<Epilogue>(op.epilogue);
     if (op.residual >= 0) out.residual = buffer(op.residual), out.residual_stride = width(op.residual);
-    const int unit = linear.paired ? 2 : 1;
-    const int num_panels = linear.paired ? 2 * ((linear.paired + PANEL - 1) / PANEL)
-                                         : (linear.num_out + PANEL - 1) / PANEL;
-    const Slice panels = slice_of(num_panels, thread, team.size(), unit);
+    const Slice panels = slice_of(num_panels(linear), thread, team.size(), linear.paired ? 2 : 1);
     if (panels.begin < panels.end) run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
 }
 

@@ -53,7 +53,7 @@ void Program::attend_whole(const Run& run, const Op& op, int thread, Team& team,
     const int64_t row_size = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim);
     const int64_t chunk_stride = row_size * ATTENTION_ROWS;
     char* scratch = own_[static_cast<size_t>(thread)].data();
-    float* partial = reinterpret_cast<float*>(scratch + (attend_scratch_bytes(heads, seen.num_tree) + 63) / 64 * 64);
+    float* partial = reinterpret_cast<float*>(scratch + (attend_scratch_bytes(heads) + 63) / 64 * 64);
     const Slice items = slice_of(num_blocks * heads.num_kv_heads, thread, team.size());
     for (int item = items.begin; item < items.end; item++) {
         const int kv_head = item / num_blocks, begin = item % num_blocks * rows_per_item;

@@ -7,12 +7,6 @@
 #include "kernels.h"
 #include "simd.h"
 
-#if defined(__clang__)
-#define FORERUN_UNROLL _Pragma("unroll")
-#else
-#define FORERUN_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace forerun {
 namespace {
 
