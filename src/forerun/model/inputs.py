@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Sublayer = tuple[int, str]  # (layer, "attention" or "mlp")
+from forerun.core.sublayers import NOTHING, SkipSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ForwardInput:
     prefix_len: int
     ancestry: NDArray[np.bool_] | None = None
     num_logit_rows: int = 1
-    skipped: frozenset[Sublayer] = frozenset()
+    skipped: SkipSet = NOTHING
 
     def __post_init__(self) -> None:
         num_rows = len(self.token_ids)

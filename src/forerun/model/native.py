@@ -14,6 +14,7 @@ from torch import Tensor
 from forerun.cache.tree_cache import TreeCache
 from forerun.core.config import WeightFormat
 from forerun.core.model_spec import ModelSpec
+from forerun.core.sublayers import Sublayer
 from forerun.kernels.native.cores import last_cache_bytes
 from forerun.kernels.native.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
 from forerun.kernels.native.layouts import Op as NativeOp
@@ -21,7 +22,7 @@ from forerun.kernels.native.linear import PackedLinear
 from forerun.kernels.native.program import NativeProgram
 from forerun.kernels.quantise import head_format, quantise
 from forerun.model.eager import Observer
-from forerun.model.inputs import ForwardInput, Sublayer
+from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.rope import rope_table
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.inputs import Sublayer
+from forerun.core.sublayers import Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"
