@@ -15,7 +15,7 @@ from common import read_prompts, standard_arguments, write_results
 from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.core.config import DrafterConfig, parallel_draft
+from forerun.core.drafter_config import DrafterConfig, parallel_draft
 
 FIXED = DraftModel(adaptive=False, verify_width=8, draft_width=4, depth=6)
 SERIAL: dict[str, DraftModel] = {

@@ -15,7 +15,7 @@ from statistics import median
 from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.core.config import parallel_draft
+from forerun.core.drafter_config import parallel_draft
 from forerun.core.timing import Span
 
 PAIRS = {  # SwiftSpec, arXiv 2506.11309, sections 4.2 and 4.5: milliseconds at 8 and 16 rows, and of a draft step

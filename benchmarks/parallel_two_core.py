@@ -10,7 +10,7 @@ import torch
 from common import Contestant, measure_in_turn, ratio, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.core.config import DrafterConfig
+from forerun.core.drafter_config import DrafterConfig
 
 
 @dataclass(kw_only=True)

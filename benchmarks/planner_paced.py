@@ -16,7 +16,7 @@ from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
 from forerun.bench.acceptance import Recorder
-from forerun.core.config import parallel_draft
+from forerun.core.drafter_config import parallel_draft
 from forerun.core.pace import read_device
 from forerun.core.steps import GenerationStats, StepStats
 from forerun.core.trace import AnswerTrace

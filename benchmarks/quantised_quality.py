@@ -15,7 +15,8 @@ from torch.nn import functional
 from forerun import EngineConfig
 from forerun.bench.ceilings import bytes_per_step
 from forerun.checkpoints.locate import locate
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, DTypeName
+from forerun.core.config import DTypeName
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.engine.loading import Checkpoint
 from forerun.engine.tokenizer import Tokenizer
 from forerun.model.measure import measure_pace

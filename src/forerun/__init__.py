@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forerun.core.config import DraftModel, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
+    from forerun.core.config import EngineConfig, SamplingParams
+    from forerun.core.drafter_config import DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
     from forerun.core.errors import (
         CheckpointError,
         ConfigError,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "forerun.core.config": ("DraftModel", "EngineConfig", "NoDrafter", "Parallel", "PromptLookup", "SamplingParams"),
+    "forerun.core.config": ("EngineConfig", "SamplingParams"),
+    "forerun.core.drafter_config": ("DraftModel", "LayerSkip", "NoDrafter", "Parallel", "PromptLookup"),
     "forerun.core.errors": (
         "CheckpointError",
         "ConfigError",
@@ -60,6 +62,7 @@ __all__ = [
     "Generation",
     "GenerationStats",
     "GenerationStream",
+    "LayerSkip",
     "NoDrafter",
     "NumericalError",
     "Parallel",

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from forerun.bench.acceptance import NUM_CHILDREN, Recorder, Teacher
-from forerun.core.config import DraftModel, EngineConfig, SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_tree import DraftTree
 from forerun.model.runner import Runner

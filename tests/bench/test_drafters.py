@@ -9,7 +9,7 @@ import torch
 from forerun import ConfigError, DraftModel, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.bench import drafters
 from forerun.bench.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.config import DrafterConfig, parallel_draft
+from forerun.core.drafter_config import DrafterConfig, parallel_draft
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)

@@ -7,16 +7,8 @@ import pytest
 
 from forerun.cli.drafter_options import DrafterName, DrafterOptions, read_cores
 from forerun.cli.options import DType, EngineOptions, ExactnessName, SamplingOptions
-from forerun.core.config import (
-    BUILTIN_TARGET,
-    DraftModel,
-    EngineConfig,
-    NoDrafter,
-    Parallel,
-    PromptLookup,
-    SamplingParams,
-    parallel_draft,
-)
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_TARGET, DraftModel, NoDrafter, Parallel, PromptLookup, parallel_draft
 from forerun.core.errors import ConfigError
 
 PARALLEL = DrafterName.PARALLEL

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from forerun.core.config import DraftModel, NoDrafter, PromptLookup, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter, PromptLookup
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter

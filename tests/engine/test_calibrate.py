@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.core.config import DraftModel, EngineConfig, NoDrafter, SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.profile import Profile

@@ -17,7 +17,9 @@ from forerun import (
     load,
 )
 from forerun.checkpoints.locate import locate
-from forerun.core.config import DrafterConfig, DTypeName, WeightFormat
+from forerun.core.config import DTypeName
+from forerun.core.drafter_config import DrafterConfig
+from forerun.core.model_spec import WeightFormat
 from forerun.engine import loading
 from forerun.engine.loading import Checkpoint, resolve_dtype
 from forerun.kernels.dispatch import REFERENCE

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.core.config import DraftModel, Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.steps import DrafterState
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter

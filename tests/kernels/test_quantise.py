@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.core.config import WeightFormat
 from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import WeightFormat
 from forerun.kernels import quantise as module
 from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 from forerun.kernels.quantise import (

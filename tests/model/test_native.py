@@ -3,12 +3,13 @@
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.core.config import WeightFormat
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import all_sublayers
 from forerun.kernels.dispatch import NATIVE, REFERENCE, runs_native
 from forerun.kernels.native.binding import fault
 from forerun.model.diff import Difference, diff_buffers
@@ -47,10 +48,10 @@ def random_model(seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
 
 
 def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> ForwardInput:
-    """A tree behind the prefix, some of its sublayers skipped half of the time."""
+    """A tree behind the prefix; half of the passes skip some sublayers, half have rows that skip some of their own."""
     parents = random_parents(rng, rng.randint(1, 20))
     ancestry = ancestry_matrix(parents)
-    sublayers = [(layer, part) for layer in range(spec.num_layers) for part in ("attention", "mlp")]
+    sublayers = all_sublayers(spec.num_layers)
     return ForwardInput(
         token_ids=[rng.randrange(spec.vocab_size) for _ in parents],
         positions=[prefix_len + int(row.sum()) - 1 for row in ancestry],
@@ -59,6 +60,7 @@ def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> Forward
         ancestry=ancestry,
         num_logit_rows=rng.randint(0, len(parents)),
         skipped=frozenset(rng.sample(sublayers, rng.choice([0, rng.randrange(len(sublayers))]))),
+        row_skips=rng.choice([None, np.array([[rng.random() < 0.5 for _ in sublayers] for _ in parents])]),
     )
 
 

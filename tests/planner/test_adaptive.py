@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from forerun.bench.acceptance import Recorder, Teacher
-from forerun.core.config import DraftModel, EngineConfig, Parallel, SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import DraftModelDrafter

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.core.config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.profile import Profile
 from forerun.planner.picture import draw_plans

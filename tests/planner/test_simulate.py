@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from forerun.bench.acceptance import Teacher
-from forerun.core.config import DraftModel, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace

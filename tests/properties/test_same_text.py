@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from forerun.core.config import DraftModel, PromptLookup, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, PromptLookup
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter

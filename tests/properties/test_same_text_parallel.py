@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from forerun.core.config import Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import Parallel
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import DraftReport

@@ -8,7 +8,8 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.config import EngineConfig, NoDrafter, SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import NoDrafter
 from forerun.core.pace import read_device
 from forerun.core.trace import AnswerTrace
 from forerun.engine.engine import Engine, Prompt

@@ -11,9 +11,8 @@ import torch
 from forerun.bench.kernel_clock import Call, Spread, time_in_turn, undisturbed
 from forerun.bench.machine import last_level_cache_bytes
 from forerun.checkpoints.names import fused_shapes, tensor_plan
-from forerun.core.config import WeightFormat
 from forerun.core.errors import ConfigError
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.kernels.dispatch import FUSED
 from forerun.kernels.quantise import head_format, weight_bytes
 

@@ -8,15 +8,16 @@ from typing import Any, Final, TypeVar
 import torch
 
 from forerun.bench.answers import RoundColumns, Turn
-from forerun.core.config import (
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
     DrafterConfig,
     DraftModel,
-    EngineConfig,
+    LayerSkip,
     NoDrafter,
     Parallel,
     PromptLookup,
-    SamplingParams,
+    paper_layer_skip,
     parallel_draft,
 )
 from forerun.core.errors import ConfigError
@@ -27,7 +28,7 @@ from forerun.engine.placement import CorePlacement
 
 NONE: Final = "none"
 Settings = Mapping[str, Any]
-Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, Parallel)
+Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, Parallel, LayerSkip)
 # The first entry is the default. A peer is given as many.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
@@ -54,6 +55,22 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
         {"overrun": 0.6},
         {"repairs": 1},
         {"children": 8},
+    ),
+    "layer_skip": (
+        {},
+        {"weights": "int8"},
+        {"weights": "int4"},
+        {"lookup": False},
+        {"draft_width": 2},
+        {"verify_width": 8},
+    ),
+    "layer_skip_paper": (
+        {},
+        {"min_confidence": 0.7},
+        {"min_confidence": 0.9},
+        {"depth": 8},
+        {"verify_width": 16},
+        {"verify_width": 64},
     ),
 }  # fmt: skip
 
@@ -155,6 +172,10 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
             return changed(DraftModel(model=model), settings)
         case "prompt_lookup":
             return changed(PromptLookup(), settings)
+        case "layer_skip":
+            return changed(LayerSkip(), settings)
+        case "layer_skip_paper":
+            return changed(paper_layer_skip(), settings)
         case "parallel":
             of_draft = {field.name for field in fields(DraftModel)}
             inner = {key: value for key, value in settings.items() if key in of_draft}

@@ -8,8 +8,7 @@ from forerun.bench.ceilings import DTYPES, Ceilings
 from forerun.bench.kernel_clock import Spread
 from forerun.bench.kernel_shapes import USUAL_SHAPES
 from forerun.bench.machine import Facts, usable_cores
-from forerun.core.config import require
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 
 VERSION: Final = 1
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.locate import locate
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, RopeSpec
 

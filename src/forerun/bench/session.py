@@ -20,7 +20,8 @@ from forerun.bench.run import BenchRun, Progress
 from forerun.bench.run_folder import NAME, RunFolder
 from forerun.bench.run_plan import RunPlan, spread
 from forerun.checkpoints.locate import locate
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.engine.loading import Checkpoint, resolve_max_length

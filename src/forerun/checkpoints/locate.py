@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.config import CONFIG_NAME
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}

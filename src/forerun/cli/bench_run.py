@@ -13,7 +13,7 @@ from forerun.cli.declare import option, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import EngineOptions
 from forerun.cli.places import cache_folder
-from forerun.core.config import BUILTIN_TARGET, NoDrafter
+from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,9 @@ from typing import Annotated
 from forerun.cli.declare import option
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, DType
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig, SamplingParams, require
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.errors import require
 from forerun.core.trace import write_traces
 
 OnAnswer = Callable[[int], None]

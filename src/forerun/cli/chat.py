@@ -10,7 +10,8 @@ from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
-from forerun.core.config import BUILTIN_TARGET, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ForerunError
 from forerun.core.steps import FinishReason, Generation
 from forerun.engine.conversation import Conversation

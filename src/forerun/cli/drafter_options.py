@@ -7,15 +7,17 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from forerun.cli.declare import option
-from forerun.core.config import (
+from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
     BUILTIN_TARGET,
     DrafterConfig,
     DraftModel,
+    LayerSkip,
     NoDrafter,
     Parallel,
     PromptLookup,
     automatic_drafter,
+    parallel_draft,
 )
 from forerun.core.errors import ConfigError
 
@@ -31,15 +33,41 @@ class DrafterName(StrEnum):
     PARALLEL = "parallel"
     PROMPT_LOOKUP = "prompt_lookup"
     NGRAM = "ngram"
+    LAYER_SKIP = "layer_skip"
+
+
+class LayerSearchName(StrEnum):
+    """How skipped sublayers are found. gated: within verification passes; paper: as SWIFT does; off: not at all."""
+
+    GATED = "gated"
+    PAPER = "paper"
+    OFF = "off"
+
+
+class DraftWeights(StrEnum):
+    """What a target that drafts for itself drafts with. plain: its own weights; else a copy in so many bits."""
+
+    PLAIN = "plain"
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 SHAPE: Final = ("verify_width", "draft_width", "children", "adaptive")
+# The flags of a target that drafts for itself, and the fields they stand for.
+SELF: Final[Mapping[str, str]] = {
+    "search": "search",
+    "skip_sets": "sets",
+    "draft_weights": "weights",
+    "min_confidence": "min_confidence",
+}
+ITSELF: Final = "self"  # as a draft
 OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to a worker that others have started
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
-    DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file"),
+    DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", "skip_sets", "draft_weights"),
     DrafterName.PROMPT_LOOKUP: ("verify_width",),
+    DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.NONE: (),
 }
 
@@ -50,14 +78,21 @@ class DrafterOptions:
 
     draft: Annotated[
         str | None,
-        option("--draft", "--draft-model", "-md", help="Smaller model with the same tokens.", panel=SPECULATION),
+        option(
+            "--draft",
+            "--draft-model",
+            "-md",
+            help="Smaller model with the same tokens; of parallel also self: the target with sublayers left out.",
+            panel=SPECULATION,
+        ),
     ] = None
     drafter: Annotated[
         DrafterName,
         option(
             "--drafter",
             "--spec-method",
-            help="Who drafts; parallel drafts in a process of its own, ngram is prompt_lookup.",
+            help="Who drafts; parallel drafts in a process of its own, ngram is prompt_lookup, and with layer_skip the "
+            "target drafts for itself.",
             panel=SPECULATION,
         ),
     ] = DrafterName.AUTO
@@ -94,6 +129,23 @@ class DrafterOptions:
         str | None, option("--key-file", help="File with the key shared with that worker.", panel=SPECULATION)
     ] = None
 
+    search: Annotated[
+        LayerSearchName | None,
+        option("--search", help="How layer_skip finds what to skip [gated].", panel=SPECULATION),
+    ] = None
+    skip_sets: Annotated[
+        str | None,
+        option("--skip-sets", help="File with sets that layer_skip may skip [what prepare found].", panel=SPECULATION),
+    ] = None
+    draft_weights: Annotated[
+        DraftWeights | None,
+        option("--draft-weights", help="Copy of the weights that layer_skip drafts with [none].", panel=SPECULATION),
+    ] = None
+    min_confidence: Annotated[
+        float | None,
+        option("--min-confidence", help="layer_skip drafts behind no token less likely than this.", panel=SPECULATION),
+    ] = None
+
     def config(self, model: str) -> DrafterConfig:
         """The drafter these flags ask for, for the target `model`."""
         chosen = self._choose(model)
@@ -115,6 +167,12 @@ class DrafterOptions:
                 return self._parallel(model)
             case DrafterName.PROMPT_LOOKUP | DrafterName.NGRAM:
                 return PromptLookup()
+            case DrafterName.LAYER_SKIP:
+                return self._layer_skip()
+
+    def _layer_skip(self) -> LayerSkip:
+        fields = {SELF[flag]: value for flag, value in self._given(SELF).items()}
+        return LayerSkip(**{name: getattr(value, "value", value) for name, value in fields.items()})
 
     def _parallel(self, model: str) -> Parallel:
         if self.drafter_address is not None:
@@ -124,7 +182,8 @@ class DrafterOptions:
             cores=read_cores(self.drafter_cores, flag="--drafter-cores"),
             key_file=self.key_file,
         )
-        return replace(chosen, draft=replace(chosen.draft, model=self._draft_for(model)))
+        draft = self._layer_skip() if self.draft == ITSELF else replace(parallel_draft(), model=self._draft_for(model))
+        return replace(chosen, draft=draft)
 
     def _listening(self, address: str) -> Parallel:
         """A worker that others have started, with a model, a device and cores of its own."""
@@ -182,3 +241,5 @@ def _name_of(drafter: DrafterConfig) -> DrafterName:
             return DrafterName.PARALLEL
         case PromptLookup():
             return DrafterName.PROMPT_LOOKUP
+        case LayerSkip():
+            return DrafterName.LAYER_SKIP

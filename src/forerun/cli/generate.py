@@ -16,7 +16,8 @@ from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.cli.timeline import check_timeline_path, write_timeline
-from forerun.core.config import BUILTIN_TARGET, DrafterConfig, EngineConfig, Parallel
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation

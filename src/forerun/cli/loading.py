@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.cli.failures import find_model
-from forerun.core.config import DraftModel, EngineConfig, Parallel
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DraftModel, Parallel
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

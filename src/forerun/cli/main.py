@@ -14,6 +14,7 @@ from forerun.cli.check import check
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
 from forerun.cli.plan import plan
+from forerun.cli.prepare import prepare
 from forerun.cli.worker import worker
 
 
@@ -38,6 +39,7 @@ app.command()(inspect)
 app.command()(check)
 app.command()(worker)
 app.command()(plan)
+app.command()(prepare)
 app.add_typer(bench)
 
 

@@ -5,7 +5,9 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from forerun.cli.declare import option
-from forerun.core.config import DrafterConfig, EngineConfig, SamplingParams
+from forerun.cli.places import cache_folder
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
 
 DEFAULTS: Final = SamplingParams()
@@ -78,6 +80,7 @@ class EngineOptions:
             kernels=self.kernels.value,
             num_threads=self.threads,
             profile=self.profile,
+            cache_folder=str(cache_folder()),
         )
 
 

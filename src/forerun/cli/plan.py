@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from forerun.cli.declare import option, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, DType
-from forerun.core.config import BUILTIN_DRAFT, BUILTIN_TARGET, EngineConfig
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile

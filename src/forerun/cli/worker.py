@@ -9,8 +9,10 @@ from forerun.cli.declare import option
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, KERNELS_HELP, DType, KernelsChoice
-from forerun.core.config import BUILTIN_DRAFT, EngineConfig, NoDrafter
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
 from forerun.core.errors import ConfigError
+from forerun.core.sublayers import read_skips
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -28,6 +30,7 @@ def worker(
     kernels: Annotated[KernelsChoice, option("--kernels", help=KERNELS_HELP)] = KernelsChoice.AUTO,
     threads: Annotated[int, option("--threads", "-t", help="CPU threads.")] = 1,
     cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
+    skip: Annotated[str, option("--skip", help="Sublayers to leave out, such as attention:3,5;mlp:4.")] = "",
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
     parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
 ) -> None:
@@ -48,7 +51,9 @@ def worker(
     from forerun.engine.drafter_process import DrafterProcess  # imports torch
     from forerun.parallel.endpoint import Address, read_key
 
-    process = DrafterProcess(config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"))
+    process = DrafterProcess(
+        config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"), unused=read_skips(skip)
+    )
     if control is not None:
         process.under_engine(control, parent)
     elif listen is not None:

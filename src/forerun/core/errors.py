@@ -41,3 +41,9 @@ class EngineBusyError(ForerunError):
 
 class DrafterUnreachableError(ForerunError):
     """A drafter process cannot be reached or does not prove that it knows the key."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with `message` unless `condition` holds."""
+    if not condition:
+        raise ConfigError(message)

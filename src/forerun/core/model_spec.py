@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 RopeKind = Literal["default", "linear", "llama3"]
+WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

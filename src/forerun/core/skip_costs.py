@@ -40,7 +40,7 @@ class SkipCosts:
         return max(whole_s / 100, whole_s - num_attention * self.attention_at(context) - num_mlp * self.mlp_s)
 
     def draft(self, skipped: SkipSet, context: int) -> Pace:
-        """The pace of draft passes that skip these sublayers: more rows cost as much more as they do in a whole pass."""
+        """The pace of draft passes that skip these; more rows cost as much more as they do in a whole pass."""
         num_attention = sum(kind == ATTENTION for _, kind in skipped)
         share = self.draft_s(num_attention, len(skipped) - num_attention, context) / self.whole.step_s(1)
         return Pace(steps=tuple((rows, seconds * share) for rows, seconds in self.whole.steps))

@@ -2,6 +2,9 @@
 
 from typing import Final, TypeAlias
 
+from forerun.core.errors import ConfigError, require
+from forerun.core.model_spec import ModelSpec
+
 Sublayer: TypeAlias = tuple[int, str]  # (layer, "attention" or "mlp")
 SkipSet: TypeAlias = frozenset[Sublayer]
 
@@ -26,3 +29,33 @@ def skippable(num_layers: int) -> tuple[Sublayer, ...]:
 def every_other_layer(num_layers: int) -> SkipSet:
     """SWIFT's start set: the odd layers, as far as they are skippable."""
     return frozenset(sublayer for sublayer in skippable(num_layers) if sublayer[0] % 2)
+
+
+def write_skips(skipped: SkipSet) -> str:
+    """The set as text, such as attention:3,5;mlp:4."""
+    kinds = ((kind, sorted(layer for layer, other in skipped if other == kind)) for kind in (ATTENTION, MLP))
+    return ";".join(f"{kind}:{','.join(map(str, layers))}" for kind, layers in kinds if layers)
+
+
+def read_skips(text: str) -> SkipSet:
+    """The set that `write_skips` wrote.
+
+    Raises:
+        ConfigError: the text is none.
+    """
+    try:
+        parts = [part.partition(":") for part in text.split(";") if part]
+        require(all(kind in (ATTENTION, MLP) for kind, _, _ in parts), f"unknown kind in {text!r}")
+        return frozenset((int(layer), kind) for kind, _, layers in parts for layer in layers.split(","))
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"skipped sublayers {text!r} must look like attention:3,5;mlp:4 ({error})") from error
+
+
+def kept_share(spec: ModelSpec, skipped: SkipSet) -> float:
+    """The share of a model's weights that a pass without these sublayers reads; its head is always read."""
+    if not skipped:
+        return 1.0
+    attention = spec.hidden_size * (2 * spec.q_size + 2 * spec.kv_size)
+    mlp = 3 * spec.hidden_size * spec.intermediate_size
+    whole = spec.num_layers * (attention + mlp) + spec.vocab_size * spec.hidden_size
+    return 1.0 - sum(attention if kind == ATTENTION else mlp for _, kind in skipped) / whole

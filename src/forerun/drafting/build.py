@@ -1,15 +1,19 @@
 """Config to drafter: the only place that lists them."""
 
+from collections.abc import Sequence
 from typing import assert_never
 
-from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel, PromptLookup
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.model_spec import ModelSpec
+from forerun.core.named_set import NamedSet
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.supply import HelloCheck, WorkerSupply
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.model.lent import LentRunner
 from forerun.model.runner import Runner
 
 
@@ -20,6 +24,8 @@ def build_drafter(
     draft_runner: Runner | None = None,
     supply: WorkerSupply | None = None,
     check: HelloCheck | None = None,
+    lent: LentRunner | None = None,
+    known: Sequence[NamedSet] = (),
 ) -> Drafter:
     """A drafter for `target`.
 
@@ -27,6 +33,8 @@ def build_drafter(
         draft_runner: the loaded draft model, where the config names one for this process.
         supply: connections to the process that drafts, where the config wants one.
         check: what such a process must be, to be of use.
+        lent: the target itself, where it drafts for itself.
+        known: what it may skip then, as far as that is known.
     """
     match config:
         case NoDrafter():
@@ -39,5 +47,8 @@ def build_drafter(
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
             return ParallelDrafter(supply, config, target_vocab_size=target.vocab_size, check=check)
+        case LayerSkip():
+            assert lent is not None, "a target that drafts for itself must be there"
+            return LayerSkipDrafter(lent, config, known=known)
         case _:
             assert_never(config)

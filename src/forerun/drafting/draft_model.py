@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from forerun.core.config import DraftModel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import DraftReport

@@ -5,10 +5,13 @@ from time import perf_counter
 
 from torch import Tensor
 
-from forerun.core.config import DraftModel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, LayerSkip
+from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.inputs import ForwardInput
-from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
+from forerun.model.lent import DraftRunner
+from forerun.model.runner import PREFILL_ROWS, shared_length
 from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
@@ -35,12 +38,14 @@ class DraftTree:
     """
 
     def __init__(
-        self, runner: Runner, config: DraftModel, *, target_vocab_size: int, horizon: int, max_rows: int,
-        keeps_subtree: bool, calibrates: bool = False,
+        self, runner: DraftRunner, config: DraftModel | LayerSkip, *, target_vocab_size: int, horizon: int,
+        max_rows: int, keeps_subtree: bool, calibrates: bool = False, min_confidence: float = 0.0,
     ) -> None:  # fmt: skip
         self.rule: WidthRule | None = None  # None: fixed widths
+        self.skipped: SkipSet = NOTHING  # sublayers that draft passes leave out; to be changed between trees alone
         self._runner, self._config = runner, config
         self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
+        self._min_confidence = min_confidence
         self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
         self._is_known_whole = runner.spec.vocab_size == self._vocab_size  # the target knows all of the draft's tokens
         self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
@@ -52,6 +57,25 @@ class DraftTree:
     def tree(self) -> TokenTree:
         """The live tree; node 0 is the last committed token."""
         return self._growth.tree
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """The committed text, the root last."""
+        return self._token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """How many these are."""
+        return len(self._token_ids)
+
+    @property
+    def first_guess(self) -> int | None:
+        """What the draft thinks likeliest behind the root; None before the root was expanded."""
+        return self._first_guess
+
+    def guess(self, logits: Tensor, places: Sequence[int]) -> list[int]:
+        """The draft's guess for the text at these places, from logits [T, V] of rows before them."""
+        return [tokens[0] for tokens in self._rank(logits, places, None, 1)[0]]
 
     @property
     def is_rooted(self) -> bool:
@@ -137,9 +161,11 @@ class DraftTree:
         """A fresh tree."""
         config = self._config
         self._growth = BestFirstGrowth(
-            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
-        )
+            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass,
+            min_confidence=self._min_confidence,
+        )  # fmt: skip
         self._rows, self._sees = {}, AncestryRows()
+        self._first_guess: int | None = None
         if self._guesses is not None:
             self._guesses.reroot({})
 
@@ -186,6 +212,7 @@ class DraftTree:
                 prefix_len=cache.committed_len,
                 ancestry=self._sees.matrix(first_row) if cache.num_tree > 1 else None,
                 num_logit_rows=len(batch),
+                skipped=self.skipped,
             )
         )
 
@@ -201,12 +228,10 @@ class DraftTree:
         """Guess what the target will choose after each node of `batch`."""
         tree, next_position = self.tree, len(self._token_ids)
         paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
-        scores = self._shaper.shape(logits if self._is_known_whole else logits[:, : self._vocab_size], paths)
-        noise = None
-        if self._noise is not None:
-            noise = self._noise.at([next_position + tree.depths[node] for node in batch])
-        left = self._shaper.temperature_left
-        token_ids, log_probs = rank_children(scores, noise, self._config.children, temperature=left)
+        places = [next_position + tree.depths[node] for node in batch]
+        token_ids, log_probs = self._rank(logits, places, paths, self._config.children)
+        if batch[0] == 0:
+            self._first_guess = token_ids[0][0]
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
             if self._guesses is None:
                 self._growth.add_children(node, tokens, values)
@@ -214,3 +239,11 @@ class DraftTree:
             chances = self._guesses.add(self._growth, node, tokens, values)
             if self.rule is not None:
                 self.rule.measure_children(chances)
+
+    def _rank(
+        self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """The likeliest guesses of the target's choices at these places of the text, and their log-probabilities."""
+        scores = self._shaper.shape(logits if self._is_known_whole else logits[:, : self._vocab_size], paths)
+        noise = None if self._noise is None else self._noise.at(places)
+        return rank_children(scores, noise, num_children, temperature=self._shaper.temperature_left)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from forerun.core.config import PromptLookup, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.drafter import DraftReport
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.prompt_index import PromptIndex

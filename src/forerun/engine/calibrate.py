@@ -9,7 +9,8 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.config import DraftModel, EngineConfig, NoDrafter, Parallel, SamplingParams, parallel_draft
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, parallel_draft
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.core.profile import Profile

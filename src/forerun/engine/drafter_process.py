@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.config import DraftModel, EngineConfig
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import read_device
+from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.parallel.messages import Hello, Setup
 from forerun.drafting.parallel.protocol import TREES_PER_CUT
@@ -35,11 +37,13 @@ class DrafterProcess:
         config: the draft model as the target of this process; its device may be paced.
         max_length: tokens of text the target may reach; None: what the draft model itself allows.
         cores: CPU cores to stay on; empty: any.
+        unused: sublayers of the model to leave out for good.
     """
 
     config: EngineConfig
     max_length: int | None
     cores: tuple[int, ...]
+    unused: SkipSet = NOTHING
 
     def under_engine(self, descriptor: int, parent: int) -> None:
         """Be the nursery of an engine, which holds the other end of the control socket `descriptor`.
@@ -82,7 +86,12 @@ class DrafterProcess:
         placement = read_device(config.device)
         # A draft's bits can change no token, so it always takes the fast kernels.
         runner = checkpoint.load(
-            config, exactness="fast", capacity=max_length + TREE_ROWS, pace=placement.draft, on_progress=None
+            config,
+            exactness="fast",
+            capacity=max_length + TREE_ROWS,
+            pace=placement.draft,
+            on_progress=None,
+            unused=self.unused,
         )
         runner.extend([0], num_logit_rows=1)  # let every library choose and load its code now
         runner.forget()

@@ -1,24 +1,29 @@
 """The drafter of an engine: load what it needs, here or in a process of its own."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.config import DrafterConfig, DraftModel, EngineConfig, Parallel
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
+from forerun.core.sublayers import write_skips
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
+from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match, vocabulary_digest
 from forerun.model.measure import measure_pace
@@ -39,19 +44,29 @@ class DrafterLoader:
         self._cores = cores
         self._placement = read_device(config.device)
 
-    def load(self, drafter: DrafterConfig, on_progress: Progress | None) -> Drafter:
-        """A drafter that is ready.
+    def load(
+        self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
+    ) -> tuple[Drafter, Runner]:
+        """A drafter that is ready, and the target.
+
+        Args:
+            load_target: given how many rows its cache needs behind the text.
 
         Raises:
-            CheckpointError, VocabularyError: its model cannot be read, or does not fit the target.
+            CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
         """
         match drafter:
+            case LayerSkip():
+                target = load_target(rows_behind_text(drafter))
+                checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
+                return self_drafter(self._config, drafter, checkpoint, target), target
             case DraftModel():
-                return self._load_serial(drafter, on_progress)
+                built = self._load_serial(drafter, on_progress)
             case Parallel():
-                return self._start_parallel(drafter)
+                built = self._start_parallel(drafter)
             case _:
-                return build_drafter(drafter, target=self._target)
+                built = build_drafter(drafter, target=self._target)
+        return built, load_target(built.verify_width)
 
     def wait_for(self, drafter: Drafter) -> None:
         """Wait for a drafter's process to come up; without it the engine decodes plainly, and says so.
@@ -67,8 +82,14 @@ class DrafterLoader:
 
     def adapt(self, drafter: Drafter, target: Runner) -> None:
         """Let a drafter that chooses its widths know what passes cost: from the profile, else measured now."""
-        if not isinstance(drafter, DraftModelDrafter | ParallelDrafter) or not drafter.is_adaptive:
-            return
+        match drafter:
+            case LayerSkipDrafter():
+                measure_for(drafter, target)
+            case DraftModelDrafter() | ParallelDrafter():
+                if drafter.is_adaptive:
+                    self._adapt_widths(drafter, target)
+
+    def _adapt_widths(self, drafter: DraftModelDrafter | ParallelDrafter, target: Runner) -> None:
         profile = None if self._config.profile is None else Profile.read(Path(self._config.profile))
         units = torch.get_num_threads() if self._placement.torch_device == "cpu" else 1
         of_target = None if profile is None else profile.target.get(units)
@@ -90,8 +111,8 @@ class DrafterLoader:
     def _start_parallel(self, drafter: Parallel) -> Drafter:
         supply: Supply
         if drafter.address is None:
-            self._open(drafter.draft.model)  # complains here, where somebody reads it
-            supply = LocalSupply(lambda descriptor, parent: self._command(drafter, descriptor, parent))
+            model = self._model_for(drafter.draft)
+            supply = LocalSupply(lambda descriptor, parent: self._command(drafter, model, descriptor, parent))
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
@@ -99,12 +120,24 @@ class DrafterLoader:
         assert isinstance(built, ParallelDrafter), "a Parallel config builds a ParallelDrafter"
         return built
 
-    def _command(self, drafter: Parallel, descriptor: int, parent: int) -> Sequence[str]:
+    def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
+        """What a process is told of the model it drafts with. Complains here, where somebody reads it."""
+        match draft:
+            case DraftModel():
+                self._open(draft.model)
+                return (draft.model, "--dtype", self._config.dtype)
+            case LayerSkip():
+                checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
+                known = known_sets(self._config, draft, checkpoint)
+                skipped = first_set(draft, self._target.num_layers, known)
+                dtype = self._config.dtype if draft.weights == "plain" else draft.weights
+                return (self._config.target, "--dtype", dtype, "--skip", write_skips(skipped))
+
+    def _command(self, drafter: Parallel, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
         cores, num_threads = self._cores.draft, self._cores.draft_threads
         return [
-            sys.executable, "-P", "-m", "forerun", "worker", drafter.draft.model,
-            "--dtype", self._config.dtype,
+            sys.executable, "-P", "-m", "forerun", "worker", *model,
             "--kernels", self._config.kernels,
             "--device", drafter.device or self._config.device,
             "--max-length", str(self._max_length),

@@ -12,10 +12,13 @@ import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
-from forerun.core.config import EngineConfig, SamplingParams, automatic_drafter
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import automatic_drafter
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.chat_template import Message
@@ -61,14 +64,16 @@ class Engine:
         self.tokenizer = Tokenizer.load(target.folder)
         self._eos_ids = read_stop_ids(target.folder)
         drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self._cores)
-        self._drafter = drafters.load(config.drafter or automatic_drafter(config.target, None), on_progress)
-        capacity = self.max_length + self._drafter.verify_width
-        self._target = target.load(
-            config,
-            exactness=config.exactness,
-            capacity=capacity,
-            pace=self._placement.target,
-            on_progress=on_progress,
+        self._drafter, self._target = drafters.load(
+            config.drafter or automatic_drafter(config.target, None),
+            lambda num_rows: target.load(
+                config,
+                exactness=config.exactness,
+                capacity=self.max_length + num_rows,
+                pace=self._placement.target,
+                on_progress=on_progress,
+            ),
+            on_progress,
         )
         drafters.wait_for(self._drafter)
         self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
@@ -125,7 +130,8 @@ class Engine:
             self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
             num_reused = self._target.sync(prompt_ids[:-1])
             prefill_s = perf_counter() - began
-        target = TargetSide(self._target, params, prompt_ids, noise)
+        passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
+        target = TargetSide(self._target, params, prompt_ids, noise, passengers)
         self._running = GenerationStream(
             self._cores.placed(
                 decode(target, self._drafter, near_tie=self.near_tie(params), num_tokens=max_new_tokens)
@@ -187,6 +193,11 @@ class Engine:
     def drafter_pid(self) -> int | None:
         """The process that drafts; None where it is this one, or one on another host, or none just now."""
         return self._drafter.worker_pid if isinstance(self._drafter, ParallelDrafter) else None
+
+    @property
+    def skip_search(self) -> SkipSearch | None:
+        """How a target that drafts for itself finds what to skip; None where another one drafts."""
+        return self._drafter.search if isinstance(self._drafter, LayerSkipDrafter) else None
 
     @property
     def plain_step_s(self) -> float:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from forerun.core.config import BUILTIN_TARGET, EngineConfig, automatic_drafter
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_TARGET, automatic_drafter
 from forerun.core.errors import ConfigError
 from forerun.engine.engine import Engine
 

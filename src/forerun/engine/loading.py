@@ -9,10 +9,11 @@ import torch
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.dtype import read_dtype
 from forerun.checkpoints.load import load_weights
-from forerun.core.config import DTypeName, EngineConfig, Exactness, WeightFormat
+from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
+from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.kernels.dispatch import choose_kernels, runs_native
 from forerun.model.runner import Runner
 
@@ -58,8 +59,9 @@ class Checkpoint:
         capacity: int,
         pace: Pace | None,
         on_progress: Progress | None,
+        unused: SkipSet = NOTHING,
     ) -> Runner:
-        """Read the weights and build a runner whose cache has room for `capacity` tokens."""
+        """Read the weights and build a runner with room for `capacity` tokens, without `unused` sublayers."""
         device = read_device(config.device).torch_device
 
         def report(done: int, total: int) -> None:
@@ -76,6 +78,7 @@ class Checkpoint:
             device=device,
             pace=pace,
             weight_format=self.weight_format,
+            unused=unused,
         )
 
 

@@ -4,6 +4,9 @@ import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
+
+from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
@@ -31,6 +34,18 @@ class Round:
     stats: StepStats
 
 
+class Passengers(Protocol):
+    """Whoever has rows of his own run along in the target's passes."""
+
+    def board(self, host: ForwardInput) -> ForwardInput:
+        """The pass with these rows behind its own; theirs are rows of the cache's tree as well, and are not kept."""
+        ...
+
+    def arrive(self, logits_EV: Tensor) -> None:
+        """The logits of these rows."""
+        ...
+
+
 class TargetSide:
     """The target of one request: runs trees and chooses a token after each node.
 
@@ -38,9 +53,14 @@ class TargetSide:
     """
 
     def __init__(
-        self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
+        self,
+        runner: Runner,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        noise: KeyedNoise | None,
+        passengers: Passengers | None = None,
     ) -> None:
-        self._runner, self._noise = runner, noise
+        self._runner, self._noise, self._passengers = runner, noise, passengers
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
 
@@ -49,20 +69,29 @@ class TargetSide:
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
-        logits = self._runner.forward(
-            ForwardInput(
-                token_ids=tree.token_ids,
-                positions=positions,
-                first_slot=cache.reserve(len(tree)),
-                prefix_len=prefix_len,
-                ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
-                num_logit_rows=len(tree),
-            )
+        inputs = ForwardInput(
+            token_ids=tree.token_ids,
+            positions=positions,
+            first_slot=cache.reserve(len(tree)),
+            prefix_len=prefix_len,
+            ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
+            num_logit_rows=len(tree),
         )
+        logits = self._run(inputs)
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
         return choose(scores, noise, temperature=self._shaper.temperature_left)
+
+    def _run(self, inputs: ForwardInput) -> Tensor:
+        """The logits of these rows, passengers put down."""
+        passengers, num_rows = self._passengers, len(inputs.token_ids)
+        if passengers is None:
+            return self._runner.forward(inputs)
+        logits = self._runner.forward(passengers.board(inputs))
+        if len(logits) > num_rows:
+            passengers.arrive(logits[num_rows:])
+        return logits[:num_rows]
 
     def choose_safely(self, tree: TokenTree) -> tuple[TokenTree, Choices]:
         """The tree that was verified and its choices.

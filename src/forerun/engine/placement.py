@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from forerun.core.affinity import own_cores, thread_on
-from forerun.core.config import EngineConfig, Parallel
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import Parallel
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
 from forerun.kernels.native.cores import keep_pool_on

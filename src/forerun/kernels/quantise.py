@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.config import WeightFormat
 from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import WeightFormat
 
 MAX_INT8: Final = 127
 MAX_INT4: Final = 15

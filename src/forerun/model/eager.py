@@ -6,13 +6,15 @@ Legend: T rows, H hidden size, Q query heads, K key/value heads, D head size, V 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.core.config import WeightFormat
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import all_sublayers
 from forerun.kernels.dispatch import Kernels
 from forerun.kernels.layers import Linear, Norm
 from forerun.kernels.mask import TreeMask
@@ -29,7 +31,7 @@ class Frame:
 
     __slots__ = (
         "ancestry", "cos", "end", "first_slot", "gate_up", "gated", "h", "logits", "mask", "mixed", "num_logit_rows",
-        "prefix_len", "q", "qkv", "sin", "token_ids", "x",
+        "prefix_len", "q", "qkv", "row_skips", "sin", "token_ids", "x",
     )  # fmt: skip
     ancestry: Tensor | None
     cos: Tensor
@@ -45,6 +47,7 @@ class Frame:
     prefix_len: int
     q: Tensor
     qkv: Tensor
+    row_skips: Tensor | None
     sin: Tensor
     token_ids: Tensor
     x: Tensor
@@ -61,7 +64,7 @@ class EagerExecutor:
         weight_format: WeightFormat = "plain",
     ) -> None:  # fmt: skip
         self._spec, self._weights, self._cache, self._kernels = spec, weights, cache, kernels
-        self._format = weight_format
+        self._format, self._sublayers = weight_format, all_sublayers(spec.num_layers)
         storage = cache.keys_LSKD
         self._device = storage.device
         self._turns_P2D = rope_table(
@@ -99,8 +102,14 @@ class EagerExecutor:
         frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
+        frame.row_skips = None if inputs.row_skips is None else self._gates(inputs.row_skips)
         frame.logits = self._no_logits
         return frame
+
+    def _gates(self, row_skips: NDArray[np.bool_]) -> Tensor:
+        num_sublayers = len(self._sublayers)
+        assert row_skips.shape[1:] == (num_sublayers,), f"row skips {row_skips.shape}, {num_sublayers} sublayers"
+        return torch.tensor(row_skips, device=self._device)
 
     def _bind(self, op: Op) -> Step:
         match op.kind:
@@ -113,7 +122,7 @@ class EagerExecutor:
             case "linear":
                 return bind_linear(op, self._linear(op))
             case "linear_add":
-                return bind_linear_add(op, self._linear(op))
+                return bind_linear_add(op, self._linear(op), self._sublayers.index(op.sublayer))
             case "rope_append":
                 head_norms = self._head_norms(op.weights) if self._spec.qk_norm else None
                 return bind_rope_append(op, self._spec, self._cache, self._kernels, head_norms)
@@ -178,11 +187,15 @@ def bind_linear(op: Op, linear: Linear) -> Step:
     return product
 
 
-def bind_linear_add(op: Op, linear: Linear) -> Step:
+def bind_linear_add(op: Op, linear: Linear, sublayer: int) -> Step:
     (reads, residual), writes = op.reads, op.writes
 
     def product(frame: Frame) -> None:
-        setattr(frame, writes, linear(getattr(frame, reads), getattr(frame, residual)))
+        before = getattr(frame, residual)
+        after = linear(getattr(frame, reads), before)
+        if frame.row_skips is not None:
+            after = torch.where(frame.row_skips[:, sublayer, None], before, after)
+        setattr(frame, writes, after)
 
     return product
 

@@ -5,8 +5,8 @@ from typing import Protocol
 from torch import Tensor
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.core.config import WeightFormat
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.kernels.dispatch import Kernels, ModelKernels, NativeKernels
 from forerun.model.eager import EagerExecutor, Observer
 from forerun.model.inputs import ForwardInput
@@ -23,10 +23,15 @@ class Executor(Protocol):
 
 
 def build_executor(
-    spec: ModelSpec, weights: dict[str, Tensor], cache: TreeCache, kernels: ModelKernels, weight_format: WeightFormat
+    spec: ModelSpec,
+    weights: dict[str, Tensor],
+    cache: TreeCache,
+    kernels: ModelKernels,
+    weight_format: WeightFormat,
+    unused: SkipSet = NOTHING,
 ) -> Executor:
-    """Bind the model's program. `weights` is emptied on the way."""
-    program = build_program(spec)
+    """Bind the model's program, without the sublayers `unused`. `weights` is emptied on the way."""
+    program = tuple(op for op in build_program(spec) if op.sublayer not in unused)
     match kernels:
         case NativeKernels():
             return NativeExecutor(spec, program, weights, cache, weight_format)

@@ -20,6 +20,8 @@ class ForwardInput:
         ancestry: [T, W] bool, who sees which of the slots from prefix_len to the last new one; None means causal.
         num_logit_rows: logits are computed for the last so many rows.
         skipped: sublayers left out of this pass (self-speculation).
+        row_skips: [T, S] bool, sublayers in the order of `all_sublayers` that a row leaves out on its own: its residual
+            stream passes them unchanged. Its keys and values are written all the same. None: every row runs them all.
     """
 
     token_ids: list[int]
@@ -29,6 +31,7 @@ class ForwardInput:
     ancestry: NDArray[np.bool_] | None = None
     num_logit_rows: int = 1
     skipped: SkipSet = NOTHING
+    row_skips: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         num_rows = len(self.token_ids)
@@ -38,6 +41,8 @@ class ForwardInput:
         if self.ancestry is not None:
             shape = num_rows, self.first_slot + num_rows - self.prefix_len
             assert self.ancestry.shape == shape, f"ancestry {self.ancestry.shape} where {shape} is needed"
+        if self.row_skips is not None:
+            assert len(self.row_skips) == num_rows, f"row skips {self.row_skips.shape} for {num_rows} rows"
 
     @property
     def num_slots(self) -> int:

@@ -8,17 +8,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forerun.cache.tree_cache import TreeCache
 from forerun.core.pace import Pace
+from forerun.core.skip_costs import SkipCosts
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, all_sublayers
 from forerun.model.inputs import ForwardInput
-from forerun.model.runner import Runner
+from forerun.model.lent import DraftRunner
 
 MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
+LONG_CONTEXT: Final = 1024
 PASSES_PER_REPEAT: Final = 2  # the first of a width is slower: code and buffers are another's
 
 
 @torch.inference_mode()
-def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, budget_s: float = 0.3) -> Pace:
+def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 64, budget_s: float = 0.3) -> Pace:
     """Seconds of a pass by its rows, passes of all widths taken in turn. Empties the cache.
 
     The lower quartile of each width, since others on the machine can only add time; then made not to fall.
@@ -29,8 +33,7 @@ def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, bu
         budget_s: no further repeat once this has passed.
     """
     runner.forget()
-    room = runner.cache.capacity - widths[-1]
-    runner.sync([0] * max(0, min(context, room)))
+    stand_in(runner.cache, max(0, min(context, runner.cache.capacity - widths[-1])))
     times: dict[int, list[float]] = {width: [] for width in widths}
     began = perf_counter()
     for repeat in range(MOST_REPEATS):
@@ -41,6 +44,55 @@ def measure_pace(runner: Runner, widths: Sequence[int], *, context: int = 64, bu
     runner.forget()
     quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
     return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))
+
+
+@torch.inference_mode()
+def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
+    """What sublayers take of a pass, by passes without those of a kind, with little text before them and with much.
+
+    Empties the cache.
+
+    Args:
+        whole: seconds of a pass with all sublayers, by its rows.
+        budget_s: no further repeat once this has passed.
+    """
+    cache, num_layers = runner.cache, runner.spec.num_layers
+    without = {
+        kind: frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in (ATTENTION, MLP)
+    }
+    short, long = (min(context, (cache.capacity - 1) // divisor) for context, divisor in ((64, 2), (LONG_CONTEXT, 1)))
+    runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, *without.values())]
+    times: dict[tuple[int, SkipSet], list[float]] = {run: [] for run in runs}
+    began = perf_counter()
+    for repeat in range(MOST_REPEATS):
+        if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
+            break
+        for context, skipped in runs:
+            stand_in(cache, context)
+            times[context, skipped] += [time_pass(runner, 1, skipped) for _ in range(PASSES_PER_REPEAT)]
+    cache.truncate(0)
+    quartile = {run: sorted(values)[len(values) // 4] for run, values in times.items()}
+
+    def share_s(context: int, kind: str) -> float:
+        return max(0.0, quartile[context, NOTHING] - quartile[context, without[kind]]) / num_layers
+
+    scale = whole.step_s(1) / quartile[short, NOTHING]
+    slope = (share_s(long, ATTENTION) - share_s(short, ATTENTION)) / max(1, long - short)
+    return SkipCosts(
+        whole=whole,
+        attention_s=scale * share_s(short, ATTENTION),
+        mlp_s=scale * share_s(short, MLP),
+        context=short,
+        attention_slope_s=scale * max(0.0, slope),
+        num_layers=num_layers,
+    )
+
+
+def stand_in(cache: TreeCache, num_tokens: int) -> None:
+    """Take what the slots happen to hold for a text: to read it costs what any text costs."""
+    cache.truncate(0)
+    cache.reserve(num_tokens)
+    cache.commit(range(num_tokens))
 
 
 def rising(values: Sequence[float]) -> list[float]:
@@ -55,7 +107,7 @@ def rising(values: Sequence[float]) -> list[float]:
     return [mean for mean, count in runs for _ in range(count)]
 
 
-def time_pass(runner: Runner, num_rows: int) -> float:
+def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) -> float:
     """Seconds of one pass, its logits read."""
     cache = runner.cache
     start = cache.committed_len
@@ -68,6 +120,7 @@ def time_pass(runner: Runner, num_rows: int) -> float:
             prefix_len=start,
             ancestry=star(num_rows) if num_rows > 1 else None,
             num_logit_rows=num_rows,
+            skipped=skipped,
         )
     )
     logits[-1, 0].item()  # a device has finished only when its result is here

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.core.config import WeightFormat
-from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import Sublayer
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import Sublayer, all_sublayers
 from forerun.kernels.native.cores import last_cache_bytes
 from forerun.kernels.native.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
 from forerun.kernels.native.layouts import Op as NativeOp
@@ -40,8 +40,7 @@ class NativeExecutor:
         self._spec, self._program, self._weights, self._cache = spec, program, weights, cache
         self._format = weight_format
         self._holds: list[object] = [cache]
-        names = dict.fromkeys(op.sublayer for op in program if op.sublayer is not None)
-        self._sublayers = {name: number for number, name in enumerate(names)}
+        self._sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
         self._linears = {op.writes + op.weights: self._pack(op) for op in program if "linear" in op.kind}
         self._stream_past_caches()
         self._norms = {op.weights: self._vector(op.weights) for op in program if op.kind == "norm"}
@@ -111,6 +110,7 @@ class NativeExecutor:
         return NativeProgram(self._shape, ops, widths, "logits", self._holds)
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
+        assert op.kind != "linear_add" or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
             reads=numbers.get(op.reads[0], -1),
@@ -194,6 +194,10 @@ class PassBuffers:
             one_pass.ancestry = None
         else:
             one_pass.ancestry = self._copy_ancestry(inputs.ancestry)
+        if inputs.row_skips is None:
+            one_pass.row_skips = None
+        else:
+            one_pass.row_skips = self._gate(inputs.row_skips)
         if inputs.skipped != self._skipped_now:
             self._skip(inputs.skipped)
         return one_pass
@@ -203,7 +207,7 @@ class PassBuffers:
         self._token_ids, self._positions = np.zeros((2, num_rows), np.int64)
         self._pass.token_ids, self._pass.positions = self._token_ids.ctypes.data, self._positions.ctypes.data
 
-    def _copy_ancestry(self, ancestry: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]") -> int:
+    def _copy_ancestry(self, ancestry: NDArray[np.bool_]) -> int:
         size = ancestry.size
         if size > self._max_ancestry:
             self._max_ancestry = 2 * size
@@ -211,6 +215,12 @@ class PassBuffers:
             self._ancestry_address: int = self._ancestry.ctypes.data
         self._ancestry[:size].reshape(ancestry.shape)[...] = ancestry
         return self._ancestry_address
+
+    def _gate(self, row_skips: NDArray[np.bool_]) -> int:
+        num_sublayers = len(self._sublayers)
+        assert row_skips.shape[1:] == (num_sublayers,), f"row skips {row_skips.shape}, {num_sublayers} sublayers"
+        self._row_skips = np.ascontiguousarray(row_skips)  # held until the next such pass
+        return self._row_skips.ctypes.data
 
     def _skip(self, skipped: frozenset[Sublayer]) -> None:
         self._skipped[:] = 0

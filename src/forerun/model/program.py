@@ -1,7 +1,8 @@
 """A forward pass as a fixed program of named ops over named buffers.
 
 The program is data: an executor decides how to run it (op by op here; one native call or one CUDA graph later), and
-two executors can be compared buffer by buffer. Skipped sublayers and tree masks are data of a run, not other programs.
+two executors can be compared buffer by buffer. Skipped sublayers, row gates and tree masks are data of a run, not other
+programs.
 """
 
 from dataclasses import dataclass

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.core.config import WeightFormat
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace
+from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.kernels.dispatch import ModelKernels, NativeKernels
 from forerun.model.eager import Observer
-from forerun.model.executor import build_executor
+from forerun.model.executor import Executor, build_executor
 from forerun.model.inputs import ForwardInput
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
@@ -22,6 +22,7 @@ SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
 class Runner:
     """Model, cache and the text the cache stands for.
 
+    What is `unused` has neither weights here nor a part in any pass: a layer-skipped copy of a model.
     With a `pace`, no pass takes less than the pace's time for its rows.
     Invariant: `cached_ids` are the committed tokens of the cache, in order; they enter by `sync` and `commit` alone.
     """
@@ -37,23 +38,32 @@ class Runner:
         device: str,
         pace: Pace | None = None,
         weight_format: WeightFormat = "plain",
+        unused: SkipSet = NOTHING,
     ) -> None:
-        self.spec, self.device, self._pace = spec, device, pace
+        self.spec, self.device, self.kernels, self._pace = spec, device, kernels, pace
+        self._unused = unused
         self.row_exact = kernels.row_exact  # the bits of a row depend on nothing but that row's own text ...
         self.thread_exact = isinstance(kernels, NativeKernels)  # ... nor on the number of threads
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
         with torch.inference_mode():
-            self._executor = build_executor(spec, weights, self.cache, kernels, weight_format)
+            self._executor = build_executor(spec, weights, self.cache, kernels, weight_format, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""
+        return self.run_paced(self._executor, inputs, observe=observe)
+
+    def run_paced(
+        self, executor: Executor, inputs: ForwardInput, share: float = 1.0, observe: Observer | None = None
+    ) -> Tensor:
+        """A pass of `executor`, held to the pace for its rows and for the share of the weights that it reads."""
         began = perf_counter()
-        logits = self._executor.run(inputs, observe)
+        logits = executor.run(inputs, observe)
         if self._pace is not None:
             if logits.is_cuda:
                 torch.cuda.synchronize(logits.device)  # the computing is part of the stated time, not on top of it
-            wait_until(began + self._pace.step_s(len(inputs.token_ids)))
+            share *= kept_share(self.spec, inputs.skipped | self._unused)
+            wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
         return logits
 
     def forget(self) -> None:

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from forerun.core.config import require
-from forerun.core.errors import ConfigError, DrafterUnreachableError
+from forerun.core.errors import ConfigError, DrafterUnreachableError, require
 
 MIN_KEY_BYTES = 16
 MAX_PORT = 65535

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel
+from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace
@@ -58,10 +58,8 @@ class Plan:
     def tree(self) -> DraftModel | None:
         """The shape of the drafter's tree."""
         match self.drafter:
-            case Parallel():
-                return self.drafter.draft
-            case DraftModel():
-                return self.drafter
+            case Parallel(draft=DraftModel() as draft) | (DraftModel() as draft):
+                return draft
             case _:
                 return None
 
@@ -178,8 +176,8 @@ def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
 def neighbours(drafter: DrafterConfig) -> Iterator[DrafterConfig]:
     """The same drafter with one measure of its tree changed by a step."""
     match drafter:
-        case Parallel():
-            for draft in neighbouring_trees(drafter.draft, has_depth=False):
+        case Parallel(draft=DraftModel() as tree):
+            for draft in neighbouring_trees(tree, has_depth=False):
                 yield replace(drafter, draft=draft)
         case DraftModel():
             yield from neighbouring_trees(drafter, has_depth=True)

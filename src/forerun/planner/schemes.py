@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from forerun.core.config import DraftModel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, Tally

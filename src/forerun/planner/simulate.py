@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.core.config import DrafterConfig, DraftModel, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.profile import Profile
@@ -102,6 +103,8 @@ def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs
             return Outcome(answers=tuple(parallel.play(trace) for trace in traces))
         case PromptLookup():
             raise ConfigError("prompt lookup alone needs no plan: it has nothing to divide")
+        case LayerSkip():
+            raise ConfigError("a target that drafts for itself needs no plan: it has nothing to divide")
 
 
 def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from forerun.core.config import DraftModel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_tree import MAX_CATCH_UP
 from forerun.drafting.lookup_chain import LookupChain

@@ -13,7 +13,7 @@ class BestFirstGrowth:
     The frontier holds the nodes not yet expanded. A node can only lead into the horizon if it is likelier than its last
     member, since children are never likelier than their parents; when no frontier node is, growth ends early. It also
     ends when the nodes it would expand next are together less likely to be reached than `min_mass`: an expansion costs
-    the same whatever it is worth.
+    the same whatever it is worth. A guess that the draft gives less than `min_confidence` is kept and never expanded.
 
     A tree that is cut once needs a horizon as wide as the cut. One that outlives its cuts is re-rooted at what was
     accepted, so it needs the nodes of later cuts too.
@@ -22,9 +22,12 @@ class BestFirstGrowth:
     Re-rooting: SwiftSpec, arXiv 2506.11309, section 3.
     """
 
-    def __init__(self, root_token: int, *, horizon: int, draft_width: int, min_mass: float = 0.0) -> None:
+    def __init__(
+        self, root_token: int, *, horizon: int, draft_width: int, min_mass: float = 0.0, min_confidence: float = 0.0
+    ) -> None:
         self.tree = TokenTree(root_token)
         self._horizon, self._draft_width, self._min_mass = horizon, draft_width, min_mass
+        self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob of a guess alone
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
         self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
 
@@ -61,7 +64,9 @@ class BestFirstGrowth:
             if not cost < best_costs[-1]:
                 return  # outside the horizon, impossible, or not a number
             if token_id not in known:
-                self._push(tree.add(parent, token_id, -cost), cost, depth)
+                self._push(
+                    tree.add(parent, token_id, -cost), cost, depth, is_open=cost - parent_cost <= self._max_doubt
+                )
 
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Hang a chain of guesses below the root; see `TokenTree.add_chain`."""
@@ -90,8 +95,9 @@ class BestFirstGrowth:
         self._best_costs = padded(sorted(costs)[: self._horizon], self._horizon)
         return places
 
-    def _push(self, node: int, cost: float, depth: int) -> None:
-        insort(self._frontier, (cost, depth, node))
+    def _push(self, node: int, cost: float, depth: int, *, is_open: bool = True) -> None:
+        if is_open:
+            insort(self._frontier, (cost, depth, node))
         insort(self._best_costs, cost)
         self._best_costs.pop()
 

@@ -29,11 +29,11 @@ class Payoff:
     def should_draft(self) -> bool:
         return self._is_drafting
 
-    def measure(self, num_tokens: int, seconds: float) -> None:
-        """Take a round of the kind that `should_draft` asked for."""
+    def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
+        """Take a round of the kind that `should_draft` asked for, or some of them together."""
         speed = self._drafted if self._is_drafting else self._plain
         speed.measure(num_tokens, seconds)
-        self._left -= 1
+        self._left -= num_rounds
         if self._left <= 0:
             self._judge()
 

@@ -29,10 +29,24 @@ class WidthRule:
 
     def __init__(self, target: Pace, draft: Pace | None) -> None:
         self._target_s = [target.step_s(rows) for rows in range(1, target.steps[-1][0] + 1)]
-        self._expansion_s = None if draft is None else cache(draft.step_s)
+        self.change_draft(draft)
         self._beyond_expansion_s = self._beyond_round_s = self._spent_s = 0.0
         self._children = list(FIRST_CHILDREN)
         self._num_rows = 1
+
+    def change_draft(self, draft: Pace | None) -> None:
+        """Draft passes take other times from now on."""
+        self._expansion_s = None if draft is None else cache(draft.step_s)
+
+    @property
+    def round_overhead_s(self) -> float:
+        """What rounds took beyond their passes, in the mean of late."""
+        return self._beyond_round_s
+
+    @property
+    def expansion_overhead_s(self) -> float:
+        """What expansions took beyond theirs."""
+        return self._beyond_expansion_s
 
     def begin_round(self) -> None:
         self._spent_s = 0.0

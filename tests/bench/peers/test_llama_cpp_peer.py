@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
-from forerun.core.config import WeightFormat
+from forerun.core.model_spec import WeightFormat
 from tests.bench.peers.pairs import MAX_LENGTH, Pair, check_peer, opened, skip_if_absent
 from tests.engine.tiny_tokenizers import write_byte_level
 

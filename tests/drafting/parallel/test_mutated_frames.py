@@ -8,7 +8,8 @@ from typing import Final, get_args
 
 import pytest
 
-from forerun.core.config import DraftModel, Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.frames import FrameReader, to_frame
 from forerun.drafting.parallel.messages import (

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from forerun.core.config import DraftModel, Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.steps import DrafterState
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Setup

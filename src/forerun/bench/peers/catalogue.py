@@ -12,8 +12,8 @@ from forerun.bench.answers import Contestant
 from forerun.bench.peers.endpoint_peer import EndpointPeer
 from forerun.bench.peers.messages import Opening
 from forerun.bench.peers.process import ProcessPeer
-from forerun.core.config import WeightFormat, require
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
+from forerun.core.model_spec import WeightFormat
 from forerun.core.pace import read_device
 
 DTYPES: Final = ("float32", "bfloat16", "float16", "float64")

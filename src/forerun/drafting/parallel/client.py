@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
-from forerun.core.config import Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import Parallel
 from forerun.core.pace import Pace
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span

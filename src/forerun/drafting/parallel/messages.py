@@ -6,7 +6,8 @@ Nothing but ids, counts, probabilities and seeds crosses: no object, no tensor, 
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from forerun.core.config import Parallel, SamplingParams
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import Parallel
 
 DIGEST_SIZE: Final = 32
 MAX_NODES: Final = 1024  # of one proposal

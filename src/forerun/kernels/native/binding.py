@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.kernels.native.layouts import Op, Pass, Shape
 
-VERSION: Final = 2  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 3  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"

@@ -83,6 +83,7 @@ class Pass(Structure):
         ("positions", c_void_p),
         ("ancestry", c_void_p),
         ("skipped", c_void_p),
+        ("row_skips", c_void_p),
     )
 
 

@@ -52,9 +52,11 @@ Rows rows_in(char* memory, const Linear& linear, int num_rows) {
 
 Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
     : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
-    for (const Op& op : ops_)
-        if (op.kind == static_cast<int32_t>(OpKind::linear) && op.linear.padded_in > widest_input_)
-            widest_input_ = op.linear.padded_in;
+    for (const Op& op : ops_) {
+        if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
+        if (op.linear.padded_in > widest_input_) widest_input_ = op.linear.padded_in;
+        if (op.residual >= 0 && op.linear.num_out > widest_sum_) widest_sum_ = op.linear.num_out;
+    }
 }
 
 void Program::set_buffers(const Buffer* buffers, int max_rows) {
@@ -76,6 +78,7 @@ void Program::reserve(const Pass& pass, int num_threads) {
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_) own.reserve(prepared > attention ? prepared : attention);
     if (pass.num_rows <= ATTENTION_ROWS) partials_.reserve(result * pass.num_rows * num_chunks(pass));
+    if (pass.row_skips) kept_.reserve(widest_sum_ * 4 * pass.num_rows);
 }
 
 bool Program::is_skipped(const Op& op, const Pass& pass) const {
@@ -153,6 +156,16 @@ void Program::prepare(const Op& op, const float* x, Slice rows, Rows out, float*
     }
 }
 
+// Some columns of the rows that skip the op's sublayer, between buffers as wide as the one that it writes.
+void Program::copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const {
+    const int64_t size = width(op.writes);
+    const size_t bytes = static_cast<size_t>(columns.end - columns.begin) * 4;
+    for (int row = 0; row < pass.num_rows; row++) {
+        if (!pass.row_skips[static_cast<int64_t>(row) * shape_.num_sublayers + op.sublayer]) continue;
+        std::memcpy(to + row * size + columns.begin, from + row * size + columns.begin, bytes);
+    }
+}
+
 void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
     const Linear& linear = op.linear;
     const int num_rows = run.num_rows(op);
@@ -177,7 +190,15 @@ void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
     out.epilogue = static_cast<Epilogue>(op.epilogue);
     if (op.residual >= 0) out.residual = buffer(op.residual), out.residual_stride = width(op.residual);
     const Slice panels = slice_of(num_panels(linear), thread, team.size(), linear.paired ? 2 : 1);
-    if (panels.begin < panels.end) run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
+    if (panels.begin == panels.end) return;
+    // The sum is in place: rows that skip it get back what they had. No other thread reads or writes these columns.
+    const bool has_gates = run.pass.row_skips && op.residual >= 0;
+    const int last = panels.end * PANEL;
+    const Slice columns{panels.begin * PANEL, last < linear.num_out ? last : linear.num_out};
+    float* kept = reinterpret_cast<float*>(kept_.data());
+    if (has_gates) copy_skipping_rows(run.pass, op, columns, out.y, kept);
+    run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
+    if (has_gates) copy_skipping_rows(run.pass, op, columns, kept, out.y);
 }
 
 }  // namespace forerun

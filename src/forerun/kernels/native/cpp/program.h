@@ -29,7 +29,7 @@ struct Op {
     int32_t reads;     // buffer numbers; -1 for none
     int32_t writes;
     int32_t residual;  // added to a linear's products, or -1
-    int32_t sublayer;  // its number in Pass::skipped, or -1
+    int32_t sublayer;  // its number in Pass::skipped and Pass::row_skips, or -1
     int32_t layer;
     int32_t after_select;  // reads and writes only the rows whose logits are wanted, the last ones of the pass
     int32_t epilogue;      // of a linear
@@ -57,8 +57,9 @@ struct Pass {
     int32_t num_rows, first_slot, prefix_len, num_logit_rows;
     const int64_t* token_ids;
     const int64_t* positions;
-    const uint8_t* ancestry;  // [num_rows][first_slot + num_rows - prefix_len], or null
-    const uint8_t* skipped;   // [num_sublayers], or null
+    const uint8_t* ancestry;   // [num_rows][first_slot + num_rows - prefix_len], or null
+    const uint8_t* skipped;    // [num_sublayers], or null
+    const uint8_t* row_skips;  // [num_rows][num_sublayers]: what leaves a row of the residual stream as it was; or null
 };
 
 // Bytes that so many prepared rows of a linear take, each on cache lines of its own; and the rows in that memory.
@@ -103,6 +104,7 @@ class Program {
     void linear(const Run& run, const Op& op, int thread, Team& team);
     void rope_append(const Run& run, const Op& op, int thread, Team& team);
     void attention(const Run& run, const Op& op, int thread, Team& team);
+    void copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const;
     void prepare(const Op& op, const float* x, Slice rows, Rows out, float* normed);
     void attend_whole(const Run& run, const Op& op, int thread, Team& team, int rows_per_item);
     void attend_chunks(const Run& run, const Op& op, int thread, Team& team);
@@ -115,8 +117,9 @@ class Program {
     const Shape shape_;
     const std::vector<Op> ops_;
     std::vector<Buffer> buffers_;
-    int64_t widest_input_ = 0;  // floats
+    int64_t widest_input_ = 0, widest_sum_ = 0;  // floats
     Scratch shared_rows_, partials_;
+    Scratch kept_;  // rows of the residual stream that skip the sublayer at hand
     std::vector<Scratch> own_;  // one per thread: prepared rows, a normed row, what attention needs
 };
 

@@ -1,0 +1,46 @@
+"""Which model a checkpoint holds, as a short text: what belongs to one model is not used with another."""
+
+import json
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.catalogue import catalogue
+from forerun.checkpoints.config import read_model_spec
+from forerun.checkpoints.header import StoredTensor
+from forerun.core.errors import CheckpointError
+
+DIGEST_BYTES: Final = 8
+SAMPLE_BYTES: Final = 4096
+
+
+def model_identity(folder: Path) -> str:
+    """16 hexadecimal digits that stand for the architecture in `folder`, its tensors and a sample of their values.
+
+    The first and the last 4 KiB of every tensor are read, never the whole file, so that a model is told from one that
+    was trained further, even if few of its matrices were. Where the folder lies, what its files are called and which
+    of them holds which tensor have no influence; the dtype has.
+
+    Raises:
+        CheckpointError: the checkpoint is absent, damaged or not supported.
+    """
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    digest.update(json.dumps(asdict(read_model_spec(folder)), sort_keys=True).encode())
+    for name, tensor in sorted(catalogue(folder).items()):
+        digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode())
+        digest.update(_read_sample(tensor))
+    return digest.hexdigest()
+
+
+def _read_sample(tensor: StoredTensor) -> bytes:
+    """The first and the last bytes of a tensor; all of them, some twice, where it is small."""
+    num_bytes = min(SAMPLE_BYTES, tensor.num_bytes)
+    try:
+        with tensor.path.open("rb", buffering=0) as file:
+            file.seek(tensor.offset)
+            first = file.read(num_bytes)
+            file.seek(tensor.offset + tensor.num_bytes - num_bytes)
+            return first + file.read(num_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file") from error

@@ -1,0 +1,110 @@
+"""forerun prepare: what a model can be given before its first request."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forerun.cli.declare import option
+from forerun.cli.drafter_options import DraftWeights
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.options import DTYPE_HELP, DType
+from forerun.cli.places import cache_folder
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
+from forerun.core.errors import ConfigError, require
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+    from forerun.engine.skip_finder import Findings
+
+
+@shows_errors
+def prepare(
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
+    layer_skip: Annotated[
+        bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
+    ] = False,
+    data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
+    out: Annotated[Path | None, option("--out", help="File to write [beside the model, or forerun's cache].")] = None,
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer at most.")] = 64,
+    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
+    temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, option("--seed", help="Of sampling and search.")] = 1,
+    draft_weights: Annotated[
+        DraftWeights, option("--draft-weights", help="Copy of the weights that is drafted with.")
+    ] = DraftWeights.PLAIN,
+    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
+    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
+    threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.")] = None,
+) -> None:
+    """Search offline for what a model can skip when it drafts for itself; engines pick the result up by themselves."""
+    if not layer_skip:
+        raise ConfigError("say what to prepare: --layer-skip finds sublayers to skip in self-speculation")
+    require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
+    params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    config = EngineConfig(
+        target=model, dtype=dtype.value, device=device, num_threads=threads, cache_folder=str(cache_folder())
+    )
+    find_model(model)
+    from forerun.engine.skip_finder import find_skip_sets, keep_sets  # imports torch
+
+    drafter = LayerSkip(weights=draft_weights.value, seed=seed)
+    with _progress(num_prompts) as on_answer:
+        found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)
+    _print(found)
+    say(f"written to {keep_sets(config, found.sets, found.num_layers, out)}")
+
+
+def _prompts(data: Path | None, num_prompts: int, max_new_tokens: int) -> "Callable[[Engine], Iterable[Sequence[int]]]":
+    """First turns of questions, as the target reads them."""
+    from forerun.bench.datasets import BUILTIN, load_dataset
+    from forerun.bench.prompts import Reader
+
+    questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
+
+    def read(engine: "Engine") -> Iterable[Sequence[int]]:
+        reader = Reader(tokenizer=engine.tokenizer, max_length=engine.max_length)
+        for question in reader.choose(questions, num_prompts, max_new_tokens).measured:
+            yield reader.prompt_after(question, ())
+
+    return read
+
+
+def _print(found: "Findings") -> None:
+    """The sets as a table, and what the best of them promises."""
+    print(f"{'set':<20}{'hits':>14}{'chance':>8}  skips")
+    for item in found.sets:
+        hits = f"{item.num_hits:.0f} of {item.num_rows:.0f}"
+        chance = f"{item.num_hits / item.num_rows:.2f}" if item.num_rows else "-"
+        print(f"{item.name:<20}{hits:>14}{chance:>8}  {_layers(item.skipped)}")
+    ending = "settled" if found.has_settled else "still open: more prompts may find better ones"
+    print(
+        f"{found.num_evaluations} evaluations, {ending}; the best set guesses right {found.chance:.0%} of the time and "
+        f"promises {found.speedup:.2f}x the speed of plain decoding"
+    )
+
+
+def _layers(skipped: SkipSet) -> str:
+    kinds: dict[str, list[str]] = {ATTENTION: [], MLP: []}
+    for layer, kind in sorted(skipped):
+        kinds[kind].append(str(layer))
+    return ", ".join(f"{kind} {' '.join(layers)}" for kind, layers in kinds.items() if layers) or "nothing"
+
+
+@contextmanager
+def _progress(num_prompts: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task: Any = progress.add_task("searching", total=num_prompts)
+        yield lambda number: progress.update(task, completed=number)

@@ -1,0 +1,211 @@
+"""The target drafts for itself with some of its sublayers left out (SWIFT, arXiv 2410.06916)."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final
+
+from torch import Tensor
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.named_set import NamedSet
+from forerun.core.pace import Pace
+from forerun.core.skip_costs import SkipCosts
+from forerun.core.sublayers import skippable
+from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
+from forerun.drafting.drafter import DraftReport
+from forerun.drafting.layer_skip.gated import MOST_RIDERS, GatedSkips
+from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
+from forerun.drafting.layer_skip.search import NoSearch, SkipSearch, first_set, given_set
+from forerun.model.inputs import ForwardInput
+from forerun.model.lent import LentRunner
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.layer_search import GatedSearch
+from forerun.speculation.paper_search import FEWEST_ITEMS, PaperSearch, load_library
+from forerun.speculation.payoff import Payoff
+from forerun.speculation.skip_choice import Economy
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+from forerun.speculation.widths import WidthRule
+
+JUDGED_EVERY: Final = 8  # rounds without a draft after which somebody is told of them
+PACE_EVERY: Final = 64  # rounds after which the draft's pace is reckoned anew, for the context has grown
+
+
+NO_NEWS: Final = DraftReport()
+
+
+class LayerSkipDrafter:
+    """Grows a chain or a tree behind the text in the target's own cache, and takes its rows out before verification.
+
+    In a plain round nothing is done but noting the token, so that where drafting does not pay it costs nothing.
+    """
+
+    def __init__(self, runner: LentRunner, config: LayerSkip, *, known: Sequence[NamedSet] = ()) -> None:
+        self.verify_width, self._config, self.runner = config.verify_width, config, runner
+        self._draft = DraftTree(
+            runner,
+            config,
+            target_vocab_size=runner.spec.vocab_size,
+            horizon=config.verify_width,
+            max_rows=config.draft_width * config.depth + MAX_CATCH_UP,
+            keeps_subtree=False,
+            calibrates=config.adaptive,
+            min_confidence=config.min_confidence,
+        )
+        num_layers = runner.spec.num_layers
+        given = NamedSet(name="given", skipped=given_set(config, num_layers), num_hits=0.0, num_rows=0.0)
+        self._known = [given] if config.skipped else list(known)
+        self._search: SkipSearch = self._first_search()
+        self._payoff: Payoff | None = None  # None: always draft
+        self._costs: SkipCosts | None = None
+        self._pending: list[int] = []  # committed tokens that the draft has not been told of
+        self._began, self._num_rounds = 0.0, 0
+        self._plain_rounds, self._plain_s = 0, 0.0  # that nobody was told of
+
+    @property
+    def needs_costs(self) -> bool:
+        """True where `adapt` is to be called before the first request."""
+        return self._config.adaptive or self._config.search == "gated"
+
+    @property
+    def search(self) -> SkipSearch:
+        """What is skipped, and how that is found."""
+        return self._search
+
+    def adapt(self, target: Pace, costs: SkipCosts) -> None:
+        """Choose what to skip and how far to draft by what passes cost from now on."""
+        self._costs, config = costs, self._config
+        if config.search == "gated" and skippable(self.runner.spec.num_layers):
+            economy = Economy(
+                costs=costs, target=target, round_s=0.0, expansion_s=0.0,
+                max_depth=min(config.depth, max(1, config.verify_width - 1)),
+            )  # fmt: skip
+            search = GatedSearch(self.runner.spec.num_layers, economy, seed=config.seed, known=self._known)
+            self._search = GatedSkips(search, self.runner, target, config.search_share)
+        if config.adaptive:
+            self._draft.rule = WidthRule(target, costs.draft(self._search.skipped, costs.context))
+            self._payoff = Payoff(target.step_s(1))
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._draft.begin(prompt_ids, params, noise)
+        self._search.begin(len(prompt_ids))
+        self._pending, self._root, self._is_drafting = [], prompt_ids[-1], True
+
+    def propose(self) -> TokenTree:
+        self._began = perf_counter()
+        self._is_drafting = self._is_to_draft()
+        if not self._is_drafting:
+            return TokenTree(self._root)
+        draft, rule, width = self._draft, self._draft.rule, self.verify_width
+        self._look()
+        self._tell()
+        self._follow_search()
+        if rule is not None:
+            rule.begin_round()
+        if self._is_worth_it:
+            self._grow()
+        if rule is not None:
+            width = rule.num_rows(draft.chances(), width)
+        return draft.tree.select(draft.tree.best(width))
+
+    def board(self, host: ForwardInput) -> ForwardInput:
+        """The verification pass, with rows of the search behind its own where it wants them."""
+        if not self._search.wants_to_ride:
+            return host
+        self._tell()
+        return self._search.board(host, self._draft)
+
+    def arrive(self, logits_EV: Tensor) -> None:
+        """The logits of these rows."""
+        self._search.arrive(logits_EV, self._draft)
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        self._pending += acceptance.tokens
+        self._root = acceptance.bonus_token
+        if not self._is_drafting:
+            self._plain_rounds += 1
+            self._plain_s += perf_counter() - self._began
+            return NO_NEWS
+        if self._draft.first_guess is not None:
+            self._search.learn(self._draft.skipped, self._draft.first_guess == acceptance.tokens[0])
+        was_hit, rule = self._tell(), self._draft.rule
+        elapsed_s = perf_counter() - self._began
+        if rule is not None:
+            rule.end_round(elapsed_s)
+        if self._payoff is not None:
+            self._payoff.measure(len(acceptance.tokens), elapsed_s)
+        self._search.pass_by(elapsed_s, rule)
+        return DraftReport(was_hit=was_hit)
+
+    def end(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _first_search(self) -> SkipSearch:
+        config, num_layers = self._config, self.runner.spec.num_layers
+        if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
+            load_library()  # the first that is needed is needed in the middle of an answer
+            return PaperSkips(PaperSearch(num_layers, seed=config.seed), self.runner)
+        return NoSearch(first_set(config, num_layers, self._known))
+
+    def _is_to_draft(self) -> bool:
+        """Whether anything is to be proposed in this round.
+
+        While the answer is no, it is thought over every few rounds only: a round takes half a millisecond with a small
+        model, of which each question costs a hundredth.
+        """
+        if not self._is_drafting and self._plain_rounds < JUDGED_EVERY:
+            return False
+        if self._plain_rounds:
+            if self._payoff is not None and not self._payoff.should_draft():
+                self._payoff.measure(self._plain_rounds, self._plain_s, self._plain_rounds)
+            self._search.pass_by(self._plain_s, self._draft.rule)
+            self._plain_rounds, self._plain_s = 0, 0.0
+        if self._payoff is not None and not self._payoff.should_draft():
+            self._look()
+            return False
+        self._is_worth_it = self._search.is_worth_it(self._draft.num_tokens + len(self._pending))
+        is_to_draft = self._is_worth_it or self._config.lookup
+        if not is_to_draft:
+            self._look()
+        return is_to_draft
+
+    def _look(self) -> None:
+        """Let the search have a pass of its own, if it wants one."""
+        if self._search.wants_to_look:
+            self._tell()
+            self._search.look(self._draft)
+
+    def _grow(self) -> None:
+        for _ in range(self._config.depth):
+            if not self._draft.expand():
+                break
+        self.runner.give_back()
+
+    def _tell(self) -> bool:
+        """Tell the draft of committed tokens; True if the last of them was a node of its tree."""
+        if not self._pending:
+            return False
+        was_hit = self._draft.advance(self._pending)
+        self._pending = []
+        return was_hit
+
+    def _follow_search(self) -> None:
+        """Skip what the search says from here on, and reckon with what that costs where the text stands now."""
+        draft, skipped = self._draft, self._search.skipped
+        self._num_rounds += 1
+        if skipped == draft.skipped and self._num_rounds % PACE_EVERY:
+            return
+        draft.skipped = skipped
+        if draft.rule is not None and self._costs is not None:
+            draft.rule.change_draft(self._costs.draft(skipped, len(draft.token_ids)))
+
+
+def rows_behind_text(config: LayerSkip) -> int:
+    """Rows of the target's cache that a round can fill behind the text."""
+    riders = MOST_RIDERS if config.search == "gated" else 0
+    window = WINDOW if config.search == "paper" else riders
+    return max(config.draft_width * config.depth, config.verify_width + riders, window)

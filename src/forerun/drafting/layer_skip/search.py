@@ -1,0 +1,116 @@
+"""What a search for skipped sublayers is to the drafter."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.errors import require
+from forerun.core.named_set import NamedSet
+from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.drafting.draft_tree import DraftTree
+from forerun.model.inputs import ForwardInput
+from forerun.speculation.widths import WidthRule
+
+
+class SkipSearch(Protocol):
+    """Says what to skip, and looks for something better while text is written. It can cost time, never a token."""
+
+    @property
+    def skipped(self) -> SkipSet:
+        """What draft passes leave out now."""
+        ...
+
+    def begin(self, num_prompt: int) -> None:
+        """A request with so many prompt tokens begins."""
+        ...
+
+    def is_worth_it(self, context: int) -> bool:
+        """False where plain decoding is expected to be faster than drafting with what is skipped now."""
+        ...
+
+    @property
+    def wants_to_look(self) -> bool:
+        """True where a pass of its own is wanted."""
+        ...
+
+    def look(self, draft: DraftTree) -> None:
+        """Search a little in a pass of its own, before the draft of a round grows."""
+        ...
+
+    @property
+    def wants_to_ride(self) -> bool:
+        """True where rows are wanted in the next verification."""
+        ...
+
+    def board(self, host: ForwardInput, draft: DraftTree) -> ForwardInput:
+        """The verification pass with rows of the search behind its own, or as it is."""
+        ...
+
+    def arrive(self, logits_EV: Tensor, draft: DraftTree) -> None:
+        """What those rows gave."""
+        ...
+
+    def learn(self, skipped: SkipSet, is_hit: bool) -> None:
+        """Whether the first guess of the round's draft, which skipped these, was the text's next token."""
+        ...
+
+    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
+        """Rounds took so long; `rule` knows what they take beyond their passes."""
+        ...
+
+
+class NoSearch:
+    """What is skipped stays as it is."""
+
+    wants_to_look = wants_to_ride = False
+
+    def __init__(self, skipped: SkipSet) -> None:
+        self.skipped = skipped
+
+    def begin(self, num_prompt: int) -> None:
+        pass
+
+    def is_worth_it(self, context: int) -> bool:
+        return True
+
+    def look(self, draft: DraftTree) -> None:
+        pass
+
+    def board(self, host: ForwardInput, draft: DraftTree) -> ForwardInput:
+        return host
+
+    def arrive(self, logits_EV: Tensor, draft: DraftTree) -> None:
+        pass
+
+    def learn(self, skipped: SkipSet, is_hit: bool) -> None:
+        pass
+
+    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
+        pass
+
+
+def first_set(config: LayerSkip, num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
+    """What to skip before anything was searched for: what was asked for, else the known set whose guesses came true
+    most often, else every other layer."""
+    if config.skipped:
+        return given_set(config, num_layers)
+    best = max(known, key=lambda item: (item.num_hits + 1.0) / (item.num_rows + 2.0), default=None)
+    return every_other_layer(num_layers) if best is None else best.skipped
+
+
+def given_set(config: LayerSkip, num_layers: int) -> SkipSet:
+    """The set of the configuration.
+
+    Raises:
+        ConfigError: it holds what no draft can do without, or what the model does not have.
+    """
+    given = frozenset(config.skipped)
+    foreign = given - set(skippable(num_layers))
+    require(
+        not foreign,
+        f"skipped holds {sorted(foreign)}, but of {num_layers} layers only attention and mlp of the layers 1 to "
+        f"{num_layers - 2} can be left out: the first and the last one are always kept",
+    )
+    return given

@@ -1,0 +1,87 @@
+"""A target that drafts for itself: its cache lent, a copy of its weights if one is wanted, what it may skip."""
+
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.identity import model_identity
+from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.skip_sets import find_sets, read_sets
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.named_set import NamedSet
+from forerun.core.pace import Pace
+from forerun.core.sublayers import NOTHING
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.gated import MOST_RIDERS
+from forerun.drafting.layer_skip.search import first_set
+from forerun.engine.loading import Checkpoint
+from forerun.kernels.quantise import weight_bytes
+from forerun.model.executor import build_executor
+from forerun.model.lent import LentRunner
+from forerun.model.measure import measure_pace, measure_skip_costs
+from forerun.model.runner import Runner
+
+PASS_BUDGET_S: Final = 0.3
+
+
+def self_drafter(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
+    """The drafter, which has yet to be told what passes cost.
+
+    Raises:
+        CheckpointError, ConfigError: a file of sets that cannot be read, or is another model's.
+    """
+    known = known_sets(config, drafter, checkpoint)
+    lent = LentRunner(target)
+    if drafter.weights != "plain":
+        lent = lend_with_copy(checkpoint, target, drafter, known)
+    return LayerSkipDrafter(lent, drafter, known=known)
+
+
+def known_sets(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
+    """The sets of the file that is named, else of the one that was found before for this very model."""
+    num_layers = checkpoint.spec.num_layers
+    if drafter.sets is not None:
+        return read_sets(Path(drafter.sets), num_layers, model_identity(checkpoint.folder))
+    cache_folder = None if config.cache_folder is None else Path(config.cache_folder)
+    identity = model_identity(checkpoint.folder)
+    found = find_sets(checkpoint.folder, cache_folder, identity)
+    return [] if found is None else read_sets(found, num_layers, identity)
+
+
+def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> LentRunner:
+    """The target's cache, with a rounded copy of its weights to run draft passes on.
+
+    Where nothing is searched for, what is skipped has no copy at all.
+
+    Source: QuantSpec (arXiv 2502.10424) drafts with a 4-bit copy; ours skips sublayers of it as well.
+    """
+    spec, cache = target.spec, target.cache
+    unused = first_set(drafter, spec.num_layers, known) if drafter.search == "off" else NOTHING
+    weights = load_weights(checkpoint.folder, spec, dtype=checkpoint.dtype, device=target.device)
+    copy = build_executor(spec, weights, cache, target.kernels, drafter.weights, unused)
+    return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
+
+
+def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpoint) -> float:
+    """Bytes of a weight in this format against those of the target's own."""
+    shape, size = (spec.intermediate_size, spec.hidden_size), checkpoint.dtype.itemsize
+    own = weight_bytes(shape, checkpoint.weight_format, size)
+    return weight_bytes(shape, weight_format, size) / own
+
+
+def measure_for(drafter: LayerSkipDrafter, target: Runner) -> None:
+    """Tell the drafter what passes cost here, if it needs to know."""
+    if not drafter.needs_costs:
+        return
+    most = drafter.verify_width + MOST_RIDERS
+    rows = sorted({1, 2, 3, 4, 6, 8, *range(12, most, 4), most})
+    pace = measure_pace(target, rows, budget_s=PASS_BUDGET_S)
+    drafter.adapt(pace, measure_skip_costs(drafter.runner, draft_pace(drafter, target, pace)))
+
+
+def draft_pace(drafter: LayerSkipDrafter, target: Runner, pace: Pace) -> Pace:
+    """Seconds of a draft pass with every sublayer, by its rows: the target's own, or those of its copy."""
+    if not drafter.runner.has_copy:
+        return pace
+    return measure_pace(drafter.runner, [1, 2, 4, 8], budget_s=PASS_BUDGET_S)

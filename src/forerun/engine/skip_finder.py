@@ -1,0 +1,104 @@
+"""Find skip sets for a model before anybody waits for an answer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forerun.checkpoints.identity import model_identity
+from forerun.checkpoints.locate import BUILTIN_FOLDERS, locate
+from forerun.checkpoints.skip_sets import sets_beside, sets_in_cache, write_sets
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.errors import ConfigError
+from forerun.core.named_set import NamedSet
+from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.engine.engine import Engine
+
+OnAnswer = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a search found.
+
+    Args:
+        sets: the best first.
+        num_layers: of the model.
+        chance: that a guess of the best set is right.
+        speedup: expected tokens per second with it against plain decoding, by what passes cost here.
+        num_evaluations: sets scored over 32 tokens each, or as much in smaller portions.
+        history: evaluations, chance, sublayers skipped and expected tokens per second of the set in use by then.
+        has_settled: nothing better was found for long.
+    """
+
+    sets: tuple[NamedSet, ...]
+    num_layers: int
+    chance: float
+    speedup: float
+    num_evaluations: int
+    history: tuple[tuple[int, float, int, float], ...]
+    has_settled: bool
+
+
+def find_skip_sets(
+    config: EngineConfig,
+    drafter: LayerSkip,
+    prompts: Callable[[Engine], Iterable[Sequence[int]]],
+    params: SamplingParams,
+    on_answer: OnAnswer = lambda _: None,
+) -> Findings:
+    """Let the target answer prompts with candidates riding along in every pass, until the search has settled.
+
+    Args:
+        drafter: how the model will draft for itself; its search takes all the time it wants.
+        prompts: given the engine, the prompts as ids.
+        on_answer: told after every answer how many there are.
+
+    Raises:
+        ConfigError: the model has no sublayer that could be skipped.
+    """
+    drafter = replace(drafter, search="gated", search_share=1.0, lookup=False)
+    with Engine(replace(config, drafter=drafter)) as engine:
+        skips = engine.skip_search
+        if not isinstance(skips, GatedSkips):
+            raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")
+        search = skips.search
+        for number, prompt_ids in enumerate(prompts(engine), start=1):
+            engine.generate(prompt_ids, params)
+            on_answer(number)
+            if not search.is_open:
+                break
+        context = search.economy.costs.context
+        return Findings(
+            sets=search.known(),
+            num_layers=engine.spec.num_layers,
+            chance=search.chance(),
+            speedup=search.speed(context) / search.economy.plain_speed(),
+            num_evaluations=search.num_evaluations,
+            history=tuple(search.history),
+            has_settled=not search.is_open,
+        )
+
+
+def keep_sets(config: EngineConfig, sets: Sequence[NamedSet], num_layers: int, out: Path | None = None) -> Path:
+    """Write sets where an engine for this model looks: beside it, else in the cache folder; or to `out`.
+
+    Raises:
+        ConfigError: there is no place that can be written to.
+    """
+    folder = locate(config.target)
+    identity = model_identity(folder)
+    if out is not None:
+        write_sets(out, identity, num_layers, sets)
+        return out
+    places = [] if config.target in BUILTIN_FOLDERS else [sets_beside(folder)]
+    if config.cache_folder is not None:
+        places.append(sets_in_cache(Path(config.cache_folder), identity))
+    refusals = []
+    for place in places:
+        try:
+            write_sets(place, identity, num_layers, sets)
+            return place
+        except ConfigError as error:
+            refusals.append(str(error))
+    raise ConfigError(f"there is no place for the sets of {config.target} ({'; '.join(refusals)}): name a file")

@@ -1,0 +1,170 @@
+"""SWIFT's own search for a set of sublayers to skip: random sets, and every so often one by Bayesian optimisation."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from forerun.core.errors import ConfigError
+from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+
+KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds to the mean
+NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
+MAX_SEED: Final = 2**32  # of the library's generator, exclusive
+
+FEWEST_ITEMS: Final = 4  # sublayers of which nearly one half can be skipped at all
+
+
+class SearchStep(NamedTuple):
+    """One candidate: its number from 1 on, its score, the best score from there on, and where it came from."""
+
+    step: int
+    score: float
+    best_score: float
+    was_bayesian: bool
+
+
+class PaperSearch:
+    """Proposes a candidate at a time and keeps the best, until a rule ends it; a new search is a new object.
+
+    Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers. They are drawn without
+    replacement, except every `bayes_interval`-th candidate: that one maximises an upper confidence bound of a Gaussian
+    process (Matern 5/2) over the unit cube with one coordinate for each skippable sublayer, and its largest coordinates
+    are skipped, among equal ones those that a draw names. It takes seconds, and the library `bayesian-optimization`,
+    which is imported when the first is due.
+
+    A candidate takes the place of the set in use if its score is strictly greater than the best score seen. Scores are
+    never averaged or measured again, and the start set, every other layer, is never scored: the best score starts at 0,
+    so the first candidate with any score above 0 replaces it.
+
+    Source: SWIFT, arXiv 2410.06916, section 4.1, with the rules of its published code. We differ once: that code tells
+    the Gaussian process the point inside the cube for which a Bayesian candidate stands, although the score is that of
+    the corner it was rounded to; we tell the corner. A corner seen again is told once, with the mean of its scores,
+    since the library takes no point twice without printing to the terminal.
+
+    Args:
+        num_layers: of the model.
+        skip_ratio: the share of the skippable sublayers that a candidate skips.
+        seed: equal seeds and scores give equal candidates; global generators are neither read nor moved.
+        bayes_interval: candidates from one Bayesian one to the next.
+        max_steps: the search ends after more candidates than these,
+        patience: or after more than these without gain,
+        good_enough: or at a score greater than this.
+
+    Raises:
+        ConfigError: the ratio leaves no sublayer to skip, or asks for more than there are.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        *,
+        skip_ratio: float = 0.45,
+        seed: int = 0,
+        bayes_interval: int = 25,
+        max_steps: int = 1000,
+        patience: int = 300,
+        good_enough: float = 0.95,
+    ) -> None:
+        self._items = skippable(num_layers)
+        self._num_skipped = int(len(self._items) * skip_ratio)
+        if not 1 <= self._num_skipped <= len(self._items):
+            raise ConfigError(
+                f"a skip ratio of {skip_ratio} is {self._num_skipped} of the {len(self._items)} sublayers that a model "
+                f"of {num_layers} layers can skip: at least 1 and at most all are needed, give another ratio"
+            )
+        self._bayes_interval, self._max_steps = bayes_interval, max_steps
+        self._patience, self._good_enough = patience, good_enough
+        self._random = np.random.default_rng(seed)
+        self._candidate: SkipSet | None = None
+        self._scores: dict[SkipSet, list[float]] = {}
+        self._num_stale = 0
+        self.is_searching = True
+        self.skipped = every_other_layer(num_layers)
+        self.best_score = 0.0
+        self.history: list[SearchStep] = []
+
+    @property
+    def num_steps(self) -> int:
+        """Candidates scored."""
+        return len(self.history)
+
+    def propose(self) -> SkipSet:
+        """The next candidate, whose score must be recorded before the one after it.
+
+        Raises:
+            ConfigError: a Bayesian candidate is due and the library for it is not installed.
+        """
+        assert self.is_searching and self._candidate is None, "the search is over, or a candidate has no score yet"
+        if self._is_bayesian_next():
+            point = self._bayesian_point()
+            ties = self._random.random(len(self._items))  # more coordinates may end at 1 than are skipped
+            chosen = np.lexsort((ties, -point))[: self._num_skipped]
+        else:
+            chosen = self._random.choice(len(self._items), self._num_skipped, replace=False)
+        self._candidate = frozenset(self._items[item] for item in chosen)
+        return self._candidate
+
+    def record(self, score: float) -> None:
+        """Tell the score of the last candidate: the share of tokens that it foretold, 0 to 1."""
+        assert self._candidate is not None and 0.0 <= score <= 1.0, "a score is a share, and that of a candidate"
+        was_bayesian = self._is_bayesian_next()
+        self._scores.setdefault(self._candidate, []).append(score)
+        if score > self.best_score:
+            self.skipped, self.best_score, self._num_stale = self._candidate, score, 0
+        else:
+            self._num_stale += 1
+        self._candidate = None
+        self.history.append(SearchStep(self.num_steps + 1, score, self.best_score, was_bayesian))
+        self.is_searching = not (
+            score > self._good_enough or self._num_stale > self._patience or self.num_steps > self._max_steps
+        )
+
+    def withdraw(self) -> None:
+        """Forget a candidate that was never scored, because its pass was interrupted."""
+        self._candidate = None
+
+    def _is_bayesian_next(self) -> bool:
+        return (self.num_steps + 1) % self._bayes_interval == 0
+
+    def _bayesian_point(self) -> np.ndarray:
+        """Where the upper confidence bound is highest, as far as the library finds it: a number for each item."""
+        corner_scores = {
+            tuple(float(item in skipped) for item in self._items): fmean(scores)
+            for skipped, scores in self._scores.items()
+        }
+        return suggest_point(corner_scores, len(self._items), seed=int(self._random.integers(MAX_SEED)))
+
+
+def suggest_point(scores: Mapping[tuple[float, ...], float], num_dimensions: int, *, seed: int) -> np.ndarray:
+    """The point of the unit cube to try next; the process is fitted afresh, as the library does in any case."""
+    library = load_library()
+    optimizer = library.BayesianOptimization(
+        f=None,
+        pbounds={str(dimension): (0.0, 1.0) for dimension in range(num_dimensions)},
+        acquisition_function=library.acquisition.UpperConfidenceBound(kappa=KAPPA),
+        random_state=seed,
+        verbose=0,
+    )
+    optimizer.set_gp_params(alpha=NOISE)
+    for point, score in scores.items():
+        optimizer.space.register(np.array(point), score)  # the optimizer's own register() lists all points each time
+    suggestion = optimizer.suggest()
+    return np.array([suggestion[str(dimension)] for dimension in range(num_dimensions)])
+
+
+def load_library() -> Any:
+    """The optional library, whose import takes a second.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import bayes_opt
+    except ImportError as error:
+        raise ConfigError(
+            f"the search of the paper needs bayesian-optimization ({error}): "
+            'pip install "forerun[paper]", or choose another search'
+        ) from error
+    return bayes_opt

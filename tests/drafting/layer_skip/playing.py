@@ -1,0 +1,171 @@
+"""Requests of tiny targets that draft for themselves, as the engine runs them: riders along, round by round."""
+
+from collections.abc import Generator, Sequence
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.model_spec import ModelSpec
+from forerun.core.named_set import NamedSet
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
+from forerun.drafting import draft_tree
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip import drafter as drafter_module
+from forerun.drafting.layer_skip import gated as gated_module
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.none import NoneDrafter
+from forerun.engine.loop import Round, TargetSide, decode
+from forerun.kernels.dispatch import ModelKernels
+from forerun.model.executor import build_executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.lent import LentRunner
+from forerun.model.runner import Runner
+from forerun.sampling.noise import KeyedNoise
+from tests.drafting.skip_costs import flat_pace, made_up_costs
+from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner
+
+SPEC = plain_spec(num_layers=6, max_positions=256)
+PROMPT = [3, 1, 4, 1, 5]
+GREEDY = SamplingParams()
+SAMPLED = SamplingParams(
+    temperature=1.0, top_p=0.95, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2
+)
+
+LAST = SPEC.num_layers - 2
+SKIP_SETS: dict[str, SkipSet] = {
+    "nothing": frozenset(),
+    "all that can be": frozenset(skippable(SPEC.num_layers)),
+    "layer 1": frozenset({(1, ATTENTION), (1, MLP)}),
+    "the last but one": frozenset({(LAST, ATTENTION), (LAST, MLP)}),
+    "from layer 1 to the last but one, with a hole": frozenset(
+        {(1, ATTENTION), (1, MLP), (2, MLP), (LAST, ATTENTION), (LAST, MLP)}
+    ),
+    "only attention": frozenset((layer, ATTENTION) for layer in range(1, LAST + 1)),
+    "only MLPs": frozenset((layer, MLP) for layer in range(1, LAST + 1)),
+}
+
+
+def weights_of(
+    seed: int = 1, spec: ModelSpec = SPEC, *, scale: float = 0.7, dtype: torch.dtype = torch.float64
+) -> Weights:
+    """With a small `scale` the layers add little, so that a pass without some of them often guesses right."""
+    return random_weights(spec, torch.Generator().manual_seed(seed), scale=scale, dtype=dtype)
+
+
+def target_for(
+    config: LayerSkip | None,
+    weights: Weights,
+    *,
+    spec: ModelSpec = SPEC,
+    kernels: ModelKernels | None = None,
+    max_length: int = CAPACITY,
+) -> Runner:
+    """A target with just the room that an engine of this `max_length` would give it."""
+    num_behind = 1 if config is None else rows_behind_text(config)
+    exactness = "fast" if kernels is None else "exact"
+    return tiny_runner(spec, weights, exactness=exactness, kernels=kernels, capacity=max_length + num_behind)
+
+
+def drafter_on(
+    target: Runner, config: LayerSkip, *, skipped: SkipSet | None = None, copy_of: Weights | None = None
+) -> LayerSkipDrafter:
+    """The target's own drafter; if it asks, it is told that drafts are cheap, and all passes far slower than they are.
+
+    Args:
+        skipped: the best known set, which may be empty.
+        copy_of: the weights of which `config.weights` says how to round them.
+    """
+    copy = None
+    if copy_of is not None:
+        copy = build_executor(target.spec, dict(copy_of), target.cache, target.kernels, config.weights)
+    known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
+    drafter = LayerSkipDrafter(LentRunner(target, copy), config, known=known)
+    if drafter.needs_costs:
+        drafter.adapt(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
+    return drafter
+
+
+def begin(
+    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+) -> Generator[Round, None, None]:
+    """One request, as `Engine.stream` begins it."""
+    noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
+    drafter.begin(prompt_ids, params, noise)
+    target.sync(prompt_ids[:-1])
+    passengers = drafter if isinstance(drafter, LayerSkipDrafter) else None
+    side = TargetSide(target, params, prompt_ids, noise, passengers)
+    return decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
+
+
+def play(
+    target: Runner, drafter: Drafter, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *,
+    seed: int = 7, num_tokens: int = 40,
+) -> list[Round]:  # fmt: skip
+    return list(begin(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens))
+
+
+def ids_of(rounds: Sequence[Round], num_tokens: int | None = None) -> list[int]:
+    return [token for step in rounds for token in step.token_ids][:num_tokens]
+
+
+def num_accepted(rounds: Sequence[Round]) -> int:
+    return sum(step.stats.num_accepted for step in rounds)
+
+
+def num_drafted(rounds: Sequence[Round]) -> int:
+    return sum(step.stats.num_drafted for step in rounds)
+
+
+def plain_ids(
+    weights: Weights, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *, seed: int = 7,
+    num_tokens: int = 40, spec: ModelSpec = SPEC, kernels: ModelKernels | None = None,
+) -> list[int]:  # fmt: skip
+    """The text without any drafter, by a target that never saw another request."""
+    target = target_for(None, weights, spec=spec, kernels=kernels, max_length=len(prompt_ids) + num_tokens)
+    return ids_of(play(target, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
+
+
+class Passes:
+    """Every pass that is made from here on, and a clock that only they move.
+
+    Args:
+        target_s: seconds of a pass that verifies.
+        draft_s: seconds of a pass that the drafter makes.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        drafter: LayerSkipDrafter,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        target_s: float = 1.0,
+        draft_s: float = 0.5,
+    ) -> None:
+        self.now, self.is_drafting = 0.0, False
+        self.target_s, self.draft_s = target_s, draft_s
+        self.drafts: list[ForwardInput] = []
+        self.verifications: list[ForwardInput] = []
+        run, run_draft = target.forward, drafter.runner.forward
+
+        def verify(inputs: ForwardInput) -> torch.Tensor:
+            if not self.is_drafting and inputs.num_logit_rows:
+                self.verifications.append(inputs)
+                self.now += self.target_s
+            return run(inputs)
+
+        def draft(inputs: ForwardInput) -> torch.Tensor:
+            self.drafts.append(inputs)
+            self.now += self.draft_s
+            self.is_drafting = True
+            try:
+                return run_draft(inputs)
+            finally:
+                self.is_drafting = False
+
+        monkeypatch.setattr(target, "forward", verify)
+        monkeypatch.setattr(drafter.runner, "forward", draft)
+        for module in (drafter_module, gated_module, draft_tree):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)

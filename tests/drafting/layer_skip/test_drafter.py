@@ -1,0 +1,192 @@
+"""A target that drafts for itself: the plain text at every edge, and drafts only where they pay."""
+
+import pytest
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
+from forerun.drafting.none import NoneDrafter
+from forerun.engine.loop import Round
+from forerun.model.runner import Runner
+from tests.drafting.layer_skip.playing import (
+    GREEDY,
+    PROMPT,
+    SAMPLED,
+    SKIP_SETS,
+    begin,
+    drafter_on,
+    ids_of,
+    num_accepted,
+    num_drafted,
+    plain_ids,
+    play,
+    target_for,
+    weights_of,
+)
+from tests.tiny import poison_freed_slots
+
+PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+WEIGHTS = weights_of()
+CHAIN = {"draft_width": 1, "depth": 5, "children": 1, "verify_width": 6}
+TREE = {"draft_width": 3, "depth": 3, "children": 3, "verify_width": 9}
+SHAPES = pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+SEARCHES = pytest.mark.parametrize("search", ["off", "gated", "paper"])
+PLAIN = {"search": "off", "adaptive": False, "lookup": False, "min_mass": 0.0}
+
+
+def pair(
+    config: LayerSkip, skipped: SkipSet | None = None, *, max_length: int = 128
+) -> tuple[Runner, LayerSkipDrafter]:
+    """A target and its drafter; what the target forgets is lost for good."""
+    target = target_for(config, WEIGHTS, max_length=max_length)
+    poison_freed_slots(target)
+    return target, drafter_on(target, config, skipped=skipped)
+
+
+@SHAPES
+@PARAMS
+@pytest.mark.parametrize("name", SKIP_SETS)
+def test_any_set_gives_the_plain_text(name: str, params: SamplingParams, shape: dict[str, int]) -> None:
+    target, drafter = pair(LayerSkip(**PLAIN, **shape), SKIP_SETS[name])
+    rounds = play(target, drafter, params=params)
+    assert drafter.search.skipped == SKIP_SETS[name]
+    assert ids_of(rounds, 40) == plain_ids(WEIGHTS, params=params)
+    assert 0 < num_accepted(rounds) < num_drafted(rounds) or name == "nothing"
+
+
+@PARAMS
+def test_a_draft_that_skips_nothing_has_every_chain_accepted(params: SamplingParams) -> None:
+    target, drafter = pair(LayerSkip(**PLAIN, **CHAIN), SKIP_SETS["nothing"])
+    rounds = play(target, drafter, params=params)
+    assert all(step.stats.num_accepted == step.stats.num_drafted == 5 for step in rounds)
+
+
+@PARAMS
+@SEARCHES
+def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_disturbed(
+    search: str, params: SamplingParams
+) -> None:
+    plain = plain_ids(WEIGHTS, params=params, num_tokens=46)
+    next_prompt = [*PROMPT, *plain[:9], 2, 7]
+    next_plain = plain_ids(WEIGHTS, next_prompt, params, num_tokens=10)
+    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    num_cut = 0
+    for length in (*range(1, 16), 46):
+        rounds = play(target, drafter, params=params, num_tokens=length)
+        num_cut += len(ids_of(rounds)) - length
+        assert ids_of(rounds, length) == plain[:length]
+        assert ids_of(play(target, drafter, next_prompt, params, num_tokens=10), 10) == next_plain
+    assert num_cut > 0, "no text ended inside a draft"
+
+
+@SEARCHES
+def test_a_request_that_is_given_up_within_a_round_leaves_nothing_behind(search: str) -> None:
+    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    for num_rounds in (1, 2, 5):
+        running = begin(target, drafter, PROMPT, GREEDY, seed=7, num_tokens=40)
+        for _ in range(num_rounds):
+            next(running)
+        running.close()
+        tree = drafter.propose()  # rows and a tree that nobody will verify
+        assert len(tree) > 1
+        assert ids_of(play(target, drafter, [2, 7, 1], GREEDY), 40) == plain_ids(WEIGHTS, [2, 7, 1])
+
+
+@SEARCHES
+@pytest.mark.parametrize("num_prompt", [1, 30, 63])
+def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: int) -> None:
+    prompt_ids = [(7 * place) % 29 for place in range(num_prompt)]
+    num_tokens = 64 - num_prompt
+    plain = plain_ids(WEIGHTS, prompt_ids, SAMPLED, num_tokens=num_tokens)
+    for shape in (CHAIN, TREE, {"draft_width": 4, "depth": 9, "verify_width": 2}):
+        config = LayerSkip(**shape, search=search, search_share=1.0)  # type: ignore[arg-type]
+        target, drafter = pair(config, max_length=64)
+        assert ids_of(play(target, drafter, prompt_ids, SAMPLED, num_tokens=num_tokens), num_tokens) == plain
+
+
+@PARAMS
+@SEARCHES
+def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: str, params: SamplingParams) -> None:
+    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    first = play(target, drafter, params=params, num_tokens=36)
+    held = list(target.cached_ids)
+    assert held == [*PROMPT, *ids_of(first)][:-1]
+    prompt_ids = [*held, 2, 7]
+    assert target.sync(prompt_ids[:-1]) == len(held)
+    again = play(target, drafter, prompt_ids, params, num_tokens=36)
+    assert ids_of(again, 36) == plain_ids(WEIGHTS, prompt_ids, params, num_tokens=36)
+    shorter = play(target, drafter, prompt_ids[:20], params, num_tokens=36)
+    assert ids_of(shorter, 36) == plain_ids(WEIGHTS, prompt_ids[:20], params, num_tokens=36)
+
+
+@PARAMS
+@SEARCHES
+def test_two_texts_written_by_turns_are_those_written_alone(search: str, params: SamplingParams) -> None:
+    """Two targets, of different weights, sets and searches, in one process."""
+    others = weights_of(2)
+    config = LayerSkip(**TREE, search=search, search_share=1.0)  # type: ignore[arg-type]
+    target, drafter = pair(config)
+    other_target = target_for(LayerSkip(**CHAIN), others)
+    other_drafter = drafter_on(other_target, LayerSkip(**CHAIN, seed=5), skipped=SKIP_SETS["only MLPs"])
+    running = begin(target, drafter, PROMPT, params, seed=7, num_tokens=60)
+    other = begin(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
+    texts: tuple[list[int], list[int]] = ([], [])
+    for _ in range(30):
+        for text, rounds in zip(texts, (running, other), strict=True):
+            step: Round | None = next(rounds, None)
+            text += [] if step is None else step.token_ids
+    assert min(map(len, texts)) >= 30
+    assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=300)[: len(texts[0])]
+    assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=300)[: len(texts[1])]
+
+
+def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, search="gated", search_share=1.0))
+    search = drafter.search
+    assert isinstance(search, GatedSkips)
+    starts: list[int] = []
+    gather = search._gather
+
+    def note(*arguments: object) -> object:
+        riders = gather(*arguments)  # type: ignore[arg-type]
+        starts.extend([] if riders is None else [riders.start])
+        return riders
+
+    search._gather = note  # type: ignore[method-assign, assignment]
+    play(target, drafter, num_tokens=100)
+    found, num_scored = drafter.search.skipped, search.search.num_evaluations
+    assert num_scored > 0
+    prompt_ids = [*PROMPT, *range(20, 29)]
+    starts.clear()
+    running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
+    assert (drafter.search, drafter.search.skipped) == (search, found)
+    assert search.search.num_evaluations == num_scored
+    list(running)
+    assert starts
+    assert min(starts) >= len(prompt_ids) - 1, "scored on what the target did not choose"
+
+
+def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, search="paper", lookup=False))
+    assert isinstance(drafter.search, PaperSkips)
+    paper = drafter.search._search
+    play(target, drafter, num_tokens=WINDOW + 14)
+    kept, num_steps = paper.skipped, paper.num_steps
+    assert num_steps > 0
+    rounds = begin(target, drafter, [2, 7, 1], GREEDY, seed=7, num_tokens=WINDOW + 14)
+    length = 0
+    while length <= WINDOW + 1:
+        assert (paper.skipped, paper.num_steps) == (kept, num_steps)
+        length += len(next(rounds).token_ids)
+    next(rounds)
+    assert paper.num_steps == num_steps + 1
+
+
+def test_what_the_none_drafter_writes_between_disturbs_no_drafter() -> None:
+    target, drafter = pair(LayerSkip(**TREE, search="gated", search_share=1.0))
+    play(target, drafter, num_tokens=20)
+    play(target, NoneDrafter(), [9, 9, 2], SAMPLED, num_tokens=25)
+    assert ids_of(play(target, drafter, [9, 9, 2], SAMPLED), 40) == plain_ids(WEIGHTS, [9, 9, 2], SAMPLED)

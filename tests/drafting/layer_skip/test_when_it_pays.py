@@ -1,0 +1,192 @@
+"""How far is drafted, and whether at all: by thresholds, by what passes cost, and not where the text repeats itself."""
+
+import math
+from statistics import mean
+
+import pytest
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.pace import Pace
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.model.runner import Runner
+from forerun.speculation.tree import TokenTree
+from tests.drafting.layer_skip.playing import (
+    GREEDY,
+    PROMPT,
+    SAMPLED,
+    SKIP_SETS,
+    Passes,
+    drafter_on,
+    ids_of,
+    num_accepted,
+    plain_ids,
+    play,
+    target_for,
+    weights_of,
+)
+from tests.drafting.skip_costs import flat_pace, made_up_costs
+
+PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+WEIGHTS = weights_of()
+WEIGHTS["head.weight"] = 4.0 * WEIGHTS["head.weight"]  # a target that is often sure of what comes next, not always
+CHAIN = {"draft_width": 1, "depth": 5, "children": 1, "verify_width": 6, "search": "off"}
+FIXED = {"adaptive": False, "lookup": False, "min_mass": 0.0}
+REPEATING = SamplingParams(logit_bias={11: 40.0})
+
+
+def pair(config: LayerSkip, skipped: SkipSet = SKIP_SETS["only MLPs"]) -> tuple[Runner, LayerSkipDrafter]:
+    target = target_for(config, WEIGHTS)
+    return target, drafter_on(target, config, skipped=skipped)
+
+
+def proposals_of(drafter: LayerSkipDrafter, monkeypatch: pytest.MonkeyPatch) -> list[TokenTree]:
+    """The list into which all proposals go from here on."""
+    proposals: list[TokenTree] = []
+    propose = drafter.propose
+
+    def note() -> TokenTree:
+        proposals.append(propose())
+        return proposals[-1]
+
+    monkeypatch.setattr(drafter, "propose", note)
+    return proposals
+
+
+def confidence(tree: TokenTree, node: int) -> float:
+    """What the draft gave a node behind its parent."""
+    return math.exp(tree.log_probs[node] - tree.log_probs[tree.parents[node]])
+
+
+@pytest.mark.parametrize("least", [0.5, 0.8, 0.95])
+def test_a_chain_ends_just_behind_the_first_token_the_draft_is_not_sure_of(
+    least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, **FIXED, min_confidence=least))
+    proposals = proposals_of(drafter, monkeypatch)
+    play(target, drafter)
+    for tree in proposals:
+        unsure = [node for node in range(1, len(tree)) if confidence(tree, node) < least]
+        assert unsure in ([], [len(tree) - 1])
+        assert unsure or len(tree) == 6
+    depths = {max(tree.depths) for tree in proposals}
+    assert len(depths) > 1, "it ended none, or all at once"
+
+
+def test_a_higher_threshold_makes_shorter_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+    for least in (0.0, 0.5, 0.8, 0.99):
+        target, drafter = pair(LayerSkip(**CHAIN, **FIXED, min_confidence=least))
+        proposals = proposals_of(drafter, monkeypatch)
+        play(target, drafter, num_tokens=60)
+        lengths.append(mean(len(tree) - 1 for tree in proposals))
+    assert lengths[0] == 5
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) == len(lengths)
+
+
+def draft_lengths(share: float, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Draft passes in each round that drafted, where one takes this share of a verification."""
+    target, drafter = pair(LayerSkip(**{**CHAIN, "depth": 12, "verify_width": 16, "children": 4}, lookup=False))
+    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
+    draft_s = drafter._draft.rule._expansion_s(1)  # type: ignore[union-attr, misc]
+    passes = Passes(target, drafter, monkeypatch, draft_s=draft_s)
+    play(target, drafter, num_tokens=100)
+    starts = [inputs.first_slot - inputs.prefix_len for inputs in passes.drafts]  # 0 for the first of a round
+    assert starts[0] == 0
+    firsts = [place for place, start in enumerate(starts) if start == 0]
+    return [end - first for first, end in zip(firsts, [*firsts[1:], len(starts)], strict=True)]
+
+
+def test_drafts_get_longer_where_their_passes_are_cheap_and_shorter_where_they_are_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = [mean(draft_lengths(share, monkeypatch)) for share in (0.02, 0.2, 0.5, 0.9)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 2 * lengths[2], lengths
+    assert lengths[-1] < 1.5, "a pass as dear as the one it may save"
+
+
+def test_how_far_is_drafted_differs_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(set(draft_lengths(0.2, monkeypatch))) > 2
+
+
+@PARAMS
+def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_there_had_been_none(
+    params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft is the target itself, so that all of every chain is accepted as long as it knows all of the text."""
+    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
+    passes, pattern = Passes(target, drafter, monkeypatch), iter([True, False, True, True, False, False, False] * 9)
+    monkeypatch.setattr(drafter._payoff, "should_draft", lambda: next(pattern))
+    proposals = proposals_of(drafter, monkeypatch)
+    rounds = play(target, drafter, params=params, num_tokens=60)
+    assert ids_of(rounds, 60) == plain_ids(WEIGHTS, params=params, num_tokens=60)
+    num_plain = sum(step.stats.num_drafted == 0 for step in rounds)
+    assert num_plain > 3
+    assert all(step.stats.num_accepted == step.stats.num_drafted for step in rounds)
+    assert sum(len(tree) > 1 for tree in proposals) == len(rounds) - num_plain
+    roots = [inputs for inputs in passes.drafts if inputs.first_slot == inputs.prefix_len]
+    assert len(roots) == len(rounds) - num_plain, "a plain round made a draft pass"
+    assert len(passes.verifications) == len(rounds)
+
+
+def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
+    passes = Passes(target, drafter, monkeypatch, draft_s=6.0)
+    play(target, drafter, num_tokens=100)
+    late = [step.stats.num_drafted for step in play(target, drafter, num_tokens=100)]
+    assert late.count(0) > 0.8 * len(late), "dear drafts went on"
+    num_before, began = len(passes.drafts), passes.now
+    passes.draft_s = 0.05
+    second = play(target, drafter, num_tokens=100)
+    assert ids_of(second, 100) == plain_ids(WEIGHTS, num_tokens=100)
+    assert all(step.stats.num_drafted > 0 for step in second[-5:])
+    assert len(passes.drafts) > num_before
+    assert passes.now - began < 100, "slower than plain decoding"
+
+
+@pytest.mark.parametrize("has_lookup", [True, False])
+def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing_is_expanded(
+    has_lookup: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, lookup=has_lookup))
+    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.3))
+    passes = Passes(target, drafter, monkeypatch, draft_s=0.2)
+    play(target, drafter, params=REPEATING, num_tokens=60)
+    num_before = len(passes.drafts)
+    rounds = play(target, drafter, [*PROMPT, *[11] * 6], params=REPEATING, num_tokens=60)
+    assert ids_of(rounds, 60) == [11] * 60
+    assert num_accepted(rounds) >= 45
+    num_passes = len(passes.drafts) - num_before
+    assert num_passes == 0 if has_lookup else num_passes >= len(rounds)
+
+
+def test_costs_are_wanted_where_something_is_chosen_by_them() -> None:
+    for adaptive, search, wants in ((True, "off", True), (False, "gated", True), (False, "paper", False)):
+        config = LayerSkip(**{**CHAIN, "search": search}, adaptive=adaptive)
+        target = target_for(config, WEIGHTS)
+        assert drafter_on(target, config).needs_costs is wants
+
+
+def test_more_text_before_the_rows_makes_draft_passes_dearer_in_the_drafters_own_books() -> None:
+    target, drafter = pair(LayerSkip(**CHAIN))
+    seen: list[int] = []
+
+    class Costs:
+        context = 0
+
+        def draft(self, skipped: SkipSet, context: int) -> Pace:
+            seen.append(context)
+            return flat_pace(0.1)
+
+    drafter.adapt(flat_pace(10.0), Costs())  # type: ignore[arg-type]
+    for _ in range(4):
+        play(target, drafter, num_tokens=100)
+    assert len(seen) > 2
+    assert max(seen) > 40

@@ -1,0 +1,151 @@
+"""The same text when the target drafts for itself: random models, sets, searches, trees and requests."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import skippable
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.model.executor import build_executor
+from forerun.model.lent import LentRunner
+from forerun.model.runner import Runner
+from tests.dense_reference import reference_text
+from tests.drafting.skip_costs import adapt_to_slow_passes
+from tests.properties.test_same_text import random_params
+from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+
+NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 200, 50
+MOST_TOKENS = 48  # past the window of the paper's search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Two requests of one model that drafts for itself; the second begins with a part of the first's text."""
+
+    number: int
+    spec: ModelSpec
+    weights: Weights
+    drafter: LayerSkip
+    copy: WeightFormat
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    num_tokens: int
+
+
+def random_case(number: int) -> Case:
+    rng = random.Random(number)
+    spec = tiny_spec(rng, num_layers=rng.choice([1, 2, 3, 4, 4, 5, 6]))
+    weights = random_weights(spec, torch.Generator().manual_seed(number), scale=rng.choice([0.3, 0.7, 1.5]))
+    rate = rng.choice([0.0, 0.3, 0.6, 1.0])  # from nothing to everything
+    search = rng.choice(["off", "gated", "gated", "paper"])
+    copy: WeightFormat = rng.choice(["plain", "plain", "plain", "int8", "int4"])
+    return Case(
+        number=number,
+        spec=spec,
+        weights=weights,
+        drafter=LayerSkip(
+            verify_width=rng.randint(1, 12),
+            draft_width=rng.choice([1, 1, 2, 4]),
+            depth=rng.randint(1, 8),
+            children=rng.randint(1, 5),
+            noise_aware=rng.random() < 0.7,
+            lookup=rng.random() < 0.5,
+            adaptive=rng.random() < 0.5,
+            min_mass=rng.choice([0.0, 0.3]),
+            min_confidence=rng.choice([0.0, 0.2, 0.8]),
+            search=search,
+            search_share=rng.choice([0.02, 1.0]),
+            skipped=tuple(part for part in skippable(spec.num_layers) if rng.random() < rate),
+            weights=copy,
+            seed=rng.randrange(100),
+        ),
+        copy=copy,
+        prompt_ids=[rng.randrange(spec.vocab_size) for _ in range(rng.randint(1, 20))],
+        params=random_params(rng, spec.vocab_size),
+        seed=rng.choice([0, 1, rng.randrange(2**63), 2**63 - 1]),
+        num_tokens=rng.randint(1, MOST_TOKENS),
+    )
+
+
+def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
+    copy = None
+    if case.copy != "plain":
+        copy = build_executor(case.spec, dict(case.weights), target.cache, target.kernels, case.copy)
+    drafter = LayerSkipDrafter(LentRunner(target, copy), case.drafter)
+    if drafter.needs_costs:
+        adapt_to_slow_passes(drafter)
+    return drafter
+
+
+def differences(case: Case, totals: Counter[str]) -> list[str]:
+    """Run one case; return every text that is not the reference's, in words."""
+    capacity = CAPACITY + rows_behind_text(case.drafter)
+    target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast", capacity=capacity)
+    poison_freed_slots(target)
+    drafter = drafter_of(case, target)
+    found = []
+    prompt_ids = case.prompt_ids
+    for turn in range(2):
+        request = {"seed": case.seed + turn if case.seed < 2**62 else case.seed, "num_tokens": case.num_tokens}
+        expected = reference_text(case.spec, case.weights, prompt_ids, case.params, **request)
+        rounds = decode_rounds(target, drafter, prompt_ids, case.params, **request)
+        text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
+        totals[f"{case.drafter.search}: drafted"] += sum(step.stats.num_drafted for step in rounds)
+        totals[f"{case.drafter.search}: accepted"] += sum(step.stats.num_accepted for step in rounds)
+        if text != expected:
+            found.append(f"case {case.number}, turn {turn}: {text} instead of {expected}")
+        prompt_ids = [*prompt_ids, *expected[: case.num_tokens // 2 + 1]]
+    return found
+
+
+def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
+    totals: Counter[str] = Counter()
+    found = []
+    for number in range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK):
+        found += differences(random_case(number), totals)
+    return found, totals
+
+
+def assert_all_drafted(totals: Counter[str]) -> None:
+    """Equal texts say nothing about a drafter that never had a token accepted."""
+    for search in ("off", "gated", "paper"):
+        assert totals[f"{search}: accepted"] > 0, f"{search} had nothing accepted: {totals}"
+
+
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+def test_a_target_that_drafts_for_itself_writes_the_text_of_a_full_recomputation(chunk: int) -> None:
+    found, totals = check_chunk(chunk)
+    assert found == []
+    assert_all_drafted(totals)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS))
+def test_a_target_that_drafts_for_itself_writes_the_same_text_in_many_cases(
+    chunk: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, totals = check_chunk(chunk)
+    with capsys.disabled():
+        num_accepted = sum(count for name, count in totals.items() if name.endswith("accepted"))
+        print(f"\n{CASES_PER_CHUNK} cases from {chunk * CASES_PER_CHUNK}: {len(found)} differ, {num_accepted} accepted")  # noqa: T201
+    assert found == []
+    assert_all_drafted(totals)
+
+
+def test_the_cases_cover_what_they_are_for() -> None:
+    cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
+    assert {case.drafter.search for case in cases} == {"off", "gated", "paper"}
+    assert {case.copy for case in cases} == {"plain", "int8", "int4"}
+    assert {len(case.drafter.skipped) / max(1, len(skippable(case.spec.num_layers))) for case in cases} >= {0.0, 1.0}
+    kinds = [{kind for _, kind in case.drafter.skipped} for case in cases]
+    assert {"attention"} in kinds, "sets of attention alone"
+    assert {"mlp"} in kinds, "sets of MLPs alone"
+    assert {case.drafter.adaptive for case in cases} == {True, False}
