@@ -11,6 +11,7 @@ EXPECTED = {
     "Engine",
     "EngineConfig",
     "SamplingParams",
+    "LayerSkip",
     "NoDrafter",
     "DraftModel",
     "Parallel",

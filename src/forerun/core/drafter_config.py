@@ -107,7 +107,7 @@ class LayerSkip:
     min_mass: float = 0.3
     min_confidence: float = 0.0
     search: LayerSearch = "gated"
-    search_share: float = 0.02
+    search_share: float = 0.01
     sets: str | None = None
     skipped: tuple[Sublayer, ...] = ()
     weights: WeightFormat = "plain"

@@ -85,6 +85,11 @@ class GatedSearch:
         return self._pool.incumbent.skipped
 
     @property
+    def economy(self) -> Economy:
+        """What drafting is reckoned to cost and to bring."""
+        return self._pool.economy
+
+    @property
     def is_open(self) -> bool:
         """Whether better sets are still being found."""
         return self._settling.is_open
@@ -109,9 +114,9 @@ class GatedSearch:
         for member in self._pool.ranked(self._context, 0.0)[:NUM_GREETED]:
             member.num_due = max(member.num_due, REQUEST_ROWS)
 
-    def reckon_with(self, round_s: float, expansion_s: float) -> None:
-        """Take what rounds and drafted tokens were measured to cost beyond their passes, in seconds."""
-        self._pool.economy = replace(self._pool.economy, round_s=round_s, expansion_s=expansion_s)
+    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float = 0.0) -> None:
+        """Take what rounds, drafted tokens and plain rounds were measured to cost beyond their passes, in seconds."""
+        self._pool.economy = replace(self._pool.economy, round_s=round_s, expansion_s=expansion_s, plain_s=plain_s)
         self._num_changes += 1
 
     def candidates(self, count: int, context: int) -> list[SkipSet]:

@@ -54,6 +54,7 @@ class Economy:
         target: seconds of a verification by its rows.
         round_s: seconds of a round beyond its passes.
         expansion_s: seconds beyond its pass that each drafted token takes.
+        plain_s: seconds of a round without a draft beyond its pass.
         max_depth: the longest chain that is drafted.
     """
 
@@ -61,11 +62,12 @@ class Economy:
     target: Pace
     round_s: float = 0.0
     expansion_s: float = 0.0
+    plain_s: float = 0.0
     max_depth: int = 8
 
     def plain_speed(self) -> float:
         """Tokens per second without drafting."""
-        return 1.0 / self._verify_s[0]
+        return 1.0 / (self.target.step_s(1) + self.plain_s)
 
     def speed(self, chance: float, skipped: SkipSet, context: int) -> float:
         """Expected tokens per second of drafting with this set."""
@@ -98,7 +100,7 @@ class Economy:
         """The set of most expected tokens per second if log-odds are the intercept less the damages of what is skipped.
 
         Sublayers of a kind cost the same. So whatever the number of each kind, the best set skips the least harmful
-        ones, and trying all pairs of numbers is exact. The empty set is none: it drafts at the pace of plain decoding.
+        ones, and trying all pairs of numbers is exact. The empty set is none where it drafts at the pace of plain decoding.
 
         Source: KnapSpec (arXiv 2602.20217) solves a knapsack over the same costs by dynamic programming.
 
@@ -115,7 +117,8 @@ class Economy:
             numbers = np.arange(float(len(lost_mlp)))
             lost = lost_attention[:, None] + lost_mlp
             speeds = self.speeds(sigmoids(intercept - lost), numbers[:, None], numbers, context)
-            speeds[0, 0] = 0.0
+            if self.costs.whole_at(context) >= self.target.step_s(1):
+                speeds[0, 0] = 0.0
             num_attention, num_mlp = divmod(int(speeds.argmax()), len(lost_mlp))
         else:
             counts = np.arange(max(0, num_skipped - len(mlp)), min(num_skipped, len(attention)) + 1)

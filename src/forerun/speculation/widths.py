@@ -25,12 +25,13 @@ class WidthRule:
     Args:
         target: seconds of a verification by its rows.
         draft: seconds of an expansion by its nodes; None: expansions are not waited for.
+        round_s, expansion_s: seconds that a round and an expansion take beyond their passes, until that is measured.
     """
 
-    def __init__(self, target: Pace, draft: Pace | None) -> None:
+    def __init__(self, target: Pace, draft: Pace | None, *, round_s: float = 0.0, expansion_s: float = 0.0) -> None:
         self._target_s = [target.step_s(rows) for rows in range(1, target.steps[-1][0] + 1)]
         self.change_draft(draft)
-        self._beyond_expansion_s = self._beyond_round_s = self._spent_s = 0.0
+        self._beyond_expansion_s, self._beyond_round_s, self._spent_s = expansion_s, round_s, 0.0
         self._children = list(FIRST_CHILDREN)
         self._num_rows = 1
 

@@ -4,6 +4,7 @@ a round grows with the context."""
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
-from forerun.core.model_spec import ModelSpec
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.none import NoneDrafter
 from forerun.kernels.dispatch import FUSED, ModelKernels
 from forerun.model.runner import Runner
@@ -125,9 +127,9 @@ def tracing() -> Iterator[None]:
         tracemalloc.stop()
 
 
-LONG_SPEC: ModelSpec = SPEC.__class__(**{**{f: getattr(SPEC, f) for f in SPEC.__slots__}, "max_positions": 8192})
-SHORT, LONG, NUM_SLOTS = 500, 8000, 8192
-SLACK = 4096  # bytes by which two rounds of the same shape may differ
+SHORT, LONG, NUM_SLOTS = 500, 7900, 8192
+LONG_SPEC = replace(SPEC, max_positions=NUM_SLOTS)
+SLACK = 4096  # bytes by which rounds may differ; one byte for each token of the context would be more
 
 
 def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float:
@@ -135,11 +137,12 @@ def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float
     median, since a list that has grown is now and then moved."""
     prompt_ids = [(7 * place + place // 13) % SPEC.vocab_size for place in range(num_prompt)]
     allocated: list[int] = []
-    with tracing():
-        running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=100)
-        for _ in range(8):
+    running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=200)
+    with Allocations():
+        for _ in range(6):
             next(running)
-        for _ in range(12):
+    with tracing():
+        for _ in range(14):
             tracemalloc.reset_peak()
             before, _ = tracemalloc.get_traced_memory()
             with Allocations() as torch_made:
@@ -167,13 +170,16 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
         copy_of = None if config.weights == "plain" else weights
         drafter = drafter_on(target, config, skipped=SKIP_SETS["only MLPs"], copy_of=copy_of)
     short, long = (bytes_of_a_round(target, drafter, length) for length in (SHORT, LONG))
-    assert short > 0
+    if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search, GatedSkips):
+        assert drafter.search.search.num_evaluations > 0, "nothing rode along"
     assert long <= short + SLACK, f"{long} bytes at {LONG} tokens, {short} at {SHORT}"
 
 
 @pytest.mark.parametrize("kernels", NATIVE_SETS)
 def test_a_copy_of_the_cache_would_be_seen(kernels: ModelKernels) -> None:
-    target = tiny_runner(LONG_SPEC, weights_of(spec=LONG_SPEC, dtype=torch.float32), kernels=kernels, capacity=NUM_SLOTS)
+    target = tiny_runner(
+        LONG_SPEC, weights_of(spec=LONG_SPEC, dtype=torch.float32), kernels=kernels, capacity=NUM_SLOTS
+    )
 
     class Copying(NoneDrafter):
         def propose(self) -> Any:

@@ -29,7 +29,9 @@ from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule
 
 JUDGED_EVERY: Final = 8  # rounds without a draft after which somebody is told of them
-PACE_EVERY: Final = 64  # rounds after which the draft's pace is reckoned anew, for the context has grown
+RECKONED_EVERY: Final = 64  # drafting rounds after which costs are reckoned anew: overheads, and the context has grown
+USUAL_ROUND_S: Final = 0.3e-3  # what a drafting round takes beyond its passes on a usual CPU, until that is measured
+USUAL_EXPANSION_S: Final = 0.06e-3
 
 
 NO_NEWS: Final = DraftReport()
@@ -62,6 +64,7 @@ class LayerSkipDrafter:
         self._pending: list[int] = []  # committed tokens that the draft has not been told of
         self._began, self._num_rounds = 0.0, 0
         self._plain_rounds, self._plain_s = 0, 0.0  # that nobody was told of
+        self._plain_round_s: float | None = None  # a plain round, of late
 
     @property
     def needs_costs(self) -> bool:
@@ -75,16 +78,19 @@ class LayerSkipDrafter:
 
     def adapt(self, target: Pace, costs: SkipCosts) -> None:
         """Choose what to skip and how far to draft by what passes cost from now on."""
-        self._costs, config = costs, self._config
+        self._costs, self._pass_s, config = costs, target.step_s(1), self._config
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
             economy = Economy(
-                costs=costs, target=target, round_s=0.0, expansion_s=0.0,
+                costs=costs, target=target, round_s=USUAL_ROUND_S, expansion_s=USUAL_EXPANSION_S,
                 max_depth=min(config.depth, max(1, config.verify_width - 1)),
             )  # fmt: skip
             search = GatedSearch(self.runner.spec.num_layers, economy, seed=config.seed, known=self._known)
             self._search = GatedSkips(search, self.runner, target, config.search_share)
         if config.adaptive:
-            self._draft.rule = WidthRule(target, costs.draft(self._search.skipped, costs.context))
+            self._draft.rule = WidthRule(
+                target, costs.draft(self._search.skipped, costs.context), round_s=USUAL_ROUND_S,
+                expansion_s=USUAL_EXPANSION_S,
+            )  # fmt: skip
             self._payoff = Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
@@ -135,7 +141,7 @@ class LayerSkipDrafter:
             rule.end_round(elapsed_s)
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
-        self._search.pass_by(elapsed_s, rule)
+        self._search.pass_by(elapsed_s)
         return DraftReport(was_hit=was_hit)
 
     def end(self) -> None:
@@ -162,7 +168,8 @@ class LayerSkipDrafter:
         if self._plain_rounds:
             if self._payoff is not None and not self._payoff.should_draft():
                 self._payoff.measure(self._plain_rounds, self._plain_s, self._plain_rounds)
-            self._search.pass_by(self._plain_s, self._draft.rule)
+            self._search.pass_by(self._plain_s)
+            self._plain_round_s = self._plain_s / self._plain_rounds
             self._plain_rounds, self._plain_s = 0, 0.0
         if self._payoff is not None and not self._payoff.should_draft():
             self._look()
@@ -197,11 +204,16 @@ class LayerSkipDrafter:
         """Skip what the search says from here on, and reckon with what that costs where the text stands now."""
         draft, skipped = self._draft, self._search.skipped
         self._num_rounds += 1
-        if skipped == draft.skipped and self._num_rounds % PACE_EVERY:
+        is_due = self._num_rounds % RECKONED_EVERY == 0
+        if skipped == draft.skipped and not is_due:
             return
-        draft.skipped = skipped
-        if draft.rule is not None and self._costs is not None:
-            draft.rule.change_draft(self._costs.draft(skipped, len(draft.token_ids)))
+        draft.skipped, rule, costs = skipped, draft.rule, self._costs
+        if rule is None or costs is None:
+            return
+        rule.change_draft(costs.draft(skipped, draft.num_tokens))
+        if is_due:
+            plain_s = 0.0 if self._plain_round_s is None else max(0.0, self._plain_round_s - self._pass_s)
+            self._search.reckon_with(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
 
 
 def rows_behind_text(config: LayerSkip) -> int:

@@ -13,13 +13,11 @@ from forerun.model.lent import LentRunner
 from forerun.model.riders import RiderLayout, Riders
 from forerun.speculation.layer_search import GatedSearch
 from forerun.speculation.time_share import TimeShare
-from forerun.speculation.widths import WidthRule
 
 CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of a draft
 MOST_RIDERS: Final = 16
 FREE: Final = 1.06  # rows by which a pass does not get slower than this are as good as free
 PASSES_SAVED: Final = 8  # so long as these take, searching can be saved up for
-OVERHEADS_EVERY: Final = 64  # rounds
 
 
 class GatedSkips:
@@ -36,7 +34,7 @@ class GatedSkips:
         self._search, self._runner, self._target = search, runner, target
         self._time = TimeShare(share, most_saved_s=PASSES_SAVED * target.step_s(1))
         self._layout = RiderLayout(runner.spec.num_layers)
-        self._num_prompt = self._num_rounds = 0
+        self._num_prompt = 0
         self._riders: Riders | None = None
         self.spent_s = 0.0
 
@@ -93,11 +91,11 @@ class GatedSkips:
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
         self._search.record(skipped, int(is_hit), 1, is_on_policy=True)
 
-    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
+    def pass_by(self, seconds: float) -> None:
         self._time.pass_by(seconds, self._search.share)
-        self._num_rounds += 1
-        if rule is not None and self._num_rounds % OVERHEADS_EVERY == 0:
-            self._search.reckon_with(rule.round_overhead_s, rule.expansion_overhead_s)
+
+    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+        self._search.reckon_with(round_s, expansion_s, plain_s)
 
     def _spend(self, seconds: float) -> None:
         self._time.spend(seconds)

@@ -1,6 +1,7 @@
 """SWIFT's own search, step by step as published: one candidate a round, scored over the first tokens of the answer."""
 
 from dataclasses import replace
+from time import perf_counter
 
 from torch import Tensor
 
@@ -10,7 +11,6 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.lent import LentRunner
 from forerun.model.riders import RiderLayout, Riders
 from forerun.speculation.paper_search import PaperSearch
-from forerun.speculation.widths import WidthRule
 
 WINDOW = 32  # tokens over which a candidate is scored
 
@@ -30,6 +30,7 @@ class PaperSkips:
         self._search, self._runner = search, runner
         self._layout = RiderLayout(runner.spec.num_layers)
         self._num_prompt = 0
+        self.spent_s = 0.0
 
     @property
     def skipped(self) -> SkipSet:
@@ -50,6 +51,7 @@ class PaperSkips:
         token_ids, start = draft.token_ids, self._num_prompt
         if len(token_ids) - start <= WINDOW + 1:
             return
+        began = perf_counter()
         skipped, cache = self._search.propose(), self._runner.cache
         riders = Riders(token_ids=token_ids[start : start + WINDOW], start=start, skipped=(skipped,))
         alone = self._layout.ride_alone(riders, cache.reserve(WINDOW))
@@ -58,6 +60,7 @@ class PaperSkips:
         truth = token_ids[start + 1 : start + WINDOW + 1]
         guesses = logits.argmax(-1).tolist()
         self._search.record(sum(map(int.__eq__, guesses, truth)) / WINDOW)
+        self.spent_s += perf_counter() - began
 
     def board(self, host: ForwardInput, draft: DraftTree) -> ForwardInput:
         return host
@@ -68,5 +71,8 @@ class PaperSkips:
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
         pass
 
-    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
+    def pass_by(self, seconds: float) -> None:
+        pass
+
+    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
         pass

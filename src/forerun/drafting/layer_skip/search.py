@@ -11,11 +11,15 @@ from forerun.core.named_set import NamedSet
 from forerun.core.sublayers import SkipSet, every_other_layer, skippable
 from forerun.drafting.draft_tree import DraftTree
 from forerun.model.inputs import ForwardInput
-from forerun.speculation.widths import WidthRule
 
 
 class SkipSearch(Protocol):
     """Says what to skip, and looks for something better while text is written. It can cost time, never a token."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds that the search has taken so far."""
+        ...
 
     @property
     def skipped(self) -> SkipSet:
@@ -56,8 +60,12 @@ class SkipSearch(Protocol):
         """Whether the first guess of the round's draft, which skipped these, was the text's next token."""
         ...
 
-    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
-        """Rounds took so long; `rule` knows what they take beyond their passes."""
+    def pass_by(self, seconds: float) -> None:
+        """Rounds took so long."""
+        ...
+
+    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+        """Rounds, expansions and plain rounds take so many seconds beyond their passes."""
         ...
 
 
@@ -65,6 +73,7 @@ class NoSearch:
     """What is skipped stays as it is."""
 
     wants_to_look = wants_to_ride = False
+    spent_s = 0.0
 
     def __init__(self, skipped: SkipSet) -> None:
         self.skipped = skipped
@@ -87,7 +96,10 @@ class NoSearch:
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
         pass
 
-    def pass_by(self, seconds: float, rule: WidthRule | None) -> None:
+    def pass_by(self, seconds: float) -> None:
+        pass
+
+    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
         pass
 
 

@@ -1,0 +1,90 @@
+"""Where drafting cannot pay: a target that drafts for itself against plain decoding, on prompts of random tokens.
+
+python benchmarks/never_slower.py [--num-prompts 12] [--num-new 512]
+
+Cold: a new engine for every prompt, so that nothing is known of the model, of what drafting brings or what it costs.
+Warm: one engine for all of them. In both, plain decoding and drafting take turns.
+"""
+
+import argparse
+import random
+from statistics import median
+
+import torch
+from common import standard_arguments, write_results
+
+from forerun import Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
+from forerun.core.drafter_config import DrafterConfig
+
+PROMPT_TOKENS = 32
+DRAFTERS: dict[str, DrafterConfig] = {
+    "layer_skip": LayerSkip(),
+    "layer_skip without lookup": LayerSkip(lookup=False),
+    "layer_skip, int4 copy": LayerSkip(weights="int4"),
+}
+
+
+def random_prompts(number: int, vocab_size: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(1, vocab_size) for _ in range(PROMPT_TOKENS)] for _ in range(number)]
+
+
+def decode_s(engine: Engine, prompt_ids: list[int], params: SamplingParams) -> float:
+    return engine.generate(prompt_ids, params).stats.decode_s
+
+
+def measure(drafter: DrafterConfig, temperature: float, is_cold: bool, arguments: argparse.Namespace) -> list[float]:
+    """Speed over plain decoding, prompt by prompt."""
+    config = EngineConfig(num_threads=arguments.threads)
+    plain = Engine(EngineConfig(num_threads=arguments.threads, drafter=NoDrafter()))
+    drafting: Engine | None = None
+    found = []
+    for number, prompt_ids in enumerate(random_prompts(arguments.num_prompts, plain.spec.vocab_size)):
+        params = SamplingParams(
+            max_new_tokens=arguments.num_new, temperature=temperature, seed=number, ignore_eos=True
+        )
+        if drafting is None or is_cold:
+            drafting = Engine(EngineConfig(num_threads=config.num_threads, drafter=drafter))
+        before_s = decode_s(plain, prompt_ids, params)
+        drafted_s = decode_s(drafting, prompt_ids, params)
+        after_s = decode_s(plain, prompt_ids, params)
+        found.append((before_s + after_s) / 2 / drafted_s)
+    return found
+
+
+def main() -> None:
+    parser = standard_arguments(__doc__ or "", "never_slower")
+    parser.add_argument("--num-prompts", type=int, default=12)
+    parser.add_argument("--num-new", type=int, default=512)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rows: list[dict[str, object]] = []
+    for temperature in (0.0, 1.0):
+        for name, drafter in DRAFTERS.items():
+            for is_cold in (True, False):
+                ratios = sorted(measure(drafter, temperature, is_cold, arguments))
+                rows.append(
+                    {
+                        "T": temperature,
+                        "drafter": name,
+                        "engine": "cold" if is_cold else "warm",
+                        "over `none`, median": f"{median(ratios):.3f}",
+                        "least": f"{ratios[0]:.3f}",
+                        "lower quartile": f"{ratios[len(ratios) // 4]:.3f}",
+                        "most": f"{ratios[-1]:.3f}",
+                    }
+                )
+                print(rows[-1], flush=True)
+    write_results(
+        arguments,
+        "Never slower: prompts of random tokens",
+        rows,
+        [
+            f"{arguments.num_prompts} prompts of {PROMPT_TOKENS} random tokens x {arguments.num_new} new tokens, decoding "
+            "alone; plain decoding before and after each drafted answer, their mean counts."
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

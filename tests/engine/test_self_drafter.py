@@ -1,0 +1,220 @@
+"""An engine whose target drafts for itself writes the plain text, whatever is asked of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from forerun import (
+    Engine,
+    EngineConfig,
+    FinishReason,
+    Generation,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    SamplingParams,
+)
+from forerun.core.drafter_config import paper_layer_skip
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.paper import PaperSkips
+from forerun.kernels.native.binding import fault
+
+PROMPT = "def read_lines(path):\n    "
+PROMPTS = (PROMPT, "x = [1, 2, 3]\ny = [1, 2, 3]\nz = [1, 2")
+GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
+SAMPLED = SamplingParams(
+    temperature=0.9,
+    seed=11,
+    top_k=40,
+    top_p=0.95,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    presence_penalty=0.3,
+    frequency_penalty=0.2,
+    logit_bias={40: 1.5, 41: float("-inf")},
+    max_new_tokens=40,
+    ignore_eos=True,
+)
+PLAINLY_SAMPLED = SamplingParams(temperature=1.0, seed=5, max_new_tokens=40, ignore_eos=True)
+PARAMS = pytest.mark.parametrize(
+    "params", [GREEDY, SAMPLED, PLAINLY_SAMPLED], ids=["greedy", "every option", "temperature 1"]
+)
+# Not adaptive, so that it drafts however busy the machine is.
+TREE = LayerSkip(draft_width=2, depth=4, adaptive=False, search="off", lookup=False)
+DRAFTERS = {
+    "a tree": TREE,
+    "gated search": replace(TREE, search="gated", search_share=1.0, lookup=True),
+    "the paper's search": replace(TREE, search="paper"),
+    "the paper": paper_layer_skip(),
+    "as it comes": LayerSkip(),
+    "an int8 copy": replace(TREE, weights="int8", search="gated", search_share=1.0),
+    "an int4 copy": replace(TREE, weights="int4"),
+}
+needs_native = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+
+
+def config_of(drafter: LayerSkip | NoDrafter, **changes: object) -> EngineConfig:
+    settings: dict[str, object] = {"dtype": "bfloat16", "num_threads": 1, "max_length": 256, "exactness": "exact"}
+    return EngineConfig(drafter=drafter, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+class PlainTexts:
+    """What plain decoding writes, each text once: all drafters are held against the same ones."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._known = engine, dict[str, Generation]()
+
+    def generate(self, prompt: str | list[int], params: SamplingParams) -> Generation:
+        key = repr((prompt, params))
+        if key not in self._known:
+            self._known[key] = self._engine.generate(prompt, params)
+        return self._known[key]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[PlainTexts]:
+    with Engine(config_of(NoDrafter())) as engine:
+        yield PlainTexts(engine)
+
+
+@pytest.fixture(scope="module", params=DRAFTERS)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with Engine(config_of(DRAFTERS[request.param])) as engine:
+        yield engine
+
+
+def assert_same(ours: Generation, plain: Generation) -> None:
+    assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
+    assert ours.stats.num_near_ties == 0, "in the exact mode nothing is left to rounding"
+
+
+def self_drafter_of(engine: Engine) -> LayerSkipDrafter:
+    assert isinstance(engine._drafter, LayerSkipDrafter)
+    return engine._drafter
+
+
+@needs_native
+@PARAMS
+def test_every_token_in_bfloat16_is_that_of_plain_decoding(
+    engine: Engine, plain: PlainTexts, params: SamplingParams
+) -> None:
+    results = []
+    for prompt in PROMPTS:
+        results.append(engine.generate(prompt, params))
+        assert_same(results[-1], plain.generate(prompt, params))
+    if not self_drafter_of(engine)._config.adaptive:
+        assert sum(result.stats.num_accepted for result in results) > 0, "a drafter that is never right shows nothing"
+
+
+@needs_native
+def test_short_texts_are_cut_at_the_token_that_was_asked_for(engine: Engine, plain: PlainTexts) -> None:
+    for length in (1, 2, 3, 5):
+        params = replace(GREEDY, max_new_tokens=length)
+        result = engine.generate(PROMPT, params)
+        assert len(result.token_ids) == length
+        assert_same(result, plain.generate(PROMPT, params))
+
+
+@needs_native
+def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: PlainTexts) -> None:
+    with engine.stream(PROMPT, GREEDY) as stream:
+        pieces = [step.token_ids for step in stream]
+    whole = tuple(token for piece in pieces for token in piece)
+    stops = {piece[0] for piece in pieces if len(piece) > 1}
+    assert stops or self_drafter_of(engine)._config.adaptive, "nothing was accepted"
+    for stop in sorted(stops)[:3]:
+        params = replace(GREEDY, stop_token_ids=(stop,))
+        result = engine.generate(PROMPT, params)
+        assert result.token_ids == whole[: whole.index(stop) + 1]
+        assert result.finish_reason == FinishReason.STOP
+        assert_same(result, plain.generate(PROMPT, params))
+
+
+@needs_native
+def test_a_turn_that_goes_on_from_the_last_one_is_not_computed_again(engine: Engine, plain: PlainTexts) -> None:
+    first = engine.generate(PROMPT, SAMPLED)
+    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode("\n\ndef write_lines(path, lines):\n")]
+    second = engine.generate(prompt_ids, SAMPLED)
+    assert second.stats.num_reused_tokens >= first.stats.num_prompt_tokens + first.stats.num_new_tokens - 1
+    assert_same(second, plain.generate(prompt_ids, SAMPLED))
+
+
+@needs_native
+def test_the_context_can_be_filled_to_its_last_place(engine: Engine, plain: PlainTexts) -> None:
+    prompt_ids = engine.encode(PROMPT * 40)[: engine.max_length - 21]
+    params = replace(GREEDY, max_new_tokens=21)
+    assert_same(engine.generate(prompt_ids, params), plain.generate(prompt_ids, params))
+
+
+@needs_native
+def test_cancelling_and_forgetting_leave_nothing_behind(engine: Engine, plain: PlainTexts) -> None:
+    with engine.stream(PROMPT, SAMPLED) as stream:
+        next(stream)
+    assert_same(engine.generate(PROMPTS[1], SAMPLED), plain.generate(PROMPTS[1], SAMPLED))
+    abandoned = engine.stream(PROMPT, SAMPLED)
+    next(abandoned)
+    engine.forget()
+    assert engine._target.cached_ids == []
+    again = engine.generate(PROMPT, SAMPLED)
+    assert again.stats.num_reused_tokens == 0
+    assert_same(again, plain.generate(PROMPT, SAMPLED))
+
+
+@needs_native
+def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> None:
+    for name in ("gated search", "the paper's search", "an int8 copy"):
+        with Engine(config_of(DRAFTERS[name])) as engine:
+            params = replace(GREEDY, max_new_tokens=100)
+            assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
+            search = self_drafter_of(engine).search
+            match search:
+                case GatedSkips():
+                    assert search.search.num_evaluations > 0, name
+                case PaperSkips():
+                    assert search._search.num_steps > 0, name
+
+
+@cache
+def with_torchs_kernels(temperature: float) -> tuple[Generation, Generation, int | None, float, float]:
+    """Ours and the plain text by torch's kernels in bfloat16, the place where they part, and how near the tie was."""
+    params = SamplingParams(temperature=temperature, seed=3, max_new_tokens=40, ignore_eos=True)
+    settings = {"exactness": "fast", "kernels": "torch"}
+    with Engine(config_of(NoDrafter(), **settings)) as judge, Engine(config_of(TREE, **settings)) as engine:
+        ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
+        pairs = zip(ours.token_ids, plain.token_ids, strict=True)
+        place = next((place for place, (left, right) in enumerate(pairs) if left != right), None)
+        if place is None:
+            return ours, plain, None, 0.0, judge.near_tie(params)
+        margin = judge.margin_after([*judge.encode(PROMPT), *plain.token_ids[:place]], params)
+        return ours, plain, place, margin, judge.near_tie(params)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_with_torchs_kernels_the_text_parts_only_at_a_near_tie_and_those_are_counted(temperature: float) -> None:
+    ours, _, place, margin, bound = with_torchs_kernels(temperature)
+    assert ours.stats.num_accepted > 0
+    assert bound > 0.0
+    if place is not None:
+        assert margin < bound, f"parted at token {place}, where the lead was {margin}"
+        assert ours.stats.num_near_ties > 0
+
+
+@pytest.mark.parametrize("weights", ["plain", pytest.param("int4", marks=pytest.mark.slow)])
+def test_a_process_with_a_part_of_the_target_drafts_for_it_and_the_text_stays(weights: str) -> None:
+    """The target is paced, so that it leaves the process time even where both share one core."""
+    draft = LayerSkip(search="off", weights=weights)  # type: ignore[arg-type]
+    parallel = Parallel(draft=draft, fill=False)
+    settings = {"dtype": "float32", "device": "paced:target=5ms", "num_threads": 1, "max_length": 256}
+    num_accepted = 0
+    with (
+        Engine(EngineConfig(drafter=NoDrafter(), **{**settings, "device": "cpu"})) as judge,  # type: ignore[arg-type]
+        Engine(EngineConfig(drafter=parallel, **settings)) as engine,  # type: ignore[arg-type]
+    ):
+        for params in (GREEDY, SAMPLED):
+            ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
+            assert (ours.token_ids, ours.text) == (plain.token_ids, plain.text)
+            num_accepted += ours.stats.num_accepted
+    assert num_accepted > 0
