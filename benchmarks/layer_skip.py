@@ -140,7 +140,7 @@ def row_of(arguments: argparse.Namespace, temperature: float, run: Run, none: Ru
         "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
         "drafted/round": f"{run.num_drafted / run.num_rounds:.1f}",
         "draft passes/round": f"{num_passes / run.num_rounds:.2f}" if has_draft else "-",
-        "alpha": f"{run.num_accepted / num_passes:.2f}" if num_passes > 20 else "-",
+        "alpha": f"{run.num_accepted / num_passes:.2f}" if num_passes > 20 and "lookup" not in run.name else "-",
         "c": f"{median(run.pass_s) / median(none.pass_s):.2f}" if num_passes > 20 else "-",
         "skipped": len(run.engine.skip_search.skipped) if run.engine.skip_search is not None else "-",
         "search, of the run": f"{sum(run.searched_s) / sum(run.decode_s):.1%}" if has_draft else "-",
@@ -172,8 +172,8 @@ def main() -> None:
         [
             f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, contestants in turn. `first "
             f"{NUM_FIRST}`: speed over `none` in the first requests alone. alpha: tokens accepted for each draft pass "
-            "(chains; looked-up tokens count without a pass, so that it may exceed 1 there). c: median seconds of a draft "
-            "pass over those of a plain pass. Search: its share of decoding time. Prepared: sets found on "
+            "(not given with lookup, whose tokens need none). c: median seconds of a draft pass over those of a plain "
+            "pass. Search: its share of decoding time. Prepared: sets found on "
             f"{PREPARED_ON} other prompts.",
             "A paced device is a projection: passes take the stated time in proportion to the weights they read.",
         ],

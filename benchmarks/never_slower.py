@@ -40,9 +40,7 @@ def measure(drafter: DrafterConfig, temperature: float, is_cold: bool, arguments
     drafting: Engine | None = None
     found = []
     for number, prompt_ids in enumerate(random_prompts(arguments.num_prompts, plain.spec.vocab_size)):
-        params = SamplingParams(
-            max_new_tokens=arguments.num_new, temperature=temperature, seed=number, ignore_eos=True
-        )
+        params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=number, ignore_eos=True)
         if drafting is None or is_cold:
             drafting = Engine(EngineConfig(num_threads=config.num_threads, drafter=drafter))
         before_s = decode_s(plain, prompt_ids, params)
@@ -80,8 +78,8 @@ def main() -> None:
         "Never slower: prompts of random tokens",
         rows,
         [
-            f"{arguments.num_prompts} prompts of {PROMPT_TOKENS} random tokens x {arguments.num_new} new tokens, decoding "
-            "alone; plain decoding before and after each drafted answer, their mean counts."
+            f"{arguments.num_prompts} prompts of {PROMPT_TOKENS} random tokens x {arguments.num_new} new tokens, decoding"
+            " alone; plain decoding before and after each drafted answer, their mean counts."
         ],
     )
 

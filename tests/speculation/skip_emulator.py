@@ -6,6 +6,7 @@ well a linear model trained on 48, 96, 192 and 384 scores ranks unseen sets.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -13,7 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
+from forerun.core.pace import Pace
+from forerun.core.skip_costs import SkipCosts
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet, Sublayer, skippable
+from forerun.speculation.skip_choice import Economy
 
 NUM_LAYERS: Final = 40
 NUM_SKIPPED: Final = 34
@@ -70,7 +74,16 @@ class Emulator:
         return {item: place for place, item in enumerate(skippable(self.num_layers))}
 
 
-def emulator(seed: int, *, mean: float, harm: float, usual: float, spread: float, rest: float) -> Emulator:
+def emulator(
+    seed: int,
+    *,
+    mean: float,
+    harm: float,
+    usual: float,
+    spread: float,
+    rest: float,
+    harmful: Collection[Sublayer] = HARMFUL,
+) -> Emulator:
     """An emulator by its log-odds.
 
     Args:
@@ -78,25 +91,50 @@ def emulator(seed: int, *, mean: float, harm: float, usual: float, spread: float
         harm: added to the damages of harmful sublayers, more or less.
         usual, spread: mean of all damages, and their deviation as a share of it.
         rest: deviation of what is not a sum.
+        harmful: the sublayers that do most harm.
     """
     rng = np.random.default_rng(seed)
     items = skippable(NUM_LAYERS)
     damages = rng.gamma(spread**-2, usual * spread**2, len(items))
     for place, item in enumerate(items):
-        if item in HARMFUL:
+        if item in harmful:
             damages[place] += harm * rng.uniform(0.6, 1.4)
     intercept = mean + NUM_SKIPPED * float(damages.mean())
     return Emulator(intercept=intercept, damages=damages, rest=rest, seed=seed)
 
 
-def cnn_dm(seed: int) -> Emulator:
+def cnn_dm(seed: int, harmful: Collection[Sublayer] = HARMFUL) -> Emulator:
     """Summaries by 13B: scores 0.39 +- 0.19; a linear model ranks unseen sets at 0.34 / 0.46 / 0.56 / 0.63."""
-    return emulator(seed, mean=-0.5, harm=0.35, usual=0.1, spread=0.7, rest=0.5)
+    return emulator(seed, mean=-0.5, harm=0.35, usual=0.1, spread=0.7, rest=0.5, harmful=harmful)
 
 
 def gsm8k(seed: int) -> Emulator:
     """Sums by 13B, less learnable: 0.42 +- 0.17; ranks at 0.18 / 0.27 / 0.29 / 0.39."""
     return emulator(seed, mean=-0.35, harm=0.15, usual=0.08, spread=1.0, rest=0.6)
+
+
+def economy(num_layers: int = NUM_LAYERS, *, draft_share: float = 1.0, round_s: float = 0.0005) -> Economy:
+    """Of a target whose passes take 20 ms up to 64 rows and whose sublayers of both kinds cost the same.
+
+    Args:
+        draft_share: what a draft pass with every sublayer takes of a pass of the target.
+    """
+    whole_s = 0.02 * draft_share
+    costs = SkipCosts(
+        whole=Pace(steps=((64, whole_s),)),
+        attention_s=0.475 * whole_s / num_layers,
+        mlp_s=0.475 * whole_s / num_layers,
+        context=100,
+        attention_slope_s=0.0,
+        num_layers=num_layers,
+    )
+    return Economy(costs=costs, target=Pace(steps=((64, 0.02),)), round_s=round_s, expansion_s=0.0002, max_depth=8)
+
+
+def best_speed(emulator: Emulator, economy: Economy) -> float:
+    """Most tokens per second that the damages alone allow."""
+    best = economy.best_set(emulator.intercept, emulator.damages, economy.costs.context)
+    return economy.speed(emulator.additive(best), best, economy.costs.context)
 
 
 def random_set(rng: np.random.Generator, num_skipped: int = NUM_SKIPPED) -> SkipSet:

@@ -43,6 +43,7 @@ Prompt = str | Sequence[int] | Sequence[Message]
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 WARM_UP_TOKENS = 4
 MAX_MEASURING_S = 0.3
+EARLY_SEARCH_S, EARLY_TOKENS = 0.4, 512
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -86,6 +87,8 @@ class Engine:
         self._plain_step_s: float | None = None
         self._warm_up()
         drafters.adapt(self._drafter, self._target)
+        if isinstance(self._drafter, LayerSkipDrafter) and self._drafter.may_search_early:
+            self._search_early(self._drafter)
 
     def __enter__(self) -> "Engine":
         return self
@@ -221,6 +224,17 @@ class Engine:
     def _warm_up(self) -> None:
         """Let every library choose and load its code now, not during the first request."""
         self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
+        self._target.forget()
+
+    def _search_early(self, drafter: LayerSkipDrafter) -> None:
+        """Let a search that begins with nothing look at a text of the model's own making, before anybody waits."""
+        until = perf_counter() + EARLY_SEARCH_S
+        drafter.search_early(EARLY_SEARCH_S)
+        num_tokens = min(EARLY_TOKENS, self.max_length - 1)
+        for _ in self.stream((0,), SamplingParams(temperature=1.0, seed=0, ignore_eos=True, max_new_tokens=num_tokens)):
+            if perf_counter() > until:
+                break
+        self._end_running()
         self._target.forget()
 
     def _require_exact_bits(self) -> None:

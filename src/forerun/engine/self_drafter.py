@@ -75,7 +75,7 @@ def measure_for(drafter: LayerSkipDrafter, target: Runner) -> None:
     if not drafter.needs_costs:
         return
     most = drafter.verify_width + MOST_RIDERS
-    rows = sorted({1, 2, 3, 4, 6, 8, *range(12, most, 4), most})
+    rows = sorted({1, 2, 3, 4, 6, 8, 9, 12, 17, *range(16, most, 4), most})
     pace = measure_pace(target, rows, budget_s=PASS_BUDGET_S)
     drafter.adapt(pace, measure_skip_costs(drafter.runner, draft_pace(drafter, target, pace)))
 

@@ -21,12 +21,13 @@ JUDGED_EVERY: Final = 32.0  # rows
 ALIKE: Final = 48.0  # rows of one set that say as much about other sets as all that follow
 REQUEST_ROWS: Final = 8.0  # at which the best of the pool are scored when a request begins
 NUM_GREETED: Final = 4  # that many of them
-FORGOTTEN: Final = 0.8  # of what was learnt, when the text turns out to be another
+FORGOTTEN: Final = 0.95  # of what was learnt of damages, when the text turns out to be another
+AGEING: Final = 0.0025  # of what was seen of each set, given up with every evaluation: texts change unnoticed too
+POLICY_ROWS: Final = 64.0  # of a set's record that its drafts are first held against
 KNOWN_ROWS: Final = 256.0  # that the record of an earlier session counts as at most
 RECENT_ROWS: Final = 512.0  # by which the set in use is said to do well or badly
 BEGIN_MARGIN: Final = 1.03  # by so much drafting must be faster than plain decoding to begin
 CONTEXT_STEP: Final = 64  # tokens by which a context must grow before it is worth a new calculation
-ADOPT = 0.0
 LONGEST_HISTORY: Final = 512
 
 HistoryPoint = tuple[int, float, int, float]  # evaluations, chance, sublayers skipped, tokens per second
@@ -183,6 +184,7 @@ class GatedSearch:
 
     def _judge(self) -> None:
         """Take the challenger that is surely faster than the set in use, if both have been seen enough."""
+        self._pool.forget(AGEING * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
         self._pool.refresh()
         incumbent = self._pool.incumbent
@@ -204,13 +206,14 @@ class GatedSearch:
         num_rows = min(incumbent.num_rows, RECENT_ROWS)
         self._recent = RunningShare(RECENT_ROWS, incumbent.chance() * num_rows, num_rows)
         self._watch = DriftWatch(incumbent.chance() * incumbent.num_rows, incumbent.num_rows)
-        self._policy_watch = DriftWatch()
+        num_rows = min(incumbent.num_rows, POLICY_ROWS)
+        self._policy_watch = DriftWatch(incumbent.chance() * num_rows, num_rows)
 
     def _reopen(self) -> None:
         """The text is another: give up most of what was learnt and begin with the sets that served before."""
         self._settling.reopen(self.num_evaluations)
         self._pool.keep()
-        self._pool.forget(FORGOTTEN)
+        self._pool.forget(1.0)
         self._model.forget(FORGOTTEN)
         for member in self._pool:
             member.num_due = FEWEST_ROWS

@@ -10,8 +10,8 @@ from forerun.speculation.damage import ROWS_PER_EVALUATION, DamageModel
 from forerun.speculation.skip_pool import FEWEST_ROWS, SkipPool
 
 INCUMBENT, CHALLENGER, SAMPLE, RANDOM = range(4)
-CYCLE: Final = (INCUMBENT, CHALLENGER, SAMPLE, CHALLENGER)
-TURNS: Final = CYCLE * 4 + (RANDOM,)
+CYCLE: Final = (INCUMBENT, *(CHALLENGER, SAMPLE) * 3, CHALLENGER)
+TURNS: Final = (*CYCLE * 2, RANDOM)
 HOPE: Final = 0.25  # deviations above its mean at which a challenger must still match the set in use
 MOST_RANDOM: Final = 0.7  # share of the sublayers that a random set skips at most
 
@@ -34,7 +34,7 @@ class SkipCandidates:
         self._rival = pool.incumbent
 
     def next(self, count: int, context: int, num_rows: float) -> list[SkipSet]:
-        """At most so many different sets: those whose scoring is due, then by turn; a random one for one chosen already.
+        """At most so many different sets: those whose scoring is due, then by turn, at random instead of twice.
 
         Args:
             num_rows: rows scored so far, which tell how much the model may have learnt.

@@ -100,7 +100,8 @@ class Economy:
         """The set of most expected tokens per second if log-odds are the intercept less the damages of what is skipped.
 
         Sublayers of a kind cost the same. So whatever the number of each kind, the best set skips the least harmful
-        ones, and trying all pairs of numbers is exact. The empty set is none where it drafts at the pace of plain decoding.
+        ones, and trying all pairs of numbers is exact. The empty set is none where its drafts cost what
+        plain decoding does.
 
         Source: KnapSpec (arXiv 2602.20217) solves a knapsack over the same costs by dynamic programming.
 

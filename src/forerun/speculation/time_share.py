@@ -17,7 +17,12 @@ class TimeShare:
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:
         """Time went by; `wanted` is the part of the share that is made use of."""
-        self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
+        if self._saved_s < self._most_saved_s:
+            self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
+
+    def grant(self, seconds: float) -> None:
+        """So much may be used at once, beyond the share."""
+        self._saved_s += seconds
 
     def spend(self, seconds: float) -> None:
         """So much was used."""

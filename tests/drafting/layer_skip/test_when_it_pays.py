@@ -133,6 +133,20 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
     assert len(passes.verifications) == len(rounds)
 
 
+@PARAMS
+def test_what_was_written_plainly_in_one_request_is_no_part_of_the_next(
+    params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
+    monkeypatch.setattr(drafter._payoff, "should_draft", lambda: False)
+    assert all(step.stats.num_drafted == 0 for step in play(target, drafter, num_tokens=5))
+    monkeypatch.setattr(drafter._payoff, "should_draft", lambda: True)
+    rounds = play(target, drafter, [2, 7, 1], params)
+    assert ids_of(rounds, 40) == plain_ids(WEIGHTS, [2, 7, 1], params)
+    assert all(step.stats.num_accepted == step.stats.num_drafted > 0 for step in rounds)
+
+
 def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ WEIGHTS["head.weight"] = 0.6 * WEIGHTS["head.weight"]  # so that several tokens 
 WIDE = {name: weight.double() for name, weight in WEIGHTS.items()}
 PROMPT = [3, 1, 4, 1, 5]
 NOTHING: SkipSet = frozenset()
+KNOWN_LAWS: dict[tuple[Text, str, SkipSet], list[float]] = {}
 
 
 def params_of(temperature: float, top_p: float) -> SamplingParams:
@@ -46,15 +47,12 @@ def raw_law(text: Text, skipped: SkipSet = NOTHING) -> list[float]:
     return softmax(logits_after(text, skipped))
 
 
-@cache
-def _next_law(text: Text, temperature: float, top_p: float, skipped: SkipSet) -> tuple[float, ...]:
-    params = params_of(temperature, top_p)
-    return tuple(softmax(shaped_scores(logits_after(text, skipped), params, PROMPT, text)))
-
-
 def next_law(text: Text, params: SamplingParams, skipped: SkipSet = NOTHING) -> list[float]:
     """Chances of the next token as these parameters have it."""
-    return list(_next_law(text, params.temperature, params.top_p, skipped))
+    key = (text, repr(params), skipped)
+    if key not in KNOWN_LAWS:
+        KNOWN_LAWS[key] = softmax(shaped_scores(logits_after(text, skipped), params, PROMPT, text))
+    return list(KNOWN_LAWS[key])
 
 
 def softmax(scores: Iterable[float]) -> list[float]:
@@ -63,10 +61,10 @@ def softmax(scores: Iterable[float]) -> list[float]:
     return [weight / math.fsum(weights) for weight in weights]
 
 
-def joint_law(params: SamplingParams) -> Law:
-    """Chances of the first three tokens, all texts of which can be written."""
+def joint_law(params: SamplingParams, num_tokens: int = NUM_TOKENS) -> Law:
+    """Chances of the first tokens, all texts of which can be written."""
     law: dict[Text, float] = {(): 1.0}
-    for _ in range(NUM_TOKENS):
+    for _ in range(num_tokens):
         law = {
             (*text, token): chance * share
             for text, chance in law.items()

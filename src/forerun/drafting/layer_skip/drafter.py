@@ -1,6 +1,7 @@
 """The target drafts for itself with some of its sublayers left out (SWIFT, arXiv 2410.06916)."""
 
 from collections.abc import Sequence
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -64,7 +65,7 @@ class LayerSkipDrafter:
         self._pending: list[int] = []  # committed tokens that the draft has not been told of
         self._began, self._num_rounds = 0.0, 0
         self._plain_rounds, self._plain_s = 0, 0.0  # that nobody was told of
-        self._plain_round_s: float | None = None  # a plain round, of late
+        self._plain_round_s: float | None = None  # a plain round at its quickest of late: others only add time
 
     @property
     def needs_costs(self) -> bool:
@@ -75,6 +76,16 @@ class LayerSkipDrafter:
     def search(self) -> SkipSearch:
         """What is skipped, and how that is found."""
         return self._search
+
+    @property
+    def may_search_early(self) -> bool:
+        """True where the search begins with nothing."""
+        return isinstance(self._search, GatedSkips) and not self._known
+
+    def search_early(self, seconds: float) -> None:
+        """Let the search take so much time at once, where nobody waits for an answer."""
+        if isinstance(self._search, GatedSkips):
+            self._search.grant(seconds)
 
     def adapt(self, target: Pace, costs: SkipCosts) -> None:
         """Choose what to skip and how far to draft by what passes cost from now on."""
@@ -99,7 +110,7 @@ class LayerSkipDrafter:
         self._pending, self._root, self._is_drafting = [], prompt_ids[-1], True
 
     def propose(self) -> TokenTree:
-        self._began = perf_counter()
+        self._began, self._searched_s = perf_counter(), self._search.spent_s
         self._is_drafting = self._is_to_draft()
         if not self._is_drafting:
             return TokenTree(self._root)
@@ -131,12 +142,12 @@ class LayerSkipDrafter:
         self._root = acceptance.bonus_token
         if not self._is_drafting:
             self._plain_rounds += 1
-            self._plain_s += perf_counter() - self._began
+            self._plain_s += self._elapsed_s()
             return NO_NEWS
         if self._draft.first_guess is not None:
             self._search.learn(self._draft.skipped, self._draft.first_guess == acceptance.tokens[0])
         was_hit, rule = self._tell(), self._draft.rule
-        elapsed_s = perf_counter() - self._began
+        elapsed_s = self._elapsed_s()
         if rule is not None:
             rule.end_round(elapsed_s)
         if self._payoff is not None:
@@ -149,6 +160,10 @@ class LayerSkipDrafter:
 
     def close(self) -> None:
         pass
+
+    def _elapsed_s(self) -> float:
+        """Seconds of this round without what searching took of them: no draft is blamed for that."""
+        return perf_counter() - self._began - (self._search.spent_s - self._searched_s)
 
     def _first_search(self) -> SkipSearch:
         config, num_layers = self._config, self.runner.spec.num_layers
@@ -169,7 +184,7 @@ class LayerSkipDrafter:
             if self._payoff is not None and not self._payoff.should_draft():
                 self._payoff.measure(self._plain_rounds, self._plain_s, self._plain_rounds)
             self._search.pass_by(self._plain_s)
-            self._plain_round_s = self._plain_s / self._plain_rounds
+            self._plain_round_s = min(self._plain_s / self._plain_rounds, 1.1 * (self._plain_round_s or inf))
             self._plain_rounds, self._plain_s = 0, 0.0
         if self._payoff is not None and not self._payoff.should_draft():
             self._look()

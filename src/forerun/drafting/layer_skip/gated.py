@@ -16,7 +16,7 @@ from forerun.speculation.time_share import TimeShare
 
 CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of a draft
 MOST_RIDERS: Final = 16
-FREE: Final = 1.06  # rows by which a pass does not get slower than this are as good as free
+BOARDING_S: Final = 0.5e-3  # what riders take beside their rows, however few: choosing them, seating them, learning
 PASSES_SAVED: Final = 8  # so long as these take, searching can be saved up for
 
 
@@ -36,6 +36,7 @@ class GatedSkips:
         self._layout = RiderLayout(runner.spec.num_layers)
         self._num_prompt = 0
         self._riders: Riders | None = None
+        self._best_numbers: dict[int, int] = {}
         self.spent_s = 0.0
 
     @property
@@ -73,7 +74,7 @@ class GatedSkips:
 
     def board(self, host: ForwardInput, draft: DraftTree) -> ForwardInput:
         began, num_host = perf_counter(), len(host.token_ids)
-        self._riders = self._gather(draft, self._num_free(num_host) // CHAIN)
+        self._riders = self._gather(draft, self._num_riders(num_host) // CHAIN)
         if self._riders is not None:
             self._runner.cache.reserve(self._riders.num_rows)
             self._spend(self._target.step_s(num_host + self._riders.num_rows) - self._target.step_s(num_host))
@@ -88,6 +89,10 @@ class GatedSkips:
         self._riders = None
         self._spend(perf_counter() - began)
 
+    def grant(self, seconds: float) -> None:
+        """Let the search take so much time at once, where nobody waits for an answer."""
+        self._time.grant(seconds)
+
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
         self._search.record(skipped, int(is_hit), 1, is_on_policy=True)
 
@@ -101,12 +106,15 @@ class GatedSkips:
         self._time.spend(seconds)
         self.spent_s += seconds
 
-    def _num_free(self, num_host: int) -> int:
-        """Riders that cost next to nothing, at least two chains."""
-        alone_s = self._target.step_s(num_host)
-        sizes = range(2 * CHAIN, MOST_RIDERS + 1, CHAIN)
-        free = [rows for rows in sizes if self._target.step_s(num_host + rows) < FREE * alone_s]
-        return max(free, default=2 * CHAIN)
+    def _num_riders(self, num_host: int) -> int:
+        """The number of riders that tells most for its time."""
+        found = self._best_numbers.get(num_host)
+        if found is None:
+            step_s, sizes = self._target.step_s, range(2 * CHAIN, MOST_RIDERS + 1, CHAIN)
+            alone_s = step_s(num_host) - BOARDING_S
+            found = max(sizes, key=lambda rows: rows / (step_s(num_host + rows) - alone_s))
+            self._best_numbers[num_host] = found
+        return found
 
     def _gather(self, draft: DraftTree, num_sets: int) -> Riders | None:
         """Candidates over the newest text whose next token is known; None where too little was written as yet.
