@@ -10,6 +10,7 @@ from forerun.checkpoints.names import fused_shapes, tensor_plan
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.engine.loop import Round, TargetSide, decode
 from forerun.kernels.dispatch import ModelKernels, choose_kernels
 from forerun.model.runner import Runner
@@ -132,7 +133,8 @@ def decode_rounds(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
     target.sync(prompt_ids[:-1])
     drafter.begin(prompt_ids, params, noise)
-    side = TargetSide(target, params, prompt_ids, noise)
+    passengers = drafter if isinstance(drafter, LayerSkipDrafter) else None
+    side = TargetSide(target, params, prompt_ids, noise, passengers)
     return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
 
 

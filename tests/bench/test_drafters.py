@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from forerun import ConfigError, DraftModel, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.bench import drafters
 from forerun.bench.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.drafter_config import DrafterConfig, parallel_draft
+from forerun.core.drafter_config import DrafterConfig, paper_layer_skip, parallel_draft
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -24,9 +24,9 @@ def none() -> Iterator[DrafterContestant]:
     contestant.close()
 
 
-@pytest.fixture(scope="module", params=["draft_model", "prompt_lookup"])
+@pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
 def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
-    fixed = {"adaptive": False} if request.param == "draft_model" else {}
+    fixed = {"adaptive": False} if request.param in ("draft_model", "layer_skip") else {}
     contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, **fixed})
     yield contestant
     contestant.close()
@@ -80,7 +80,14 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
     config = drafter_config(name, None, settings)
     default = drafter_config(name, None, {})
     assert (config == default) == (not settings), "a setting that is the default would be tried twice"
-    kinds = {"none": NoDrafter, "draft_model": DraftModel, "prompt_lookup": PromptLookup, "parallel": Parallel}
+    kinds = {
+        "none": NoDrafter,
+        "draft_model": DraftModel,
+        "prompt_lookup": PromptLookup,
+        "parallel": Parallel,
+        "layer_skip": LayerSkip,
+        "layer_skip_paper": LayerSkip,
+    }
     assert type(config) is kinds[name]
 
 
@@ -94,6 +101,8 @@ def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
     assert drafter_config("draft_model", "other", {"depth": 2}) == DraftModel(model="other", depth=2)
     parallel = drafter_config("parallel", "other", {"children": 8, "repairs": 1})
     assert parallel == Parallel(draft=replace(parallel_draft(), model="other", children=8), repairs=1)
+    assert drafter_config("layer_skip", "other", {"weights": "int4"}) == LayerSkip(weights="int4")
+    assert drafter_config("layer_skip_paper", "other", {"depth": 8}) == replace(paper_layer_skip(), depth=8)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +111,7 @@ def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
         ("medusa", {}, "no drafter 'medusa': choose among none, draft_model"),
         ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among max_match"),
         ("none", {"depth": 3}, "NoDrafter has no setting 'depth'"),
+        ("layer_skip", {"model": "m"}, "LayerSkip has no setting 'model': choose among adaptive"),
         ("parallel", {"speed": 3}, "Parallel has no setting 'speed'"),
     ],
 )

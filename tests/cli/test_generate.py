@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,20 @@ def test_every_drafter_gives_the_text_of_the_draft_model(run: Run, target: str, 
     expected = run("generate", target, "-md", draft, "--json", *SAMPLED)
     found = run("generate", target, "--spec-method", drafter, "--json", *SAMPLED)
     assert json.loads(found.stdout)["token_ids"] == json.loads(expected.stdout)["token_ids"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--search", "paper", "--draft-weights", "int8", "--fixed-widths")])
+def test_the_built_in_target_drafts_for_itself(
+    run: Run, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.cli.options.cache_folder", lambda: tmp_path)
+    arguments = ("generate", "--json", "--threads", "1", *SAMPLED)
+    expected = run(*arguments, "--drafter", "none")
+    found = run(*arguments, "--drafter", "layer_skip", *flags)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["token_ids"] == json.loads(expected.stdout)["token_ids"]
+    if "--fixed-widths" in flags:
+        assert json.loads(found.stdout)["stats"]["num_accepted"] > 0
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-stream",), ("--show-tree",)])
@@ -91,6 +106,7 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
         (("--logit-bias", "a=b"), 2, "ID=VALUE"),
         (("--drafter", "draft_model"), 2, "--draft"),
         (("--drafter", "none", "--depth", "3"), 2, "--depth has no effect"),
+        (("--drafter", "layer_skip", "--skip-sets", "no/sets.json"), 2, "no/sets.json cannot be read"),
         (("--json", "--show-tree"), 2, "exclude each other"),
         (("--max-length", "100000"), 2, "max_length 100000 exceeds"),
         (("--max-new-tokens", "600"), 2, "context of 512"),

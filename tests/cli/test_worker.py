@@ -110,12 +110,25 @@ def test_a_worker_without_an_address_or_open_to_strangers_is_refused(
         (("--listen", "127.0.0.1:0", "--key-file", "no/such/key"), 2, "key file no/such/key cannot be read"),
         (("--listen", "127.0.0.1:0", "--cores", "two"), 2, "--cores 'two' must be numbers"),
         (("no/such/model", "--listen", "127.0.0.1:0"), 5, "no/such/model"),
+        (("builtin", "--listen", "127.0.0.1:0", "--skip", "layers 3 to 5"), 2, "must look like attention:3,5;mlp:4"),
+        (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:four"), 2, "skipped sublayers 'mlp:four' must look"),
+        pytest.param(
+            *(("builtin", "--listen", "no host", "--skip", "mlp:12"), 2, "mlp of layer 12"),
+            marks=pytest.mark.xfail(reason="what the model does not have is left out in silence", strict=True),
+        ),
     ],
 )
 def test_a_worker_that_cannot_serve_says_why(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
     shown = run("worker", *arguments)
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert message in shown.stderr
+
+
+def test_a_worker_with_a_part_of_the_target_drafts_for_it(plain_engine: Engine) -> None:
+    with worker_of("builtin", "--skip", "attention:3,5;mlp:4") as worker, engine_at(worker.address) as engine:
+        ours = engine.generate(PROMPT, GREEDY)
+    assert_same(ours, plain_engine.generate(PROMPT, GREEDY))
+    assert ours.stats.num_accepted > 0
 
 
 @PARAMS

@@ -205,4 +205,4 @@ def test_the_walk_with_pads_is_the_honest_one_where_no_token_is_the_pads() -> No
         assert padded_walk(tree, choices).tokens == walk(tree, choices).tokens
         choices = [rng.randint(0, 2) for _ in range(len(tree))]
         num_different += padded_walk(tree, choices).tokens != walk(tree, choices).tokens
-    assert num_different > 10
+    assert num_different > 5

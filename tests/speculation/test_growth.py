@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from forerun.core.drafter_config import paper_layer_skip
 from forerun.speculation.growth import BestFirstGrowth
 
 Path = tuple[int, ...]
@@ -33,9 +34,11 @@ def ranked(law: Law, path: Path) -> tuple[list[int], list[float]]:
     return order, [values[token] for token in order]
 
 
-def grow(law: Law, *, verify_width: int, draft_width: int, depth: int) -> tuple[BestFirstGrowth, list[list[int]]]:
+def grow(
+    law: Law, *, verify_width: int, draft_width: int, depth: int, min_confidence: float = 0.0
+) -> tuple[BestFirstGrowth, list[list[int]]]:
     """Run the growth as a drafter does; return it with the batches it asked for."""
-    growth = BestFirstGrowth(0, horizon=verify_width, draft_width=draft_width)
+    growth = BestFirstGrowth(0, horizon=verify_width, draft_width=draft_width, min_confidence=min_confidence)
     batches: list[list[int]] = []
     while len(batches) < depth and (batch := growth.next_batch()):
         batches.append(batch)
@@ -162,3 +165,69 @@ def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
     assert tree.log_probs[4] == pytest.approx(math.log(0.3 * 0.25))
     growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
     assert len(tree) == 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_is_kept(seed: int) -> None:
+    rng = random.Random(seed)
+    law, min_confidence = random_law(seed, rng.randint(2, 5)), rng.choice([0.2, 0.4, 0.6])
+    shape = {"verify_width": rng.randint(2, 12), "draft_width": rng.randint(1, 4), "depth": rng.randint(1, 6)}
+    growth, batches = grow(law, **shape, min_confidence=min_confidence)
+    tree, expanded = growth.tree, {node for batch in batches for node in batch}
+    doubted = []
+    for node in range(1, len(tree)):
+        *before, token = tree.path_tokens(node)
+        if law(tuple(before))[token] < math.log(min_confidence):
+            doubted.append(node)
+    assert not expanded & set(doubted)
+    worst_kept = min(tree.log_probs[node] for node in growth.cut(shape["verify_width"]))
+    waiting = [tree.log_probs[node] for node in range(len(tree)) if node not in {*expanded, *doubted}]
+    assert len(batches) == shape["depth"] or max(waiting, default=-math.inf) <= worst_kept, "a sure guess was left"
+    assert tree.path_tokens(1) == ranked(law, ())[0][:1], "the likeliest guess is in the tree, however unsure"
+
+
+def test_a_guess_at_the_confidence_is_expanded_and_one_below_is_not() -> None:
+    for chance, is_expanded in ((0.5, True), (0.499, False)):
+        growth = BestFirstGrowth(0, horizon=8, draft_width=4, min_confidence=0.5)
+        growth.add_children(growth.next_batch()[0], [3, 4], [math.log(chance), math.log(0.25)])
+        assert growth.tree.token_ids == [0, 3, 4]
+        assert growth.next_batch() == ([1] if is_expanded else [])
+
+
+def test_the_confidence_is_asked_of_each_guess_and_not_of_the_path_to_it() -> None:
+    """Four guesses of 0.9 are together less likely than any one of them may be."""
+    sure = [math.log(0.9), math.log(0.1)]
+    growth, batches = grow(lambda path: sure, verify_width=6, draft_width=1, depth=5, min_confidence=0.8)
+    assert len(batches) == 5
+    assert max(growth.tree.depths) == 5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_confidence_of_nothing_changes_nothing(seed: int) -> None:
+    law = random_law(seed, 4)
+    shape = {"verify_width": 9, "draft_width": 2, "depth": 4}
+    plain, plain_batches = grow(law, **shape)
+    growth, batches = grow(law, **shape, min_confidence=0.0)
+    assert batches == plain_batches
+    assert (growth.tree.token_ids, growth.tree.parents) == (plain.tree.token_ids, plain.tree.parents)
+
+
+@pytest.mark.parametrize("num_sure", [0, 1, 4, 24, 30])
+def test_the_papers_chain_ends_at_its_first_doubt(num_sure: int) -> None:
+    """The token that was doubted and the runners-up beside every token are verified all the same."""
+    paper = paper_layer_skip()
+
+    def law(path: Path) -> list[float]:
+        first = 0.95 if len(path) < num_sure else 0.79
+        return [math.log(first), math.log(0.04), math.log(0.96 - first), math.log(0.001)]
+
+    growth = BestFirstGrowth(
+        0, horizon=200, draft_width=paper.draft_width, min_mass=paper.min_mass, min_confidence=paper.min_confidence
+    )
+    num_batches = 0
+    while num_batches < paper.depth and (batch := growth.next_batch()):
+        num_batches += 1
+        token_ids, log_probs = ranked(law, tuple(growth.tree.path_tokens(batch[0])))
+        growth.add_children(batch[0], token_ids[: paper.children], log_probs[: paper.children])
+    assert num_batches == min(num_sure + 1, paper.depth)
+    assert len(growth.tree) == 1 + paper.children * num_batches

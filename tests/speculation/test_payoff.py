@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.payoff import FIRST_ROUNDS, LONGEST_STRETCH, Payoff
+from forerun.speculation.payoff import FIRST_ROUNDS, FIRST_STRETCH, LONGEST_STRETCH, TRIAL, Payoff
 
 
 def play(payoff: Payoff, num_rounds: int, drafted_s: float, plain_s: float) -> list[bool]:
@@ -52,3 +52,34 @@ def test_noise_does_not_make_it_change_its_mind_for_long(seed: int) -> None:
         num_drafted += is_drafting
         payoff.measure(3 if is_drafting else 1, (6.0 if is_drafting else 1.2) * rng.uniform(0.8, 1.6))
     assert num_drafted < 300
+
+
+def plain_stretch(payoff: Payoff, at_once: int) -> int:
+    """Plain rounds until drafting is tried again, told of so many at a time."""
+    num_rounds = 0
+    while not payoff.should_draft():
+        payoff.measure(at_once, 1.1 * at_once, at_once)
+        num_rounds += at_once
+    return num_rounds
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_rounds_told_together_count_as_many(at_once: int) -> None:
+    payoff = Payoff(pass_s=1.0)
+    kinds = play(payoff, FIRST_ROUNDS, drafted_s=2.5, plain_s=1.1)
+    assert all(kinds)
+    assert TRIAL <= plain_stretch(payoff, at_once) < TRIAL + at_once
+    for stretch in (FIRST_STRETCH, 2 * FIRST_STRETCH):
+        assert all(play(payoff, TRIAL, drafted_s=2.5, plain_s=1.1))
+        assert plain_stretch(payoff, at_once) == stretch
+
+
+def test_plain_rounds_told_together_are_as_fast_as_their_time_over_their_tokens() -> None:
+    """A draft at 1.5 s a token is kept against plain rounds of 2 s, however they are told, and not against 1.4 s."""
+    for plain_s, is_kept in ((2.0, True), (1.4, False)):
+        payoff = Payoff(pass_s=1.0)
+        play(payoff, FIRST_ROUNDS, drafted_s=1.5, plain_s=plain_s)
+        assert not payoff.should_draft()
+        payoff.measure(TRIAL, TRIAL * plain_s, TRIAL)
+        assert all(play(payoff, TRIAL, drafted_s=1.5, plain_s=plain_s))
+        assert payoff.should_draft() == is_kept

@@ -154,6 +154,49 @@ def test_rows_that_cost_much_leave_less_to_draft_for() -> None:
     assert num_expansions(1e-3, STEEP) < num_expansions(1e-3, flat(0.010))
 
 
+def test_a_draft_that_gets_cheaper_or_dearer_is_reckoned_with_at_once() -> None:
+    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
+    rule = WidthRule(FLAT, flat(5e-3))
+    assert rule.num_nodes(frontier, tree, 16) == 0
+    rule.change_draft(flat(1e-4))
+    assert rule.num_nodes(frontier, tree, 16) == WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16) == 2
+    rule.change_draft(flat(5e-3))
+    assert rule.num_nodes(frontier, tree, 16) == 0
+    rule.change_draft(None)
+    assert rule.num_nodes(frontier, tree, 16) == 2, "nobody waits for it any more"
+
+
+def test_what_expansions_take_beyond_their_passes_outlives_a_change_of_the_draft() -> None:
+    rule = WidthRule(FLAT, flat(1e-3))
+    for _ in range(400):
+        rule.begin_round()
+        rule.measure_expansion(1, 1.5e-3)
+    rule.change_draft(flat(2e-3))
+    assert rule.expansion_overhead_s == pytest.approx(0.5e-3, rel=1e-3)
+    rule.measure_expansion(1, 2.5e-3)
+    assert rule.expansion_overhead_s == pytest.approx(0.5e-3, rel=1e-3), "measured against the new passes"
+
+
+def test_overheads_that_are_given_count_from_the_first_round() -> None:
+    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
+    late = WidthRule(FLAT, flat(1e-4), expansion_s=5e-3)
+    assert late.num_nodes(frontier, tree, 16) == 0 < WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16)
+    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
+    slow = WidthRule(STEEP, None, round_s=0.5)
+    assert slow.num_rows(chances, 16) > WidthRule(STEEP, None).num_rows(chances, 16)
+    assert (slow.round_overhead_s, slow.expansion_overhead_s, late.expansion_overhead_s) == (0.5, 0.0, 5e-3)
+
+
+def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
+    rule = WidthRule(FLAT, flat(1e-3), round_s=5e-3, expansion_s=4e-3)
+    for _ in range(500):
+        rule.begin_round()
+        rule.measure_expansion(1, 1.25e-3)
+        rule.end_round(1.25e-3 + 10e-3 + 0.5e-3)
+    assert rule.round_overhead_s == pytest.approx(0.5e-3, rel=0.01)
+    assert rule.expansion_overhead_s == pytest.approx(0.25e-3, rel=0.01)
+
+
 def test_a_running_mean_takes_the_first_value_whole_and_then_follows_slowly() -> None:
     assert blend(0.0, 5.0) == 5.0
     assert blend(5.0, 6.0) == pytest.approx(5.0 + SMOOTHING)

@@ -234,8 +234,8 @@ class Engine:
         for _ in self.stream((0,), SamplingParams(temperature=1.0, seed=0, ignore_eos=True, max_new_tokens=num_tokens)):
             if perf_counter() > until:
                 break
-        self._end_running()
-        self._target.forget()
+        drafter.search_early(0.0)
+        self.forget()
 
     def _require_exact_bits(self) -> None:
         fault = find_bit_fault(self._target)

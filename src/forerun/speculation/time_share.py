@@ -20,9 +20,9 @@ class TimeShare:
         if self._saved_s < self._most_saved_s:
             self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
 
-    def grant(self, seconds: float) -> None:
-        """So much may be used at once, beyond the share."""
-        self._saved_s += seconds
+    def hurry(self, seconds: float) -> None:
+        """So much may be used at once, beyond the share; 0 takes back what was left of that."""
+        self._saved_s = min(self._saved_s, self._most_saved_s) + seconds
 
     def spend(self, seconds: float) -> None:
         """So much was used."""

@@ -83,9 +83,9 @@ class LayerSkipDrafter:
         return isinstance(self._search, GatedSkips) and not self._known
 
     def search_early(self, seconds: float) -> None:
-        """Let the search take so much time at once, where nobody waits for an answer."""
+        """Let the search take so much time at once, where nobody waits for an answer; 0: that is over."""
         if isinstance(self._search, GatedSkips):
-            self._search.grant(seconds)
+            self._search.hurry(seconds)
 
     def adapt(self, target: Pace, costs: SkipCosts) -> None:
         """Choose what to skip and how far to draft by what passes cost from now on."""

@@ -17,7 +17,7 @@ from forerun.speculation.time_share import TimeShare
 CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of a draft
 MOST_RIDERS: Final = 16
 BOARDING_S: Final = 0.5e-3  # what riders take beside their rows, however few: choosing them, seating them, learning
-PASSES_SAVED: Final = 8  # so long as these take, searching can be saved up for
+PASSES_SAVED: Final = 1.0  # so long as these take, searching can be saved up for
 
 
 class GatedSkips:
@@ -89,9 +89,9 @@ class GatedSkips:
         self._riders = None
         self._spend(perf_counter() - began)
 
-    def grant(self, seconds: float) -> None:
-        """Let the search take so much time at once, where nobody waits for an answer."""
-        self._time.grant(seconds)
+    def hurry(self, seconds: float) -> None:
+        """Let the search take so much time at once, where nobody waits for an answer; 0: that is over."""
+        self._time.hurry(seconds)
 
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
         self._search.record(skipped, int(is_hit), 1, is_on_policy=True)

@@ -1,0 +1,141 @@
+"""forerun prepare, run as a user runs it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from forerun.checkpoints.identity import model_identity
+from forerun.checkpoints.locate import locate
+from forerun.checkpoints.skip_sets import read_sets, sets_beside, sets_in_cache
+from forerun.core.named_set import NamedSet
+from tests.cli.conftest import Run, RunProcess
+
+FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")
+ROW = re.compile(r"(?P<name>\S+(?: \S+)*) +(?P<hits>\d+) of (?P<rows>\d+) +(?P<chance>[\d.]+|-)  (?P<skips>\S.*)")
+WRITTEN = re.compile(r"written to (.*)")
+
+
+@pytest.fixture
+def cache(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands keep what they find, once `run` has cleared the environment."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def written(shown: Result) -> Path:
+    """The file that a command says it has written."""
+    assert shown.exit_code == 0, shown.output
+    found = WRITTEN.search(shown.stderr)
+    assert found is not None, shown.stderr
+    return Path(found[1])
+
+
+def assert_table(shown: Result, sets: list[NamedSet]) -> None:
+    """What is printed are the sets of the file, in their order."""
+    head, *rows, summary = shown.stdout.splitlines()
+    assert head.split() == ["set", "hits", "chance", "skips"]
+    found = [match for row in rows if (match := ROW.fullmatch(row))]
+    assert len(found) == len(rows) == len(sets)
+    for row, named in zip(found, sets, strict=True):
+        assert (row["name"], row["hits"], row["rows"]) == (
+            named.name,
+            f"{named.num_hits:.0f}",
+            f"{named.num_rows:.0f}",
+        )
+        layers = [int(number) for number in re.findall(r"\d+", row["skips"])]
+        assert layers == [
+            layer for kind in ("attention", "mlp") for layer, other in sorted(named.skipped) if other == kind
+        ]
+    assert re.fullmatch(
+        r"\d+ evaluations, (settled|still open: .*); the best set guesses right \d+% of the time and promises "
+        r"\d\.\d\dx the speed of plain decoding",
+        summary,
+    )
+
+
+def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cache: Path) -> None:
+    first = run("prepare", "--layer-skip", *FEW)
+    identity = model_identity(locate("builtin"))
+    path = sets_in_cache(cache, identity)
+    assert written(first) == path
+    found = read_sets(path, 12, identity)
+    assert found[0].num_rows >= 32.0
+    assert_table(first, found)
+    second = run("prepare", "--layer-skip", "--num-prompts", "1", "--max-new-tokens", "1", "--threads", "1")
+    assert written(second) == path
+    again = read_sets(path, 12, identity)
+    assert_table(second, again)
+    kept = {named.skipped for named in found} & {named.skipped for named in again}
+    assert len(kept) >= len(found) - 1, "one may have made room for SWIFT's first set"
+    assert again[0].num_rows > 0.0
+
+
+def test_questions_of_ones_own_are_answered(run: Run, cache: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "mine.jsonl", tmp_path / "new" / "sets.json"
+    questions = ({"question_id": 1, "turns": ["def f(x):\n", "never read"]}, {"prompt": "x = [1, 2, 3]\n"})
+    data.write_text("".join(json.dumps(question) + "\n" for question in questions))
+    shown = run("prepare", "builtin", "--layer-skip", "--data", str(data), "--out", str(out), *FEW)
+    assert written(shown) == out
+    assert_table(shown, read_sets(out, 12, model_identity(locate("builtin"))))
+    assert not cache.exists(), "a file that is named is the only one"
+
+
+def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
+    run: Run, cache: Path, target: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(target, tmp_path / "model"))
+    shown = run("prepare", str(folder), "--layer-skip", "--num-prompts", "1", "--max-new-tokens", "16")
+    assert written(shown) == sets_beside(folder)
+    assert_table(shown, read_sets(sets_beside(folder), 3, model_identity(folder)))
+    sets_beside(folder).write_text("{")
+    refused = run("generate", str(folder), "-p", "x", "-n", "2", "--drafter", "layer_skip")
+    assert refused.exit_code == 2
+    assert f"{sets_beside(folder)} holds no skip sets" in refused.stderr
+    assert not cache.exists()
+
+
+def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
+    few = ("--num-prompts", "1", "--max-new-tokens", "32", "--threads", "1")
+    assert written(run("prepare", "--layer-skip", "--draft-weights", "int4", "--temperature", "1", *few)).exists()
+
+
+def test_nothing_is_prepared_unasked(run_process: RunProcess, tmp_path: Path) -> None:
+    finished = run_process("prepare", "no/such/model", FORERUN_CACHE=str(tmp_path))
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == (
+        "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("no/such/model",), 5, "no/such/model"),
+        (("builtin", "--num-prompts", "0"), 2, "num_prompts 0 must be >= 1"),
+        (("builtin", "--max-new-tokens", "0"), 2, "max_new_tokens 0 must be >= 1"),
+        (("builtin", "--max-new-tokens", "3000"), 2, "fits with 3000 new tokens"),
+        (("builtin", "--temperature", "-1"), 2, "temperature -1.0 must be"),
+        (("builtin", "--seed", "-1"), 2, "seed -1"),
+        (("builtin", "--data", "nowhere.jsonl"), 2, "nowhere.jsonl does not exist"),
+        (("builtin", "--draft-weights", "int3"), 2, "int4"),
+        (("builtin", "--device", "paced:"), 2, "write it like"),
+        (("builtin-draft", *FEW, "--out", "/dev/null/sets.json"), 2, "give another file"),
+    ],
+)
+def test_what_cannot_be_prepared_is_told_in_one_message(
+    run: Run, cache: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    shown = run("prepare", *arguments, "--layer-skip")
+    assert shown.exit_code == code
+    assert message in shown.stderr
+    assert not cache.exists()
+
+
+def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
+    shown = run("prepare", draft, "--layer-skip")
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "has 1 layers: there is nothing to skip below 3" in shown.stderr
