@@ -78,8 +78,8 @@ def main() -> None:
         "Never slower: prompts of random tokens",
         rows,
         [
-            f"{arguments.num_prompts} prompts of {PROMPT_TOKENS} random tokens x {arguments.num_new} new tokens, decoding"
-            " alone; plain decoding before and after each drafted answer, their mean counts."
+            f"{arguments.num_prompts} prompts of {PROMPT_TOKENS} random tokens x {arguments.num_new} new tokens, "
+            "decoding alone; plain decoding before and after each drafted answer, their mean counts."
         ],
     )
 

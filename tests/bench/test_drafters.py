@@ -26,7 +26,7 @@ def none() -> Iterator[DrafterContestant]:
 
 @pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
 def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
-    fixed = {"adaptive": False} if request.param in ("draft_model", "layer_skip") else {}
+    fixed = {"prompt_lookup": {}, "layer_skip_paper": {"min_confidence": 0.0}}.get(request.param, {"adaptive": False})
     contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, **fixed})
     yield contestant
     contestant.close()

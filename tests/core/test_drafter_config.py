@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel, PromptLookup, paper_layer_skip
+from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel, paper_layer_skip
 from forerun.core.errors import ConfigError
 
 SHAPE = ("verify_width", "draft_width", "depth", "children")
@@ -58,8 +58,6 @@ def test_settings_at_their_limits_are_fine(changes: dict[str, Any]) -> None:
 def test_the_shape_of_a_tree_is_checked_for_a_draft_model_too(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} 0 must be >= 1"):
         DraftModel(**{name: 0})  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        PromptLookup(**{"search": "off"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["verify_width", "draft_width", "children"])
@@ -72,5 +70,5 @@ def test_a_process_that_holds_a_part_of_the_target_drafts_no_wider_than_any(name
 def test_the_paper_drafts_chains_while_it_is_sure_of_them() -> None:
     paper = paper_layer_skip()
     assert (paper.search, paper.draft_width, paper.min_confidence, paper.depth) == ("paper", 1, 0.8, 25)
-    assert not (paper.adaptive or paper.lookup or paper.noise_aware)
+    assert (paper.adaptive, paper.lookup, paper.noise_aware) == (False, False, False)
     assert (paper.min_mass, paper.weights, paper.sets, paper.skipped) == (0.0, "plain", None, ())

@@ -6,6 +6,7 @@ well a linear model trained on 48, 96, 192 and 384 scores ranks unseen sets.
 """
 
 import math
+import random
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,10 @@ import numpy.typing as npt
 from forerun.core.pace import Pace
 from forerun.core.skip_costs import SkipCosts
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, Sublayer, skippable
+from forerun.speculation.layer_search import GatedSearch
 from forerun.speculation.skip_choice import Economy
 
+CONTEXT: Final = 100
 NUM_LAYERS: Final = 40
 NUM_SKIPPED: Final = 34
 HARMFUL: Final = frozenset(
@@ -53,7 +56,7 @@ class Emulator:
         """The true chance of a hit."""
         if skipped not in self._chances:
             places = self._places(skipped)
-            rest = self.rest * float(np.random.default_rng([self.seed, *places]).standard_normal())
+            rest = self.rest * random.Random(hash((self.seed, *places))).gauss(0.0, 1.0)
             self._chances[skipped] = sigmoid(self.intercept - float(self.damages[places].sum()) + rest)
         return self._chances[skipped]
 
@@ -130,7 +133,7 @@ def economy(num_layers: int = NUM_LAYERS, *, draft_share: float = 1.0, round_s: 
         whole=Pace(steps=((64, whole_s),)),
         attention_s=0.475 * whole_s / num_layers,
         mlp_s=0.475 * whole_s / num_layers,
-        context=100,
+        context=CONTEXT,
         attention_slope_s=0.0,
         num_layers=num_layers,
     )
@@ -141,6 +144,13 @@ def best_speed(emulator: Emulator, economy: Economy) -> float:
     """Most tokens per second that the damages alone allow."""
     best = economy.best_set(emulator.intercept, emulator.damages, economy.costs.context)
     return economy.speed(emulator.additive(best), best, economy.costs.context)
+
+
+def score(search: GatedSearch, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
+    """Four candidates a round, at so many rows each, until so many evaluations are done."""
+    while search.num_evaluations < until:
+        for skipped in search.candidates(4, CONTEXT):
+            search.record(skipped, emulator.score(skipped, num_rows, rng), num_rows)
 
 
 def random_set(rng: np.random.Generator, num_skipped: int = NUM_SKIPPED) -> SkipSet:

@@ -26,8 +26,8 @@ def test_before_any_evidence_the_outer_layers_are_feared_and_the_whole_model_is_
         assert by_layer[1, kind] == pytest.approx(by_layer[10, kind])
         assert by_layer[1, kind] > 1.3 * by_layer[5, kind]
     assert model.estimate(NOTHING).chance > 0.97
-    half = [model.estimate(frozenset(skippable(layers)[::2])).chance for layers in (12, 40, 80)]
-    assert half == pytest.approx([half[0]] * 3, abs=0.06), "a half is a half, however many layers there are"
+    half = [DamageModel(layers).estimate(frozenset(skippable(layers)[::2])).chance for layers in (12, 40, 80)]
+    assert half == pytest.approx([half[0]] * 3, abs=0.08), "a half is a half, however many layers there are"
 
 
 def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forerun.speculation.time_share import TimeShare
 
 SECONDS = st.floats(0.0, 10.0)
-EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "grant", "spend"]), SECONDS), max_size=60)
+EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "hurry", "spend"]), SECONDS), max_size=60)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
@@ -30,21 +30,21 @@ def test_over_many_rounds_a_greedy_user_takes_its_share_and_no_more(share: float
 
 
 @given(share=st.floats(1e-3, 1.0), most_saved_s=st.floats(0.0, 5.0), events=EVENTS)
-def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_grants_allow(
+def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_hurry_allow(
     share: float, most_saved_s: float, events: list[tuple[str, float]]
 ) -> None:
     """Beyond one spending, which is not known before it is over."""
     time = TimeShare(share, most_saved_s)
-    paid, spent, largest_s, granted_s = [0.0], [0.0], 0.0, 0.0
+    paid, spent, largest_s, hurried_s = [0.0], [0.0], 0.0, 0.0
     for kind, seconds in events:
         paid_s = spent_s = 0.0
         match kind:
             case "pass":
                 time.pass_by(seconds)
                 paid_s = share * seconds
-            case "grant":
-                time.grant(seconds)
-                granted_s += seconds
+            case "hurry":
+                time.hurry(seconds)
+                hurried_s += seconds
             case "spend" if time.is_open:
                 time.spend(seconds)
                 spent_s, largest_s = seconds, max(largest_s, seconds)
@@ -52,7 +52,7 @@ def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_grants_allow
         spent.append(spent[-1] + spent_s)
     for start in range(len(events) + 1):
         for end in range(start, len(events) + 1):
-            allowed_s = paid[end] - paid[start] + most_saved_s + granted_s + largest_s
+            allowed_s = paid[end] - paid[start] + most_saved_s + hurried_s + largest_s
             assert spent[end] - spent[start] <= allowed_s + 1e-9
 
 
@@ -84,14 +84,35 @@ def test_a_long_silence_allows_no_long_burst() -> None:
     assert not time.is_open
 
 
-def test_a_grant_opens_it_at_once_and_is_not_cut_to_what_may_be_saved() -> None:
-    time = TimeShare(0.01, most_saved_s=0.1)
-    time.grant(5.0)
+def test_hurry_opens_it_at_once_and_is_not_cut_to_what_may_be_saved() -> None:
+    time = TimeShare(0.01, most_saved_s=0.125)
+    time.hurry(5.0)
     time.pass_by(100.0)
-    for _ in range(49):
-        time.spend(0.1)
+    for _ in range(39):
+        time.spend(0.125)
         assert time.is_open
-    time.spend(0.11)
+    time.spend(0.125)
+    assert not time.is_open
+
+
+def test_what_is_left_of_the_hurry_is_taken_back_when_it_is_over_and_what_was_saved_is_not() -> None:
+    time = TimeShare(0.5, most_saved_s=1.0)
+    time.pass_by(1.0)
+    time.hurry(5.0)
+    time.spend(2.0)
+    time.hurry(0.0)
+    time.spend(0.75)
+    assert time.is_open
+    time.spend(0.25)
+    assert not time.is_open
+
+
+def test_the_end_of_a_hurry_forgives_no_debt() -> None:
+    time = TimeShare(0.5, most_saved_s=1.0)
+    time.hurry(0.25)
+    time.spend(1.25)
+    time.hurry(0.0)
+    time.pass_by(2.0)
     assert not time.is_open
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.locate import BUILTIN_FOLDERS, locate
@@ -15,6 +16,7 @@ from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]
+FEWEST_ROWS: Final = 32.0  # of a set worth keeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class Findings:
     """What a search found.
 
     Args:
-        sets: the best first.
+        sets: the one in use first, then others that were seen often enough to be of use.
         num_layers: of the model.
         chance: that a guess of the best set is right.
         speedup: expected tokens per second with it against plain decoding, by what passes cost here.
@@ -70,7 +72,7 @@ def find_skip_sets(
                 break
         context = search.economy.costs.context
         return Findings(
-            sets=search.known(),
+            sets=tuple(item for place, item in enumerate(search.known()) if not place or item.num_rows >= FEWEST_ROWS),
             num_layers=engine.spec.num_layers,
             chance=search.chance(),
             speedup=search.speed(context) / search.economy.plain_speed(),
