@@ -110,7 +110,6 @@ def test_values_out_of_range_are_refused_by_name(options: DrafterOptions, messag
         options.config("m")
 
 
-@pytest.mark.xfail(reason="only --draft self heeds these flags, which a parallel drafter takes with any", strict=True)
 @pytest.mark.parametrize(
     "options",
     [

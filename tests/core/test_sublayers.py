@@ -78,7 +78,6 @@ def test_a_text_that_is_no_set_is_refused_with_an_example(text: str, seen: str) 
     assert seen in message
 
 
-@pytest.mark.xfail(reason="read_skips takes any whole number for a layer", strict=True)
 def test_there_is_no_layer_below_the_first_one() -> None:
     with pytest.raises(ConfigError):
         read_skips("attention:-3")

@@ -150,7 +150,9 @@ def test_an_engine_starts_with_the_best_set_that_was_kept(folder: Path, search: 
     drafter = replace(FIXED, search=search)  # type: ignore[arg-type]
     unknown = first_skipped(config_for(folder))
     assert unknown == every_other_layer(3)
-    keep_sets(config_for(folder), [WORSE, replace(BEST, skipped=frozenset({(1, MLP)}))], 3)
+    best = replace(BEST, skipped=frozenset({(1, MLP)}))
+    # Without a search, the set that was in use: the first. A search weighs all of them.
+    keep_sets(config_for(folder), [best, WORSE] if search == "off" else [WORSE, best], 3)
     assert first_skipped(config_for(folder, drafter)) == {(1, MLP)}
 
 
@@ -164,8 +166,7 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
         missing = [named.name for named in found.sets if named.skipped not in known]
         assert len(missing) <= 1, "one may have made room for SWIFT's first set"
         assert skips.skipped in {named.skipped for named in found.sets}
-    best = max(found.sets, key=lambda named: (named.num_hits + 1.0) / (named.num_rows + 2.0))
-    assert first_skipped(replace(config, drafter=FIXED)) == best.skipped
+    assert first_skipped(replace(config, drafter=FIXED)) == found.sets[0].skipped
     assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no cache, no sets"
 
 
@@ -206,9 +207,6 @@ def test_swifts_own_file_serves_a_model_that_its_layers_fit(folder: Path, tmp_pa
         Engine(config_for(folder, replace(FIXED, sets=str(path))))
 
 
-@pytest.mark.xfail(
-    reason="prepare reads the outdated file before it could write a new one", strict=True, raises=ConfigError
-)
 def test_a_model_that_was_trained_on_is_prepared_anew(folder: Path, plain: str) -> None:
     write_sets(sets_beside(folder), model_identity(Path(plain)), 3, [BEST])
     config = config_for(folder)

@@ -206,7 +206,6 @@ def test_the_cache_is_empty_after_measuring_skips(capacity: int, is_lent: bool) 
     assert (owner.cached_ids, owner.cache.committed_len, owner.cache.num_tree) == ([], 0, 0)
 
 
-@pytest.mark.xfail(reason="the runner goes on to believe that its cache holds the text", strict=True)
 def test_a_text_is_forgotten_when_skips_are_measured() -> None:
     runner = runner_of()
     runner.sync([1, 2, 3])
@@ -214,7 +213,6 @@ def test_a_text_is_forgotten_when_skips_are_measured() -> None:
     assert (runner.cached_ids, runner.cache.committed_len) == ([], 0)
 
 
-@pytest.mark.xfail(reason="forgetting changes nothing on a lent cache, so that the stand-in text stays", strict=True)
 def test_a_lent_cache_is_empty_after_its_passes_were_measured() -> None:
     owner = runner_of()
     measure_pace(LentRunner(owner), [1, 2], budget_s=0.0)

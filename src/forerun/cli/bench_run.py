@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -87,7 +87,7 @@ def run(
     from forerun.bench.session import Request, play  # imports torch
 
     request = Request(
-        config=engine_options.config(who.target, NoDrafter()),
+        config=replace(engine_options.config(who.target, NoDrafter()), cache_folder=None),  # nothing from other runs
         draft=who.draft,
         drafters=names(who.drafters),
         peers=names(who.peers),

@@ -61,11 +61,12 @@ SELF: Final[Mapping[str, str]] = {
     "min_confidence": "min_confidence",
 }
 ITSELF: Final = "self"  # as a draft
+OF_ITSELF: Final = ("skip_sets", "draft_weights")  # of a parallel drafter that is the target with sublayers left out
 OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to a worker that others have started
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
-    DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", "skip_sets", "draft_weights"),
+    DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", *OF_ITSELF),
     DrafterName.PROMPT_LOOKUP: ("verify_width",),
     DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.NONE: (),
@@ -177,6 +178,9 @@ class DrafterOptions:
     def _parallel(self, model: str) -> Parallel:
         if self.drafter_address is not None:
             return self._listening(self.drafter_address)
+        of_itself = self._given(OF_ITSELF)
+        if of_itself and self.draft != ITSELF:
+            raise ConfigError(f"{_flags(of_itself)} has no effect on a draft model: leave it out, or say --draft self")
         chosen = Parallel(
             device=self.draft_device,
             cores=read_cores(self.drafter_cores, flag="--drafter-cores"),
@@ -187,7 +191,7 @@ class DrafterOptions:
 
     def _listening(self, address: str) -> Parallel:
         """A worker that others have started, with a model, a device and cores of its own."""
-        needless = self._given(OWN_PROCESS)
+        needless = self._given((*OWN_PROCESS, *OF_ITSELF))
         if needless:
             raise ConfigError(
                 f"{_flags(needless)} has no effect on the worker at {address}, which was started with its own model, "

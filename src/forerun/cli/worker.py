@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from forerun.checkpoints.config import read_model_spec
 from forerun.cli.declare import option
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
@@ -12,7 +13,7 @@ from forerun.cli.options import DTYPE_HELP, KERNELS_HELP, DType, KernelsChoice
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
 from forerun.core.errors import ConfigError
-from forerun.core.sublayers import read_skips
+from forerun.core.sublayers import read_skips, require_skippable
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -45,14 +46,15 @@ def worker(
         kernels=kernels.value,
         num_threads=threads,
     )
-    find_model(model)
+    unused = read_skips(skip)
+    require_skippable(unused, read_model_spec(find_model(model)).num_layers)
     if control is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # libraries must start no threads before the fork
     from forerun.engine.drafter_process import DrafterProcess  # imports torch
     from forerun.parallel.endpoint import Address, read_key
 
     process = DrafterProcess(
-        config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"), unused=read_skips(skip)
+        config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"), unused=unused
     )
     if control is not None:
         process.under_engine(control, parent)

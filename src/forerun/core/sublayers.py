@@ -31,6 +31,16 @@ def every_other_layer(num_layers: int) -> SkipSet:
     return frozenset(sublayer for sublayer in skippable(num_layers) if sublayer[0] % 2)
 
 
+def require_skippable(skipped: SkipSet, num_layers: int) -> None:
+    """Raise ConfigError where a set holds what no draft can do without, or what a model of so many layers lacks."""
+    foreign = skipped - set(skippable(num_layers))
+    require(
+        not foreign,
+        f"{write_skips(frozenset(foreign))} cannot be left out of a model of {num_layers} layers: only attention and "
+        f"mlp of the layers 1 to {num_layers - 2} can, since the first and the last one are always kept",
+    )
+
+
 def write_skips(skipped: SkipSet) -> str:
     """The set as text, such as attention:3,5;mlp:4."""
     kinds = ((kind, sorted(layer for layer, other in skipped if other == kind)) for kind in (ATTENTION, MLP))
@@ -46,7 +56,9 @@ def read_skips(text: str) -> SkipSet:
     try:
         parts = [part.partition(":") for part in text.split(";") if part]
         require(all(kind in (ATTENTION, MLP) for kind, _, _ in parts), f"unknown kind in {text!r}")
-        return frozenset((int(layer), kind) for kind, _, layers in parts for layer in layers.split(","))
+        read = frozenset((int(layer), kind) for kind, _, layers in parts for layer in layers.split(","))
+        require(all(layer >= 0 for layer, _ in read), "layers count from 0")
+        return read
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"skipped sublayers {text!r} must look like attention:3,5;mlp:4 ({error})") from error
 

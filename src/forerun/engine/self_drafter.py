@@ -1,5 +1,6 @@
 """A target that drafts for itself: its cache lent, a copy of its weights if one is wanted, what it may skip."""
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,7 @@ from forerun.checkpoints.load import load_weights
 from forerun.checkpoints.skip_sets import find_sets, read_sets
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import LayerSkip
+from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.named_set import NamedSet
 from forerun.core.pace import Pace
@@ -22,6 +24,7 @@ from forerun.model.lent import LentRunner
 from forerun.model.measure import measure_pace, measure_skip_costs
 from forerun.model.runner import Runner
 
+logger = logging.getLogger(__name__)
 PASS_BUDGET_S: Final = 0.3
 
 
@@ -29,7 +32,7 @@ def self_drafter(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoin
     """The drafter, which has yet to be told what passes cost.
 
     Raises:
-        CheckpointError, ConfigError: a file of sets that cannot be read, or is another model's.
+        CheckpointError, ConfigError: a file of sets was named that cannot be read, or is another model's.
     """
     known = known_sets(config, drafter, checkpoint)
     lent = LentRunner(target)
@@ -46,7 +49,13 @@ def known_sets(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoint)
     cache_folder = None if config.cache_folder is None else Path(config.cache_folder)
     identity = model_identity(checkpoint.folder)
     found = find_sets(checkpoint.folder, cache_folder, identity)
-    return [] if found is None else read_sets(found, num_layers, identity)
+    if found is None:
+        return []
+    try:
+        return read_sets(found, num_layers, identity)
+    except ConfigError as error:  # nobody asked for this file: another model may have been there before
+        logger.warning("known sets are left aside: %s", error)
+        return []
 
 
 def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> LentRunner:

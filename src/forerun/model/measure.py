@@ -33,6 +33,7 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
         budget_s: no further repeat once this has passed.
     """
     runner.forget()
+    assert not runner.cached_ids, "a lent cache holds a text that is another's to forget"
     stand_in(runner.cache, max(0, min(context, runner.cache.capacity - widths[-1])))
     times: dict[int, list[float]] = {width: [] for width in widths}
     began = perf_counter()
@@ -41,7 +42,7 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
             break
         for width in widths:
             times[width] += [time_pass(runner, width) for _ in range(PASSES_PER_REPEAT)]
-    runner.forget()
+    runner.cache.truncate(0)
     quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
     return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))
 
@@ -56,6 +57,8 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
         whole: seconds of a pass with all sublayers, by its rows.
         budget_s: no further repeat once this has passed.
     """
+    runner.forget()
+    assert not runner.cached_ids, "a lent cache holds a text that is another's to forget"
     cache, num_layers = runner.cache, runner.spec.num_layers
     without = {
         kind: frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in (ATTENTION, MLP)

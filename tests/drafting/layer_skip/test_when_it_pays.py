@@ -155,7 +155,7 @@ def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
     passes = Passes(target, drafter, monkeypatch, draft_s=6.0)
     play(target, drafter, num_tokens=100)
     late = [step.stats.num_drafted for step in play(target, drafter, num_tokens=100)]
-    assert late.count(0) > 0.8 * len(late), "dear drafts went on"
+    assert late.count(0) > 0.7 * len(late), "dear drafts went on"
     num_before, began = len(passes.drafts), passes.now
     passes.draft_s = 0.05
     second = play(target, drafter, num_tokens=100)

@@ -29,7 +29,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule
 
-JUDGED_EVERY: Final = 8  # rounds without a draft after which somebody is told of them
+STRETCH: Final = 16  # rounds without a draft between two questions whether to draft
 RECKONED_EVERY: Final = 64  # drafting rounds after which costs are reckoned anew: overheads, and the context has grown
 USUAL_ROUND_S: Final = 0.3e-3  # what a drafting round takes beyond its passes on a usual CPU, until that is measured
 USUAL_EXPANSION_S: Final = 0.06e-3
@@ -64,7 +64,8 @@ class LayerSkipDrafter:
         self._costs: SkipCosts | None = None
         self._pending: list[int] = []  # committed tokens that the draft has not been told of
         self._began, self._num_rounds = 0.0, 0
-        self._plain_rounds, self._plain_s = 0, 0.0  # that nobody was told of
+        self._num_left = 0  # plain rounds until it is asked again whether to draft
+        self._timed_s: float | None = None  # one of them
         self._plain_round_s: float | None = None  # a plain round at its quickest of late: others only add time
 
     @property
@@ -107,12 +108,18 @@ class LayerSkipDrafter:
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
         self._search.begin(len(prompt_ids))
-        self._pending, self._root, self._is_drafting = [], prompt_ids[-1], True
+        self._pending, self._root, self._num_left = [], prompt_ids[-1], 0
 
     def propose(self) -> TokenTree:
+        if self._num_left:
+            self._num_left -= 1
+            if self._num_left == 1:
+                self._began = perf_counter()
+            return TokenTree(self._root)
         self._began, self._searched_s = perf_counter(), self._search.spent_s
         self._is_drafting = self._is_to_draft()
         if not self._is_drafting:
+            self._num_left = STRETCH - 1
             return TokenTree(self._root)
         draft, rule, width = self._draft, self._draft.rule, self.verify_width
         self._look()
@@ -128,7 +135,7 @@ class LayerSkipDrafter:
 
     def board(self, host: ForwardInput) -> ForwardInput:
         """The verification pass, with rows of the search behind its own where it wants them."""
-        if not self._search.wants_to_ride:
+        if self._num_left or not self._search.wants_to_ride:
             return host
         self._tell()
         return self._search.board(host, self._draft)
@@ -141,8 +148,8 @@ class LayerSkipDrafter:
         self._pending += acceptance.tokens
         self._root = acceptance.bonus_token
         if not self._is_drafting:
-            self._plain_rounds += 1
-            self._plain_s += self._elapsed_s()
+            if self._num_left == 1:
+                self._timed_s = perf_counter() - self._began
             return NO_NEWS
         if self._draft.first_guess is not None:
             self._search.learn(self._draft.skipped, self._draft.first_guess == acceptance.tokens[0])
@@ -173,19 +180,17 @@ class LayerSkipDrafter:
         return NoSearch(first_set(config, num_layers, self._known))
 
     def _is_to_draft(self) -> bool:
-        """Whether anything is to be proposed in this round.
+        """Whether anything is to be proposed in this round, and if not, in those of a whole stretch.
 
-        While the answer is no, it is thought over every few rounds only: a round takes half a millisecond with a small
-        model, of which each question costs a hundredth.
+        A plain round of a small model takes a third of a millisecond, of which every question would cost a hundredth.
+        One round of a stretch is timed and stands for all.
         """
-        if not self._is_drafting and self._plain_rounds < JUDGED_EVERY:
-            return False
-        if self._plain_rounds:
+        if self._timed_s is not None:
             if self._payoff is not None and not self._payoff.should_draft():
-                self._payoff.measure(self._plain_rounds, self._plain_s, self._plain_rounds)
-            self._search.pass_by(self._plain_s)
-            self._plain_round_s = min(self._plain_s / self._plain_rounds, 1.1 * (self._plain_round_s or inf))
-            self._plain_rounds, self._plain_s = 0, 0.0
+                self._payoff.measure(STRETCH, STRETCH * self._timed_s, STRETCH)
+            self._search.pass_by(STRETCH * self._timed_s)
+            self._plain_round_s = min(self._timed_s, 1.1 * (self._plain_round_s or inf))
+            self._timed_s = None
         if self._payoff is not None and not self._payoff.should_draft():
             self._look()
             return False

@@ -6,9 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from forerun.core.drafter_config import LayerSkip
-from forerun.core.errors import require
 from forerun.core.named_set import NamedSet
-from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import SkipSet, every_other_layer, require_skippable
 from forerun.drafting.draft_tree import DraftTree
 from forerun.model.inputs import ForwardInput
 
@@ -104,12 +103,11 @@ class NoSearch:
 
 
 def first_set(config: LayerSkip, num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
-    """What to skip before anything was searched for: what was asked for, else the known set whose guesses came true
-    most often, else every other layer."""
+    """What to skip before anything was searched for: what was asked for, else the first of the known sets, which is
+    what a search left in use, else every other layer."""
     if config.skipped:
         return given_set(config, num_layers)
-    best = max(known, key=lambda item: (item.num_hits + 1.0) / (item.num_rows + 2.0), default=None)
-    return every_other_layer(num_layers) if best is None else best.skipped
+    return known[0].skipped if known else every_other_layer(num_layers)
 
 
 def given_set(config: LayerSkip, num_layers: int) -> SkipSet:
@@ -119,10 +117,5 @@ def given_set(config: LayerSkip, num_layers: int) -> SkipSet:
         ConfigError: it holds what no draft can do without, or what the model does not have.
     """
     given = frozenset(config.skipped)
-    foreign = given - set(skippable(num_layers))
-    require(
-        not foreign,
-        f"skipped holds {sorted(foreign)}, but of {num_layers} layers only attention and mlp of the layers 1 to "
-        f"{num_layers - 2} can be left out: the first and the last one are always kept",
-    )
+    require_skippable(given, num_layers)
     return given
