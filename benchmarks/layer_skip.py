@@ -80,6 +80,9 @@ def contestants(sets: dict[str, str]) -> dict[str, DrafterConfig]:
         gated = LayerSkip(weights=weights, lookup=False)
         found[f"gated search{copy}"] = gated
         found[f"prepared{copy}"] = replace(gated, sets=sets[weights])
+        found[f"prepared{copy}, never plain"] = replace(
+            gated, sets=sets[weights], search="off", adaptive=False, min_mass=0.7
+        )
         found[f"prepared{copy} + lookup"] = replace(gated, sets=sets[weights], lookup=True)
     found["prompt_lookup"] = PromptLookup()
     found["draft_model (another model)"] = DraftModel()
