@@ -29,6 +29,11 @@ class TimeShare:
         self._saved_s -= seconds
 
     @property
+    def is_eager(self) -> bool:
+        """True while there is more than can be saved up, or most of all time is to be used."""
+        return self._saved_s > self._most_saved_s or self._share >= 0.5
+
+    @property
     def is_open(self) -> bool:
         """True while there is anything left."""
         return self._saved_s > 0.0

@@ -119,7 +119,7 @@ class LayerSkipDrafter:
         self._began, self._searched_s = perf_counter(), self._search.spent_s
         self._is_drafting = self._is_to_draft()
         if not self._is_drafting:
-            self._num_left = STRETCH - 1
+            self._num_left = 0 if self._search.is_eager else STRETCH - 1
             return TokenTree(self._root)
         draft, rule, width = self._draft, self._draft.rule, self.verify_width
         self._look()
@@ -150,6 +150,8 @@ class LayerSkipDrafter:
         if not self._is_drafting:
             if self._num_left == 1:
                 self._timed_s = perf_counter() - self._began
+            elif self._search.is_eager:
+                self._search.pass_by(self._elapsed_s())
             return NO_NEWS
         if self._draft.first_guess is not None:
             self._search.learn(self._draft.skipped, self._draft.first_guess == acceptance.tokens[0])

@@ -69,6 +69,10 @@ class GatedSkips:
         self._spend(perf_counter() - began)
 
     @property
+    def is_eager(self) -> bool:
+        return self._time.is_eager
+
+    @property
     def wants_to_ride(self) -> bool:
         return self._time.is_open and not self._runner.has_copy
 

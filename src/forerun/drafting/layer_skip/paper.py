@@ -24,7 +24,7 @@ class PaperSkips:
     Source: SWIFT, arXiv 2410.06916, algorithm 1 and section 4.2; window and order of steps as in its code.
     """
 
-    wants_to_ride = False
+    wants_to_ride = is_eager = False
 
     def __init__(self, search: PaperSearch, runner: LentRunner) -> None:
         self._search, self._runner = search, runner

@@ -43,6 +43,11 @@ class SkipSearch(Protocol):
         ...
 
     @property
+    def is_eager(self) -> bool:
+        """True where every round is to be made use of, because nobody waits for an answer."""
+        ...
+
+    @property
     def wants_to_ride(self) -> bool:
         """True where rows are wanted in the next verification."""
         ...
@@ -71,7 +76,7 @@ class SkipSearch(Protocol):
 class NoSearch:
     """What is skipped stays as it is."""
 
-    wants_to_look = wants_to_ride = False
+    wants_to_look = wants_to_ride = is_eager = False
     spent_s = 0.0
 
     def __init__(self, skipped: SkipSet) -> None:
