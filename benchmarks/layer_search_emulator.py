@@ -2,8 +2,8 @@
 
 PYTHONPATH=. python benchmarks/layer_search_emulator.py
 
-The emulators are fitted to the published logs of two SWIFT runs (tests/speculation/skip_emulator.py). All sets skip 34 of
-76 sublayers; an evaluation is a score over 32 tokens. No model runs, so this takes one core and little time.
+The emulators are fitted to the published logs of two SWIFT runs (tests/speculation/skip_emulator.py). All sets skip 34
+of 76 sublayers; an evaluation is a score over 32 tokens. No model runs, so this takes one core and little time.
 """
 
 from collections.abc import Callable
