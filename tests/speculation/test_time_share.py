@@ -123,3 +123,12 @@ def test_of_a_share_that_is_not_wanted_nothing_is_saved() -> None:
     time.pass_by(4.0, wanted=0.25)
     time.spend(0.5)
     assert not time.is_open
+
+
+def test_it_is_eager_while_there_is_more_than_can_be_saved_up_or_nearly_all_time_is_its_own() -> None:
+    time = TimeShare(0.01, 1.0)
+    time.hurry(5.0)
+    assert time.is_eager
+    time.spend(4.5)
+    assert not time.is_eager
+    assert TimeShare(1.0, 1.0).is_eager
