@@ -92,7 +92,9 @@ def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
     assert written(shown) == sets_beside(folder)
     assert_table(shown, read_sets(sets_beside(folder), 3, model_identity(folder)))
     sets_beside(folder).write_text("{")
-    refused = run("generate", str(folder), "-p", "x", "-n", "2", "--drafter", "layer_skip")
+    flags = ("-p", "x", "-n", "2", "--drafter", "layer_skip")
+    assert run("generate", str(folder), *flags).exit_code == 0, "a file that nobody named is left aside"
+    refused = run("generate", str(folder), *flags, "--skip-sets", str(sets_beside(folder)))
     assert refused.exit_code == 2
     assert f"{sets_beside(folder)} holds no skip sets" in refused.stderr
     assert not cache.exists()

@@ -115,6 +115,7 @@ def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> 
 
 def test_a_request_begins_with_the_best_of_the_pool() -> None:
     search, emulator = searched(1, 400)
+    settle(search, emulator, np.random.default_rng(1))
     settled = search.share
     search.begin_request()
     assert (settled, search.share) == (0.15, 1.0)
