@@ -17,6 +17,7 @@ from forerun.speculation.time_share import TimeShare
 CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of a draft
 MOST_RIDERS: Final = 16
 BOARDING_S: Final = 0.5e-3  # what riders take beside their rows, however few: choosing them, seating them, learning
+WORTH_A_TRIAL: Final = 0.9  # times plain speed that is expected: drafts stop where they are unsure, which is worth more
 PASSES_SAVED: Final = 1.0  # so long as these take, searching can be saved up for
 
 
@@ -53,7 +54,8 @@ class GatedSkips:
         self._search.begin_request()
 
     def is_worth_it(self, context: int) -> bool:
-        return self._search.is_worth_it(context)
+        search = self._search
+        return search.is_worth_it(context) or search.speed(context) > WORTH_A_TRIAL * search.economy.plain_speed()
 
     @property
     def wants_to_look(self) -> bool:
