@@ -18,6 +18,9 @@ CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of 
 MOST_RIDERS: Final = 16
 BOARDING_S: Final = 0.5e-3  # what riders take beside their rows, however few: choosing them, seating them, learning
 WORTH_A_TRIAL: Final = 0.9  # times plain speed that is expected: drafts stop where they are unsure, which is worth more
+CHEAP_TO_TRY: Final = (
+    0.1  # of a pass that a round takes beyond its passes: where it is more, a trial costs what it may gain
+)
 PASSES_SAVED: Final = 1.0  # so long as these take, searching can be saved up for
 
 
@@ -54,8 +57,11 @@ class GatedSkips:
         self._search.begin_request()
 
     def is_worth_it(self, context: int) -> bool:
-        search = self._search
-        return search.is_worth_it(context) or search.speed(context) > WORTH_A_TRIAL * search.economy.plain_speed()
+        search, economy = self._search, self._search.economy
+        if search.is_worth_it(context):
+            return True
+        is_cheap_to_try = economy.round_s < CHEAP_TO_TRY * self._target.step_s(1)
+        return is_cheap_to_try and search.speed(context) > WORTH_A_TRIAL * economy.plain_speed()
 
     @property
     def wants_to_look(self) -> bool:
