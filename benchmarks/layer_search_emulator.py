@@ -89,9 +89,9 @@ def main() -> None:
         "Searching on emulators: the true chance of a right guess of the set in use",
         rows,
         [
-            f"Mean of {NUM_SEEDS} seeds, 34 of 76 sublayers skipped by every set. An evaluation is 32 tokens: ours come "
-            "in portions of 8, as riders bring them, the others in one stretch as in the paper. With 32 at once ours "
-            "stands at 0.92 and 0.83 after 200.",
+            f"Mean of {NUM_SEEDS} seeds, 34 of 76 sublayers skipped by every set. An evaluation is 32 tokens: ours "
+            "come in portions of 8, as riders bring them, the others in one stretch as in the paper. With 32 at once "
+            "ours stands at 0.92 and 0.83 after 200.",
             f"CPU time of a proposal, four at a time, for each: {', '.join(costs)}.",
         ],
     )
