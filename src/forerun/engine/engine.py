@@ -41,9 +41,8 @@ Prompt = str | Sequence[int] | Sequence[Message]
 # mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
 # docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
-WARM_UP_TOKENS = 4
-MAX_MEASURING_S = 0.3
-EARLY_SEARCH_S, EARLY_TOKENS = 0.4, 512
+WARM_UP_TOKENS, EARLY_TOKENS = 4, 512
+MAX_MEASURING_S, EARLY_SEARCH_S = 0.3, 0.4
 DEFAULT_NEW_TOKENS = 256
 
 
