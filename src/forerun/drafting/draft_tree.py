@@ -64,11 +64,6 @@ class DraftTree:
         return self._token_ids
 
     @property
-    def num_tokens(self) -> int:
-        """How many these are."""
-        return len(self._token_ids)
-
-    @property
     def first_guess(self) -> int | None:
         """What the draft thinks likeliest behind the root; None before the root was expanded."""
         return self._first_guess

@@ -196,7 +196,7 @@ class LayerSkipDrafter:
         if self._payoff is not None and not self._payoff.should_draft():
             self._look()
             return False
-        self._is_worth_it = self._search.is_worth_it(self._draft.num_tokens + len(self._pending))
+        self._is_worth_it = self._search.is_worth_it(len(self._draft.token_ids) + len(self._pending))
         is_to_draft = self._is_worth_it or self._config.lookup
         if not is_to_draft:
             self._look()
@@ -232,7 +232,7 @@ class LayerSkipDrafter:
         draft.skipped, rule, costs = skipped, draft.rule, self._costs
         if rule is None or costs is None:
             return
-        rule.change_draft(costs.draft(skipped, draft.num_tokens))
+        rule.change_draft(costs.draft(skipped, len(draft.token_ids)))
         if is_due:
             plain_s = 0.0 if self._plain_round_s is None else max(0.0, self._plain_round_s - self._pass_s)
             self._search.reckon_with(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)

@@ -18,9 +18,7 @@ CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of 
 MOST_RIDERS: Final = 16
 BOARDING_S: Final = 0.5e-3  # what riders take beside their rows, however few: choosing them, seating them, learning
 WORTH_A_TRIAL: Final = 0.9  # times plain speed expected: drafts stop where they are unsure, which is worth more
-CHEAP_TO_TRY: Final = (
-    0.1  # of a pass that a round takes beyond its passes: where it is more, a trial costs what it may gain
-)
+CHEAP_TO_TRY: Final = 0.1  # of a pass, taken by a round beyond its passes: with more, trials cost what they gain
 PASSES_SAVED: Final = 1.0  # so long as these take, searching can be saved up for
 
 
