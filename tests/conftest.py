@@ -1,5 +1,7 @@
 """Random cases are the same in every run and never too slow for a busy machine; tiny checkpoints for whole engines."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -9,6 +11,13 @@ settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without a GPU Triton's kernels run in its interpreter; whether they do is settled when they are imported."""
+    if config.option.markexpr != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
 
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
 

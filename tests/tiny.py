@@ -119,7 +119,7 @@ def tiny_runner(
     return Runner(
         spec,
         dict(weights),
-        kernels=kernels or choose_kernels(exactness, dtype=dtype, device="cpu"),
+        kernels=kernels or choose_kernels(exactness, dtype=dtype, device="cpu", head_dim=spec.head_dim),
         capacity=capacity,
         dtype=dtype,
         device="cpu",

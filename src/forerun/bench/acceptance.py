@@ -12,8 +12,9 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
 from forerun.core.pace import read_device
 from forerun.core.trace import AnswerTrace
-from forerun.engine.engine import Engine, Prompt
+from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.prompt import Prompt
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match
 from forerun.model.runner import Runner

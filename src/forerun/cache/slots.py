@@ -43,6 +43,12 @@ class SlotTable:
         self.num_tree = len(rows) - num_committed
         return sources
 
+    def adopt(self, num_tokens: int) -> None:
+        """Commit so many slots behind the text, whatever lies there; forget every tree row."""
+        assert self.committed_len + num_tokens <= self.capacity, f"{num_tokens} tokens after {self.committed_len}"
+        self.committed_len += num_tokens
+        self.num_tree = 0
+
     def truncate(self, length: int) -> None:
         """Forget every tree row and all committed tokens from `length` on."""
         assert 0 <= length <= self.committed_len, f"length {length} of {self.committed_len} committed"

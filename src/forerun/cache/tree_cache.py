@@ -22,9 +22,9 @@ class TreeCache:
 
     def __init__(self, spec: ModelSpec, capacity: int, *, dtype: torch.dtype, device: str) -> None:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
-        self._storage = torch.zeros(shape, dtype=dtype, device=device)
-        self.keys_LSKD, self.values_LSKD = self._storage[0], self._storage[1]
-        self._slots, self._moves_natively = SlotTable(capacity), can_move(self._storage)
+        self.storage_2LSKD = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
+        self._slots, self._moves_natively = SlotTable(capacity), can_move(self.storage_2LSKD)
 
     @property
     def capacity(self) -> int:
@@ -54,6 +54,10 @@ class TreeCache:
         start = self._slots.committed_len
         self._move(self._slots.keep(rows, num_committed), start)
 
+    def adopt(self, num_tokens: int) -> None:
+        """Commit so many slots behind the text: the device has put their rows there in order. Forget all other rows."""
+        self._slots.adopt(num_tokens)
+
     def truncate(self, length: int) -> None:
         """Forget the tree and all committed tokens from `length` on."""
         self._slots.truncate(length)
@@ -66,8 +70,10 @@ class TreeCache:
         if num_in_place == len(sources):
             return
         if self._moves_natively:
-            move_slots(self._storage, sources[num_in_place:], start + num_in_place)
+            move_slots(self.storage_2LSKD, sources[num_in_place:], start + num_in_place)
             return
         with torch.inference_mode():
-            moved = torch.tensor(sources[num_in_place:], device=self._storage.device)
-            self._storage[:, :, start + num_in_place : start + len(sources)] = self._storage.index_select(2, moved)
+            moved = torch.tensor(sources[num_in_place:], device=self.storage_2LSKD.device)
+            self.storage_2LSKD[:, :, start + num_in_place : start + len(sources)] = self.storage_2LSKD.index_select(
+                2, moved
+            )

@@ -17,7 +17,8 @@ from forerun.core.steps import FinishReason, Generation
 from forerun.engine.conversation import Conversation
 
 if TYPE_CHECKING:
-    from forerun.engine.engine import Engine, Prompt
+    from forerun.engine.engine import Engine
+    from forerun.engine.prompt import Prompt
 
 HELP: Final = """\
 /help    this list             /clear   forget what was said

@@ -15,7 +15,9 @@ SAMPLING: Final = "Sampling"
 MACHINE: Final = "Machine"
 DTYPE_HELP: Final = "What to compute in; int8 and int4 round the weights on loading."
 
-KERNELS_HELP: Final = "torch leaves the native CPU kernels aside."
+KERNELS_HELP: Final = (
+    "torch leaves the native CPU kernels and Triton's GPU kernels aside; triton insists on the latter."
+)
 
 
 class DType(StrEnum):
@@ -41,10 +43,11 @@ class ExactnessName(StrEnum):
 
 
 class KernelsChoice(StrEnum):
-    """auto: the native kernels on a CPU, where they were built. torch: without them."""
+    """auto: the native kernels on a CPU, Triton's on a GPU, where they can run. torch: neither. triton: or an error."""
 
     AUTO = "auto"
     TORCH = "torch"
+    TRITON = "triton"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

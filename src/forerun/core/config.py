@@ -10,7 +10,7 @@ from forerun.core.pace import read_device
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8", "int4"]
 Exactness = Literal["fast", "exact"]
-KernelsName = Literal["auto", "torch"]
+KernelsName = Literal["auto", "torch", "triton"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,16 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def is_filtered(self) -> bool:
+        """Some tokens leave the race before the draw."""
+        return not self.is_greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
+
+    @property
+    def shapes_scores(self) -> bool:
+        """Scores undergo more than the division by the temperature."""
+        return self.is_filtered or self.has_penalties or len(self.logit_bias) > 0
+
+    @property
     def has_penalties(self) -> bool:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
@@ -92,7 +102,8 @@ class EngineConfig:
         device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
-        kernels: "auto" takes the native kernels on a CPU, where they were built; "torch" leaves them aside.
+        kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
+            run; "torch" leaves both aside; "triton" is an error where they cannot run.
         num_threads: CPU threads; None leaves torch's own choice, less what a drafter's process takes.
         profile: a file that `forerun plan --calibrate` wrote, for drafters that choose their widths; None: what they
             need is measured at the start, in less than a second.
@@ -117,5 +128,5 @@ class EngineConfig:
             self.dtype in get_args(DTypeName), f"dtype {self.dtype!r} must be one of {', '.join(get_args(DTypeName))}"
         )
         require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')
-        require(self.kernels in get_args(KernelsName), f'kernels {self.kernels!r} must be "auto" or "torch"')
+        require(self.kernels in get_args(KernelsName), f'kernels {self.kernels!r} must be "auto", "torch" or "triton"')
         read_device(self.device)  # raises for a paced device that cannot be read

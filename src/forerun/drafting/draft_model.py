@@ -31,12 +31,12 @@ class DraftModelDrafter:
             keeps_subtree=False,
             calibrates=config.adaptive,
         )
-        self._runner, self._began, self.is_adaptive = runner, 0.0, config.adaptive
+        self.runner, self.config, self._began, self.is_adaptive = runner, config, 0.0, config.adaptive
         self._payoff: Payoff | None = None  # None: always draft
 
     def adapt(self, target: Pace, draft: Pace | None) -> None:
         """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
-        pace = draft or measure_pace(self._runner, range(1, self._draft_width + 1))
+        pace = draft or measure_pace(self.runner, range(1, self._draft_width + 1))
         self._draft.rule, self._payoff = WidthRule(target, pace), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:

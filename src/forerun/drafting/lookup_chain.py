@@ -24,11 +24,20 @@ class LookupChain:
     def begin(self, prompt_ids: Sequence[int]) -> None:
         self._index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
         self._index.extend(prompt_ids)
+        self._hung = Continuation(token_ids=[], match_length=0)
         self._pending: list[tuple[Continuation, int]] = []  # chains that came true so far, and how far
+
+    def follow(self) -> None:
+        """Take note of the current continuation, which somebody else hangs into a tree."""
+        self._hung = self._index.continuation(self._num_tokens)
+
+    def log_probs(self) -> list[list[float]]:
+        """What every token of a chain is worth, for each length of its match from MIN_MATCH on."""
+        return [self._record.log_probs(length, self._num_tokens) for length in range(MIN_MATCH, MAX_MATCH + 1)]
 
     def hang_into(self, tree: TokenTree | BestFirstGrowth) -> None:
         """Add the current continuation below the root."""
-        self._hung: Continuation = self._index.continuation(self._num_tokens)
+        self.follow()
         token_ids = self._hung.token_ids
         tree.add_chain(token_ids, self._record.log_probs(self._hung.match_length, len(token_ids)))
 

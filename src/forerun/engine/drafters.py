@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from forerun.checkpoints.locate import locate
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
@@ -19,6 +20,7 @@ from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.search import first_set
+from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
@@ -26,10 +28,14 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match, vocabulary_digest
+from forerun.kernels.dispatch import TritonKernels
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.parallel.endpoint import Address, read_key
 from forerun.parallel.launch import LocalSupply, RemoteSupply, Supply
+
+if TYPE_CHECKING:
+    from forerun.engine.device_decoder import DeviceDecoder
 
 START_S = 120.0  # a draft model that takes longer to load joins the request that runs by then
 
@@ -66,7 +72,7 @@ class DrafterLoader:
                 built = self._start_parallel(drafter)
             case _:
                 built = build_drafter(drafter, target=self._target)
-        return built, load_target(built.verify_width)
+        return built, load_target(rows_behind(built.verify_width))
 
     def wait_for(self, drafter: Drafter) -> None:
         """Wait for a drafter's process to come up; without it the engine decodes plainly, and says so.
@@ -79,6 +85,20 @@ class DrafterLoader:
             if drafter.fault is not None:
                 drafter.close()
                 raise VocabularyError(f"the drafter's process does not fit: {drafter.fault}")
+
+    def on_device(self, drafter: Drafter, target: Runner) -> "DeviceDecoder | None":
+        """What decodes in rounds that a GPU plays by itself, where that can be."""
+        if not isinstance(target.kernels, TritonKernels):
+            return None
+        from forerun.engine.device_decoder import open_decoder  # brings Triton along
+
+        match drafter:
+            case NoneDrafter():
+                return open_decoder(target, None, NoDrafter())
+            case DraftModelDrafter():
+                return open_decoder(target, drafter.runner, drafter.config)
+            case _:
+                return None
 
     def adapt(self, drafter: Drafter, target: Runner) -> None:
         """Let a drafter that chooses its widths know what passes cost: from the profile, else measured now."""
@@ -102,7 +122,7 @@ class DrafterLoader:
         runner = draft.load(
             self._config,
             exactness="fast",
-            capacity=self._max_length + serial_rows(drafter),
+            capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,
             on_progress=on_progress,
         )
@@ -162,6 +182,12 @@ class DrafterLoader:
                 f"--max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def rows_behind(verify_width: int) -> int:
+    """Rows of a cache behind the text: a round's, those of a round launched before the one ahead has ended, and one
+    that nobody reads."""
+    return 2 * verify_width + 1
 
 
 def widths_up_to(most: int) -> list[int]:

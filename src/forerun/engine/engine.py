@@ -2,8 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from operator import index
+from collections.abc import Generator, Sequence
 from statistics import median
 from time import perf_counter
 from types import TracebackType
@@ -14,18 +13,18 @@ from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import automatic_drafter
-from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
+from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
-from forerun.engine.chat_template import Message
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
-from forerun.engine.loop import TargetSide, decode
+from forerun.engine.loop import Round, TargetSide, decode
 from forerun.engine.placement import CorePlacement
+from forerun.engine.prompt import Prompt, encode
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
@@ -35,7 +34,6 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
 logger = logging.getLogger(__name__)
-Prompt = str | Sequence[int] | Sequence[Message]
 
 # Margins below which rounding may decide a choice where rows are not exact, that is with torch's kernels in the fast
 # mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
@@ -81,6 +79,7 @@ class Engine:
             warn_of_missing_kernels(config)
         if config.exactness == "exact":
             self._require_exact_bits()
+        self._on_device = drafters.on_device(self._drafter, self._target)
         self._running: GenerationStream | None = None
         self._turn = Turn()
         self._plain_step_s: float | None = None
@@ -129,15 +128,14 @@ class Engine:
         with self._turn, torch.inference_mode(), self._cores.staying():
             self._end_running()
             began = perf_counter()
-            self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
+            if self._on_device is not None and self._decodes_on_device(params):
+                self._on_device.begin(prompt_ids, params, seed)
+            else:
+                self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
             num_reused = self._target.sync(prompt_ids[:-1])
             prefill_s = perf_counter() - began
-        passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
-        target = TargetSide(self._target, params, prompt_ids, noise, passengers)
         self._running = GenerationStream(
-            self._cores.placed(
-                decode(target, self._drafter, near_tie=self.near_tie(params), num_tokens=max_new_tokens)
-            ),
+            self._cores.placed(self._rounds(prompt_ids, params, noise, max_new_tokens)),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._turn,
             seed=seed,
@@ -146,6 +144,27 @@ class Engine:
             prefill_s=prefill_s,
         )
         return self._running
+
+    def _decodes_on_device(self, params: SamplingParams) -> bool:
+        return self._on_device is not None and not params.shapes_scores
+
+    def _rounds(
+        self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, num_tokens: int
+    ) -> Generator[Round, None, None]:
+        """The rounds of a request that both sides have begun."""
+        near_tie = self.near_tie(params)
+
+        def on_host(token_ids: list[int], num_left: int) -> Generator[Round, None, None]:
+            self._drafter.begin(token_ids, params, noise)
+            return decode(self._side(token_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_left)
+
+        if self._on_device is not None and self._decodes_on_device(params):
+            return self._on_device.decode(near_tie=near_tie, num_tokens=num_tokens, otherwise=on_host)
+        return decode(self._side(prompt_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_tokens)
+
+    def _side(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None) -> TargetSide:
+        passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
+        return TargetSide(self._target, params, prompt_ids, noise, passengers)
 
     def forget(self) -> None:
         """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
@@ -176,20 +195,7 @@ class Engine:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of any kind of prompt, checked against the vocabulary."""
-        if isinstance(prompt, str):
-            prompt_ids = self.tokenizer.encode(prompt)
-        elif holds_messages(prompt):
-            prompt_ids = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
-        else:
-            prompt_ids = read_ids(prompt)
-        if not prompt_ids:
-            raise ConfigError("the prompt holds no token: give at least one character, id or message")
-        unknown = next((token for token in prompt_ids if not 0 <= token < self.spec.vocab_size), None)
-        if unknown is not None:
-            raise ConfigError(
-                f"the prompt holds token id {unknown}; {self.config.target} has ids 0 to {self.spec.vocab_size - 1}"
-            )
-        return prompt_ids
+        return encode(prompt, self.tokenizer, vocab_size=self.spec.vocab_size, model=self.config.target)
 
     @property
     def drafter_pid(self) -> int | None:
@@ -277,23 +283,3 @@ def warn_of_missing_kernels(config: EngineConfig) -> None:
             "from the plain one where two tokens are nearly tied",
             missing,
         )
-
-
-def holds_messages(prompt: object) -> bool:
-    """True for a sequence of chat messages."""
-    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def read_ids(prompt: object) -> list[int]:
-    """Token ids out of any sequence of whole numbers.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    try:
-        return [index(item) for item in prompt]  # type: ignore[attr-defined]
-    except TypeError as error:
-        raise ConfigError(
-            f"a prompt of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
-            "or a sequence of messages, each with role and content"
-        ) from error

@@ -72,7 +72,9 @@ class Checkpoint:
         return Runner(
             self.spec,
             weights,
-            kernels=choose_kernels(exactness, dtype=self.dtype, device=device, wanted=config.kernels),
+            kernels=choose_kernels(
+                exactness, dtype=self.dtype, device=device, head_dim=self.spec.head_dim, wanted=config.kernels
+            ),
             capacity=capacity,
             dtype=self.dtype,
             device=device,

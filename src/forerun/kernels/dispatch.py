@@ -1,5 +1,6 @@
 """Which kernels a model runs on: chosen here and nowhere else."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import Exactness, KernelsName
+from forerun.core.errors import ConfigError
 from forerun.kernels import fused, reference
 from forerun.kernels.layers import Linear, Norm
 from forerun.kernels.native.binding import fault
 from forerun.kernels.quantise import Weight
+from forerun.kernels.triton_fault import fault as triton_fault
 
+logger = logging.getLogger(__name__)
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -63,15 +67,35 @@ class NativeKernels:
     row_exact: bool = True  # and whatever the number of threads
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonKernels:
+    """The GPU's kernels: a few fused ones per layer, see model/device."""
+
+    name: str = "triton"
+    row_exact: bool = True
+
+
 NATIVE = NativeKernels()
-ModelKernels: TypeAlias = Kernels | NativeKernels  # what a model can run on
+TRITON = TritonKernels()
+ModelKernels: TypeAlias = Kernels | NativeKernels | TritonKernels  # what a model can run on
 
 
 def choose_kernels(
-    exactness: Exactness, *, dtype: torch.dtype, device: str, wanted: KernelsName = "auto"
+    exactness: Exactness, *, dtype: torch.dtype, device: str, head_dim: int, wanted: KernelsName = "auto"
 ) -> ModelKernels:
-    """The quickest there are; for `exact` the quickest whose rows depend on nothing else."""
-    if wanted == "auto" and runs_native(dtype, device):
+    """The quickest there are; for `exact` the quickest whose rows depend on nothing else.
+
+    Raises:
+        ConfigError: Triton's kernels are wanted and cannot run.
+    """
+    if wanted == "triton" or (wanted == "auto" and torch.device(device).type == "cuda"):
+        missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
+        if missing is None:
+            return TRITON
+        if wanted == "triton":
+            raise ConfigError(f'kernels "triton" cannot run: {missing}. "auto" takes what can')
+        logger.warning("%s. Without Triton's kernels torch's run, several times slower", missing)
+    elif wanted == "auto" and runs_native(dtype, device):
         return NATIVE
     return REFERENCE if exactness == "exact" else FUSED
 

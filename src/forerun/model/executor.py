@@ -1,4 +1,4 @@
-"""What runs a model's program: one call of the C library where it can, else op by op with torch."""
+"""What runs a model's program: the C library on a CPU, Triton's kernels on a GPU, else torch op by op."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.kernels.dispatch import Kernels, ModelKernels, NativeKernels
+from forerun.kernels.dispatch import Kernels, ModelKernels, NativeKernels, TritonKernels
 from forerun.model.eager import EagerExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.native import NativeExecutor
@@ -35,5 +35,9 @@ def build_executor(
     match kernels:
         case NativeKernels():
             return NativeExecutor(spec, program, weights, cache, weight_format)
+        case TritonKernels():
+            from forerun.model.device import DeviceExecutor  # brings Triton along, which not every machine has
+
+            return DeviceExecutor(spec, program, weights, cache, weight_format)
         case Kernels():
             return EagerExecutor(spec, program, weights, cache, kernels, weight_format)

@@ -66,6 +66,16 @@ class Runner:
             wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
         return logits
 
+    @property
+    def executor(self) -> Executor:
+        """What runs passes, for those who launch its kernels themselves."""
+        return self._executor
+
+    def adopt(self, token_ids: Sequence[int]) -> None:
+        """Take over tokens whose keys and values the device has put behind the text already."""
+        self.cache.adopt(len(token_ids))
+        self.cached_ids.extend(token_ids)
+
     def forget(self) -> None:
         """Empty the cache."""
         self.sync(())

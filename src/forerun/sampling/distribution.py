@@ -24,7 +24,7 @@ class LogitShaper:
         self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu"
     ) -> None:
         self._params, self._device = params, device
-        self._is_filtered = not params.is_greedy and (params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0)
+        self._is_filtered = params.is_filtered
         self._counts_V = torch.zeros(vocab_size if params.has_penalties else 0, device=device)
         self._seen_V = torch.zeros(vocab_size if params.has_penalties else 0, dtype=torch.bool, device=device)
         if params.has_penalties:

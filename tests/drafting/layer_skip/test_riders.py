@@ -77,7 +77,7 @@ def run(runner: Runner, inputs: ForwardInput, num_rows: int) -> tuple[Tensor, Te
     first = runner.cache.reserve(len(inputs.token_ids))
     assert first == inputs.first_slot
     logits = runner.forward(inputs)[:num_rows]
-    kept = runner.cache._storage[:, :, first : first + num_rows].clone()
+    kept = runner.cache.storage_2LSKD[:, :, first : first + num_rows].clone()
     runner.cache.truncate(first)
     return logits, kept
 

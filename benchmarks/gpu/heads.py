@@ -1,0 +1,97 @@
+"""The head that ends in tokens instead of logits: a greedy choice, a sampled one, a ranking of children."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from benchmarks.gpu.cases import Case, Row, Setting
+from benchmarks.gpu.clock import time_calls
+from benchmarks.gpu.layers import Layers, reduced
+from benchmarks.gpu.models import Model, rows_of
+from forerun.kernels.triton.head import choose_tokens, rank_tokens
+from forerun.kernels.triton.launching import num_tiles
+from forerun.kernels.triton.leaders import Leaders
+from forerun.kernels.triton.noise import Noise
+from forerun.kernels.triton.sampling import Choice, Draw, Ranking
+from forerun.model.launches import NARROW_ROWS, PassShape
+from forerun.sampling.noise import splitmix64
+
+ENDS = ("choose", "choose_sampled", "rank_sampled")
+NUM_CHILDREN = 8
+SEED = 5
+
+
+def head_cases(model: Model, setting: Setting) -> Iterator[Case]:
+    for end in ENDS:
+        yield Case(
+            name=f"{model}: {end}",
+            run=partial(timings, model, end, setting),
+            warm=partial(launch_once, model, end, setting),
+        )
+
+
+class End:
+    """The head's weights and where its results go."""
+
+    def __init__(self, layers: Layers, end: str, device: str) -> None:
+        self._layers, self._end, executor = layers, end, layers.executor
+        self._common = {"fold": executor.fold, "workspace": executor.buffers.workspace, "overlaps": executor.overlaps}
+        is_noisy, vocab_size = end.endswith("sampled"), layers.spec.vocab_size
+        seed_mix = splitmix64(SEED)
+        signed = seed_mix - (1 << 64) if seed_mix >> 63 else seed_mix
+        noise = Noise(seed_mix=torch.tensor([signed], device=device), positions_T=executor.rows.positions)
+        self._draw = Draw(temperature=torch.ones(1, device=device), noise=noise if is_noisy else None)
+        self._leaders = Leaders.for_vocabulary(
+            vocab_size, block=executor.head.tiles.block_out, max_rows=NARROW_ROWS, ranks=end.startswith("rank"),
+            device=device,
+        )  # fmt: skip
+        assert len(self._leaders.firsts) >= NARROW_ROWS * num_tiles(executor.head), "a leader for every tile"
+        self.tokens = torch.full((NARROW_ROWS, NUM_CHILDREN), -1, dtype=torch.int32, device=device)
+        self._floats = torch.empty(2, NARROW_ROWS, NUM_CHILDREN, device=device)
+
+    def call(self, shape: PassShape) -> Callable[[], None]:
+        executor, num_rows = self._layers.executor, shape.num_rows
+        if self._end.startswith("rank"):
+            ranking = Ranking(tokens=self.tokens, log_probs=self._floats[0])
+            return lambda: rank_tokens(
+                executor.buffers.h, executor.head, self._draw, ranking, num_children=NUM_CHILDREN,
+                vocab_size=self._layers.spec.vocab_size, num_rows=num_rows, first_row=0, leaders=self._leaders,
+                **self._common,
+            )  # fmt: skip
+        best, second = self._floats.view(2, -1)[:, :NARROW_ROWS]
+        choice = Choice(tokens=self.tokens.view(-1)[:NARROW_ROWS], best=best, second=second)
+        return lambda: choose_tokens(
+            executor.buffers.h, executor.head, self._draw, choice, num_rows=num_rows, first_row=0,
+            leaders=self._leaders, **self._common,
+        )  # fmt: skip
+
+
+@torch.inference_mode()
+def launch_once(model: Model, end: str, setting: Setting) -> None:
+    layers = Layers.make(model, reduced(model, "head", setting), setting)
+    work = End(layers, end, setting.device)
+    for num_rows in rows_of(setting):
+        work.call(layers.aim(num_rows))()
+
+
+@torch.inference_mode()
+def timings(model: Model, end: str, setting: Setting) -> Iterator[Row]:
+    """Also how many of the greedy tokens are not those of the largest logits."""
+    layers = Layers.make(model, reduced(model, "head", setting), setting)
+    work = End(layers, end, setting.device)
+    for num_rows in rows_of(setting):
+        shape = layers.aim(num_rows)
+        call, logits_call = work.call(shape), layers.calls("head", shape)[0]
+        spread = time_calls([call], setting.device, budget_s=0.1)
+        logits_call()
+        largest = layers.executor.logits_RV[:num_rows].argmax(-1)
+        moved_bytes = layers.moved_bytes("head", 0)
+        row: Row = {
+            "model": str(model), "kernel": end, "rows": num_rows, "us": 1e6 * spread.median,
+            "us_low": 1e6 * spread.low, "us_high": 1e6 * spread.high, "copies": 1, "moved_bytes": moved_bytes,
+            "ceiling_share": setting.floor_share(moved_bytes, spread.median), "torch_bf16_us": None,
+        }  # fmt: skip
+        if end == "choose":
+            row["error"] = float((work.tokens.view(-1)[:num_rows] != largest).float().mean())
+        yield row

@@ -1,0 +1,174 @@
+"""Models of real shapes with random weights, each made on the device when it is asked for.
+
+Legend: V vocabulary, H hidden size, O outputs, I inputs, G groups.
+"""
+
+import random
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.cases import Setting
+from forerun.bench.kernel_shapes import llama_8b
+from forerun.cache.tree_cache import TreeCache
+from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
+from forerun.kernels.quantise import Int4Weight, Int8Weight, Weight, group_size_of
+from forerun.model.inputs import ForwardInput
+from forerun.speculation.ancestry import ancestry_matrix
+
+DTYPE = torch.bfloat16
+ROWS = (1, 8, 16, 32)
+REHEARSED_ROWS = (1, 18)
+
+LLAMA_1B = ModelSpec(
+    family="llama", num_layers=16, hidden_size=2048, num_heads=32, num_kv_heads=8, head_dim=64,
+    intermediate_size=8192, vocab_size=128256, max_positions=131072, norm_eps=1e-5, tied_embeddings=True,
+    rope=RopeSpec(theta=500_000.0),
+)  # fmt: skip
+LLAMA_70B = replace(llama_8b(), num_layers=80, hidden_size=8192, num_heads=64, intermediate_size=28672)
+QWEN2_7B = ModelSpec(
+    family="qwen2", num_layers=28, hidden_size=3584, num_heads=28, num_kv_heads=4, head_dim=128,
+    intermediate_size=18944, vocab_size=152064, max_positions=32768, norm_eps=1e-6, qkv_bias=True,
+    rope=RopeSpec(theta=1_000_000.0),
+)  # fmt: skip
+TINY = ModelSpec(
+    family="llama", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16,
+    intermediate_size=96, vocab_size=160, max_positions=4096, norm_eps=1e-5,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A shape and how its weights are stored."""
+
+    name: str
+    spec: ModelSpec
+    weight_format: WeightFormat
+
+    def __str__(self) -> str:
+        return f"{self.name} {'bf16' if self.weight_format == 'plain' else self.weight_format}"
+
+
+def models(setting: Setting, *wanted: str) -> list[Model]:
+    """The named models in the named formats ("8b int4"); tiny ones instead in a rehearsal."""
+    found = []
+    for name, form in (entry.split() for entry in wanted):
+        weight_format: WeightFormat = "int4" if form == "int4" else "int8" if form == "int8" else "plain"
+        found.append(Model(name=name, spec=spec_of(name, setting), weight_format=weight_format))
+    return [*found[:1], *found[-1:]] if setting.is_rehearsal and len(found) > 2 else found
+
+
+def spec_of(name: str, setting: Setting) -> ModelSpec:
+    real = {"1b": LLAMA_1B, "8b": llama_8b(), "70b": LLAMA_70B, "qwen2-7b": QWEN2_7B}[name]
+    if not setting.is_rehearsal:
+        return real
+    return replace(TINY, family=real.family, qkv_bias=real.qkv_bias, tied_embeddings=real.tied_embeddings)
+
+
+def rows_of(setting: Setting) -> tuple[int, ...]:
+    """Numbers of rows of a pass."""
+    return REHEARSED_ROWS if setting.is_rehearsal else ROWS
+
+
+class RandomWeights(MutableMapping[str, Tensor]):
+    """What an executor takes its weights from. A weight exists from when it is asked for until it is popped.
+
+    With `is_hollow` those of the layers and the head have no memory: only their shape is of use to whoever quantises
+    them, see `quantised_at_random`. The embedding is always whole.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, *, device: str, dtype: torch.dtype = DTYPE, is_hollow: bool = False, seed: int = 0
+    ) -> None:
+        self._shapes, self._device, self._dtype = fused_shapes(tensor_plan(spec)), device, dtype
+        self._is_hollow, self._made = is_hollow, dict[str, Tensor]()
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            self._made[name] = self._make(name, self._shapes[name])
+        return self._made[name]
+
+    def __setitem__(self, name: str, weight: Tensor) -> None:
+        self._made[name] = weight
+
+    def __delitem__(self, name: str) -> None:
+        self._made.pop(name, None)
+        del self._shapes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def _make(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Sizes that keep the residual stream and the logits at a few units."""
+        if len(shape) == 2 and self._is_hollow and name != "embedding.weight":
+            return torch.zeros(1, 1, device=self._device, dtype=self._dtype).expand(shape)
+        values = torch.empty(shape, device=self._device, dtype=self._dtype)
+        values.normal_(generator=self._generator)
+        if name.endswith("norm.weight"):
+            return values.mul_(0.1).add_(1.0)
+        return values.mul_(shape[-1] ** -0.5)
+
+
+def quantise_at_random(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
+    """A quantised weight of this shape, of the usual size, whatever the weight's values are: quick, and as large."""
+    (num_out, num_in), device = weight_OI.shape, weight_OI.device
+    match weight_format:
+        case "plain":
+            return weight_OI
+        case "int8":
+            return Int8Weight(
+                values_OI=torch.randint(-127, 128, (num_out, num_in), dtype=torch.int8, device=device),
+                scales_O=torch.full((num_out,), num_in**-0.5 / 73.0, device=device),
+                dtype=weight_OI.dtype,
+            )
+        case "int4":
+            group_size = group_size_of(num_in)
+            num_groups = -(-num_in // group_size)
+            return Int4Weight(
+                values_OI=torch.randint(0, 16, (num_out, num_in), dtype=torch.uint8, device=device),
+                scales_OG=torch.full((num_out, num_groups), num_in**-0.5 / 4.6, device=device),
+                zeros_OG=torch.randint(7, 10, (num_out, num_groups), dtype=torch.uint8, device=device),
+                group_size=group_size,
+                dtype=weight_OI.dtype,
+            )
+
+
+@contextmanager
+def quantised_at_random() -> Iterator[None]:
+    """Within, the device executor's layers are quantised by `quantise_at_random`."""
+    with patch("forerun.model.device.quantise", quantise_at_random):
+        yield
+
+
+def filled_cache(spec: ModelSpec, capacity: int, device: str, dtype: torch.dtype = DTYPE) -> TreeCache:
+    """A cache of random keys and values."""
+    cache = TreeCache(spec, capacity, dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(1)
+    cache.keys_LSKD.normal_(generator=generator)
+    cache.values_LSKD.normal_(generator=generator)
+    return cache
+
+
+def pass_of(spec: ModelSpec, num_rows: int, context: int, *, num_logit_rows: int | None = None) -> ForwardInput:
+    """A binary tree of rows behind a text; one row is plain decoding."""
+    parents = [(node - 1) // 2 for node in range(num_rows)]
+    parents[0] = -1
+    ancestry = ancestry_matrix(parents)
+    rng = random.Random(num_rows)
+    return ForwardInput(
+        token_ids=[rng.randrange(spec.vocab_size) for _ in range(num_rows)],
+        positions=[context + int(row.sum()) - 1 for row in ancestry],
+        first_slot=context,
+        prefix_len=context,
+        ancestry=ancestry if num_rows > 1 else None,
+        num_logit_rows=num_rows if num_logit_rows is None else num_logit_rows,
+    )

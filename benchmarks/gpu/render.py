@@ -1,0 +1,162 @@
+"""The results as Markdown: a table for each section, and a short summary."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from benchmarks.gpu.cases import Outcome, Row
+
+MOST_CELLS = 60  # characters
+FLOOR_NOTE = (
+    "Floors and shares are computed: bytes that cannot be avoided over the measured copy rate (bytes read plus bytes "
+    "written per second). Everything else is measured."
+)
+REHEARSAL_NOTE = "**A rehearsal on a CPU in Triton's interpreter, with tiny shapes. Its times mean nothing.**"
+
+
+def render(title: str, facts: Mapping[str, object], outcomes: Mapping[str, Outcome], *, is_rehearsal: bool) -> str:
+    lines = [f"# {title}", ""]
+    lines += [REHEARSAL_NOTE, ""] if is_rehearsal else []
+    lines += [", ".join(f"{name} {value}" for name, value in facts.items()), "", FLOOR_NOTE, ""]
+    lines += ["## Summary", "", *summary(outcomes), ""]
+    for name, outcome in outcomes.items():
+        lines += [f"## {name}", ""]
+        rows = joined(outcome.rows) if name == "kernels" else outcome.rows
+        lines += table([{key: value for key, value in row.items() if key not in HIDDEN} for row in rows])
+        lines += [""] if rows else []
+        lines += [f"* skipped {entry['case']}: {entry['reason']}" for entry in outcome.skipped]
+        lines += [f"* no time was left for {case}" for case in outcome.left_out]
+        for entry in outcome.failures:
+            lines += [f"* failed: {entry['case']}", "", "```", str(entry["traceback"]).rstrip(), "```", ""]
+        lines += [""]
+    return "\n".join(lines)
+
+
+HIDDEN = ("case", "us_low", "us_high", "ms_low", "ms_high", "by_place", "floor_bytes")
+
+
+def joined(rows: Sequence[Row]) -> list[Row]:
+    """Times and errors of the same kernel in one row."""
+    merged: dict[tuple[object, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: "error" in row):
+        merged.setdefault((row["model"], row["kernel"], row["rows"]), {}).update(row)
+    return list(merged.values())
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    if not header:
+        return []
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(cell(row.get(name)) for name in header) + " |" for row in rows]
+
+
+def cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.4e}"
+    return str(value).replace("|", "\\|").replace("\n", " ")[:MOST_CELLS]
+
+
+def summary(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """A few lines for every section: what matters most of it, and what went wrong."""
+    lines = []
+    for name, outcome in outcomes.items():
+        counts = f"{len(outcome.rows)} rows, {len(outcome.failures)} failed, {len(outcome.left_out)} left out"
+        lines.append(f"* **{name}** ({outcome.seconds:.0f} s): {counts}")
+        try:
+            lines += [f"  * {line}" for line in HEADLINES.get(name, lambda rows: [])(outcome.rows)]
+        except (KeyError, TypeError, ValueError, IndexError) as fault:  # rows of a run that was cut short
+            lines.append(f"  * no headline: {fault!r}")
+        lines += [f"  * failed: {entry['case']}: {last_line(entry)}" for entry in outcome.failures[:8]]
+        lines += [f"  * skipped: {entry['case']}: {entry['reason']}" for entry in outcome.skipped[:3]]
+    return lines
+
+
+def last_line(entry: Row) -> str:
+    lines = str(entry["traceback"]).strip().splitlines() or [""]
+    return lines[-1][:200]
+
+
+def machine_lines(rows: Sequence[Row]) -> list[str]:
+    facts = {str(row["what"]): row["value"] for row in rows}
+    names = ("gpu", "gpu_driver", "torch", "triton", "commit")
+    lines = [", ".join(str(facts[name]) for name in names if name in facts)]
+    if "copy_bytes_per_s" in facts:
+        lines.append(f"copy {number(facts['copy_bytes_per_s']) / 1e12:.3f} TB/s")
+    if "matmul_per_s" in facts:
+        lines[-1] += f", bf16 {number(facts['matmul_per_s']) / 1e12:.0f} TFLOP/s"
+    return lines
+
+
+def suite_lines(rows: Sequence[Row]) -> list[str]:
+    return [", ".join(f"{name} {row.get(name)}" for name in ("status", "passed", "failed", "error")) for row in rows]
+
+
+def kernel_lines(rows: Sequence[Row]) -> list[str]:
+    """For each kernel of each model: us and share of the ceiling at 1, 8, 16, 32 rows, and the largest error."""
+    lines = []
+    merged = joined(rows)
+    for key in dict.fromkeys((row["model"], row["kernel"]) for row in merged):
+        mine = [row for row in merged if (row["model"], row["kernel"]) == key]
+        timed = [row for row in mine if "us" in row]
+        times = " ".join(f"{number(row['us']):.1f}" for row in timed)
+        shares = " ".join(f"{number(row['ceiling_share']):.0%}" for row in timed if row["ceiling_share"] is not None)
+        torchs = " ".join(f"{number(row['torch_bf16_us']):.1f}" for row in timed if row["torch_bf16_us"] is not None)
+        worst = max((number(row["error"]) for row in mine if "error" in row), default=float("nan"))
+        lines.append(f"{key[0]} {key[1]}: {times} us ({shares}); torch {torchs}; error {worst:.1e}")
+    return lines
+
+
+def pass_lines(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        timed = [row for row in mine if "ms" in row]
+        text = ", ".join(
+            f"{row['rows']}: {number(row['ms']):.3f} ms (x{number(row['cost_ratio']):.2f})" for row in timed
+        )
+        share = timed[0].get("floor_share") if timed else None
+        lines.append(f"{model}: {text}; {'' if share is None else f'{number(share):.0%} of the floor'}")
+    return lines
+
+
+def peer_lines(rows: Sequence[Row]) -> list[str]:
+    return [
+        f"{row['model']} {row['way']}: {number(row['tokens_per_s']):.1f} tokens/s "
+        f"({number(row['least']):.1f} to {number(row['most']):.1f})"
+        for row in rows
+    ]
+
+
+def bit_lines(rows: Sequence[Row]) -> list[str]:
+    sums = [sum(int(number(row[name])) for row in rows) for name in ("checks", "different_rows", "different_bits")]
+    return [f"{sums[0]} rows checked, {sums[1]} differ, in {sums[2]} bits"]
+
+
+def sweep_lines(rows: Sequence[Row]) -> list[str]:
+    best = [row for row in rows if row["what"] == "best"]
+    lines = [
+        f"{row['model']} {row['kernel']}: x{number(row['gain']):.2f} ({number(row['default_us']):.1f} to "
+        f"{number(row['us']):.1f} us) by out {row['block_out']} in {row['block_in']} splits {row['num_splits']} "
+        f"warps {row['num_warps']} stages {row['num_stages']}"
+        for row in best
+        if number(row["gain"]) > 1
+    ]
+    gains = [number(row["gain"]) for row in best]
+    return lines + ([f"median gain x{median(gains):.2f} of {len(gains)}"] if gains else [])
+
+
+def number(value: object) -> float:
+    return float(str(value))
+
+
+HEADLINES = {
+    "machine": machine_lines,
+    "suite": suite_lines,
+    "kernels": kernel_lines,
+    "passes": pass_lines,
+    "peers": peer_lines,
+    "bits": bit_lines,
+    "sweep": sweep_lines,
+}

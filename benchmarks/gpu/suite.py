@@ -1,0 +1,43 @@
+"""The tests that need a GPU, in a process of their own."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+
+from benchmarks.gpu.cases import ROOT, Case, Row, Setting
+
+WORKERS = 6
+TAIL_LINES = 60
+COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|deselected|warnings?)\b")
+
+
+def cases(setting: Setting) -> Iterator[Case]:
+    yield Case(name="pytest -m gpu", run=partial(run_tests, setting))
+
+
+def run_tests(setting: Setting) -> Iterator[Row]:
+    """One row of counts; the tail of the failures with it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
+    command += ["--continue-on-collection-errors"]
+    if setting.is_rehearsal:
+        command += ["--collect-only", "tests/model", "tests/kernels"]
+    elif find_spec("xdist") is not None:
+        command += ["-n", str(WORKERS), "--dist", "loadfile", "tests"]
+    else:
+        command += ["tests"]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(10.0, setting.left_s)
+        )
+        output, status = done.stdout + done.stderr, done.returncode
+    except subprocess.TimeoutExpired as late:
+        output, status = str((late.stdout or b"").decode(errors="replace")) + "\nended: no time left", -1
+    lines = output.splitlines()
+    counts = {kind.rstrip("s"): int(number) for number, kind in COUNTS.findall("\n".join(lines[-3:]))}
+    row: Row = {"status": status, **{kind: counts.get(kind, 0) for kind in ("passed", "failed", "error", "skipped")}}
+    if status not in (0, 5):  # pytest's word for no tests is 5
+        row["tail"] = "\n".join(lines[-TAIL_LINES:])
+    yield row

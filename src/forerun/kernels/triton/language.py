@@ -1,0 +1,53 @@
+"""What every kernel here begins with: products, waiting for the kernel before, and how a kernel is launched.
+
+Rules that make the exact mode free of charge, kept by every kernel:
+
+* A row's result is computed by the same operations in the same order whatever the number of rows. Rows stand in tiles
+  of ROW_TILE; a tile that is not full is padded, so that the matrix units see one shape only.
+* Work that is divided between programs is divided by the model's shape and by the place in the text, never by the
+  number of rows; parts are joined in order by whoever finishes last. No floating-point atomics.
+* Fused multiply-add is left to the matrix units (`enable_fp_fusion` is off), so that an expression has the same bits in
+  every kernel that contains it.
+"""
+
+from typing import Any, Final
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+ROW_TILE: Final = 16  # rows of one matrix product: the narrowest that the matrix units take
+IS_EMULATED: Final = bool(triton.knobs.runtime.interpret)  # by Triton's interpreter, on a CPU
+EMULATED = tl.constexpr(IS_EMULATED)
+
+
+@triton.jit
+def product(a, b, sums):
+    """sums + a b in float32.
+
+    The interpreter knows no bfloat16 products, and its float32 ones round by where a row lies. Those of float64, rounded
+    once, do not.
+    """
+    if EMULATED:
+        exact = tl.dot(a.to(tl.float64), b.to(tl.float64), input_precision="ieee", out_dtype=tl.float64)
+        return (exact + sums).to(tl.float32)
+    else:
+        return tl.dot(a, b, sums, input_precision="ieee")
+
+
+@triton.jit
+def await_inputs(OVERLAPS: tl.constexpr):
+    """Wait until the kernel before has finished, and let the next one be loaded meanwhile.
+
+    With programmatic dependent launch a kernel starts while the one before still runs. Before this call it may read
+    weights, which nobody writes; and nothing else, nor write.
+    """
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+def launch_options(*, num_warps: int, num_stages: int = 1, overlaps: bool = False) -> dict[str, Any]:
+    """How to launch a kernel; `overlaps` is to be passed to the kernel as OVERLAPS, too."""
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
+    return {**options, "launch_pdl": True} if overlaps else options

@@ -1,0 +1,81 @@
+"""Gumbel noise that is a function of (seed, position, token id): forerun.sampling.noise, made where it is added.
+
+Legend: T rows.
+"""
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Noise:
+    """What the noise of a pass's rows is made from, on the device, so that a captured graph serves every request.
+
+    Args:
+        seed_mix: int64 [1] bits of splitmix64(seed).
+        positions_T: int32 [T] of the pass's rows in the text; the noise is that of the token after a row.
+    """
+
+    seed_mix: Tensor
+    positions_T: Tensor
+
+
+@triton.jit
+def splitmix64(value):
+    """One step of the SplitMix64 generator (Steele, Lea, Flood, 2014), of uint64."""
+    value = value + 0x9E3779B97F4A7C15
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def row_keys(seed_mix, positions_T):
+    """The low and the high half, uint32, of what all noise at each position is made from."""
+    mix = tl.load(seed_mix).to(tl.uint64, bitcast=True)
+    keys_T = splitmix64(positions_T.to(tl.uint64) ^ mix)
+    return keys_T.to(tl.uint32), (keys_T >> 32).to(tl.uint32)
+
+
+@triton.jit
+def mix32(bits):
+    """Mix uint32: a bijection with low bias (C. Wellons' hash prospector, "lowbias32")."""
+    bits = (bits ^ (bits >> 16)) * 0x21F0AAAD
+    bits = (bits ^ (bits >> 15)) * 0xD35A2D97
+    return bits ^ (bits >> 15)
+
+
+@triton.jit
+def uniform_bits(low, high, tokens):
+    """32 uniform bits: the noise is that of u = (bits + 1/2) / 2^32, `bits` being uint32."""
+    hashed = tokens.to(tl.uint32) * 0x9E3779B1
+    return mix32(mix32(hashed + low) ^ high) ^ 0x80000000
+
+
+@triton.jit
+def exact_noise(low, high, tokens):
+    """-log(-log(u)) as everywhere: logarithms in float64, rounded once."""
+    bits = uniform_bits(low, high, tokens)
+    uniform = (bits.to(tl.float64) + 0.5) * 2.3283064365386963e-10
+    return (-tl.log(-tl.log(uniform))).to(tl.float32)
+
+
+@triton.jit
+def quick_noise(low, high, tokens):
+    """-log(-log(u)) to about 3e-6, for guesses: in float32 throughout, which a GPU has far more units for.
+
+    Where u is near 1, its logarithm is that of what a float32 makes of 1 - (1 - u), put right for the rounding: 1 - u
+    is known exactly. Source: W. Kahan, for log1p.
+    """
+    bits = uniform_bits(low, high, tokens)
+    is_low = bits < 0x80000000
+    to_end = (tl.where(is_low, bits, ~bits).to(tl.float32) + 0.5) * 2.3283064365386963e-10  # u or 1 - u
+    uniform = tl.where(is_low, to_end, 1.0 - to_end)
+    rounded = 1.0 - uniform
+    is_one = uniform == 1.0
+    put_right = tl.where(is_low, 1.0, to_end / tl.where(is_one, 1.0, rounded))
+    negative_log = tl.where(is_one, to_end, -tl.log(uniform) * put_right)
+    return -tl.log(negative_log)

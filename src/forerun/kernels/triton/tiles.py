@@ -1,0 +1,56 @@
+"""How a weight is divided between programs: by its shape and format alone, so that no row's sums depend on others."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from forerun.core.model_spec import WeightFormat
+
+MANY_PROGRAMS: Final = 396  # three for each of an H100's processors: enough loads under way to keep memory busy
+LEAST_BLOCKS: Final = 4  # of a program's inputs; with fewer it waits more than it loads
+LEAST_OUT: Final = 16  # outputs of one matrix instruction and a warp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """What a program does.
+
+    Args:
+        block_out: outputs of a program.
+        block_in: inputs at a time.
+        num_splits: programs that share the inputs of an output.
+        num_stages: blocks of inputs that are under way at a time, the one at work included.
+    """
+
+    block_out: int
+    block_in: int
+    num_splits: int
+    num_warps: int
+    num_stages: int
+
+
+def choose_tiles(
+    num_out: int, num_in: int, *, weight_format: WeightFormat, compute: torch.dtype, head_dim: int | None = None
+) -> Tiles:
+    """Tiles whose blocks have 8 or 16 KiB, in so many programs that they keep a large GPU busy.
+
+    Narrow blocks of outputs would load the rows too often from the cache, wide ones need more splits.
+    """
+    block_out = 128 if weight_format == "int4" and compute != torch.float32 else 64
+    block_in = 128
+    if compute == torch.float32 and weight_format != "int4":
+        block_in = 32  # without matrix instructions all inputs of a block are in registers
+    if head_dim is not None:
+        if weight_format == "plain" and head_dim > block_out:
+            block_in = max(16, block_in * block_out // head_dim)
+        block_out = head_dim
+    while block_out > LEAST_OUT and block_out // 2 >= num_out:
+        block_out //= 2
+    num_tiles, num_blocks = -(-num_out // block_out), -(-num_in // block_in)
+    num_splits = max(1, min(round(MANY_PROGRAMS / num_tiles), num_blocks // LEAST_BLOCKS))
+    num_warps = min(4, max(1, block_out // LEAST_OUT))
+    return Tiles(
+        block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
+        num_stages=3 if compute == torch.float32 else 4,
+    )  # fmt: skip

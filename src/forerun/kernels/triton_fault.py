@@ -1,0 +1,68 @@
+"""Whether the Triton kernels can run here: asked before anything of them is imported."""
+
+import importlib
+import subprocess
+from types import ModuleType
+from typing import Final
+
+import torch
+
+OLDEST_TRITON: Final = (3, 6)
+OLDEST_CAPABILITY: Final = (8, 0)  # bfloat16 in the matrix units, and copies to shared memory that nobody waits for
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+HEAD_DIMS: Final = (16, 32, 64, 128, 256)
+
+
+def fault(device: str, *, dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why the Triton kernels cannot run here; None where they can.
+
+    The cheap questions come first: Triton is imported only if nothing else stands in the way.
+    """
+    kind = torch.device(device).type
+    if dtype not in DTYPES:
+        return f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
+    if head_dim not in HEAD_DIMS:
+        return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
+    if kind not in ("cpu", "cuda"):
+        return f"the Triton kernels do not run on {kind}"
+    return (_cuda_fault(device) if kind == "cuda" else None) or _triton_fault(kind)
+
+
+def _cuda_fault(device: str) -> str | None:
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return "there is no CUDA device"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < OLDEST_CAPABILITY:
+        needed, found = (".".join(map(str, pair)) for pair in (OLDEST_CAPABILITY, capability))
+        return f"the GPU has compute capability {found}, and the Triton kernels need {needed}"
+    return None
+
+
+def _triton_fault(kind: str) -> str | None:
+    try:
+        triton = importlib.import_module("triton")
+    except ImportError:
+        return "Triton is not installed"
+    if _version(triton) < OLDEST_TRITON:
+        return f"Triton {triton.__version__} is too old: {'.'.join(map(str, OLDEST_TRITON))} or later is needed"
+    is_emulated = bool(triton.knobs.runtime.interpret)
+    if kind == "cpu":
+        return None if is_emulated else "there is no CUDA device"
+    if is_emulated:
+        return "Triton's interpreter is on, which computes on the CPU"
+    return _driver_fault(triton)
+
+
+def _version(triton: ModuleType) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(triton.__version__).split(".")[:2])
+
+
+def _driver_fault(triton: ModuleType) -> str | None:
+    """Triton builds a small C library when it first meets a GPU, which wants a compiler and Python's headers."""
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except subprocess.CalledProcessError as error:
+        return f"Triton could not build its launcher ({error}): a C compiler and Python's headers are needed"
+    except (RuntimeError, OSError, AssertionError) as error:
+        return f"Triton does not start: {error}"
+    return None

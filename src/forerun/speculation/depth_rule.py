@@ -1,0 +1,54 @@
+"""How many draft passes a round is worth, where that must be settled before it begins. No clock: times are told."""
+
+from collections.abc import Sequence
+from typing import Final
+
+FORGETTING: Final = 0.98  # what a round leaves of the weight of those before it
+FIRST_CHANCE: Final = 0.6  # that a level is accepted if the one above it was, before anything is known
+FIRST_WEIGHT: Final = 4.0  # rounds that this belief is worth
+LOOK_FURTHER: Final = 16  # every so many rounds one level more is drafted than seems best
+
+
+class DepthRule:
+    """Chooses the depth of a round's tree so that its expected tokens per second are most.
+
+    A round is one launch on a GPU, with the number of its draft passes fixed, so what the tree turns out to hold cannot
+    stop it. What is known is how deep the rounds before were accepted: the chance of level j, given level j - 1, from
+    rounds that were deep enough.
+
+    Args:
+        round_s: seconds of a round by its depth, 0 .. max_depth; replaced by what is measured.
+    """
+
+    def __init__(self, round_s: Sequence[float]) -> None:
+        self._round_s = list(round_s)
+        self._reached = [FIRST_CHANCE * FIRST_WEIGHT] * self.max_depth  # rounds accepted at least so deep ...
+        self._tried = [FIRST_WEIGHT] * self.max_depth  # ... of those that could have been
+        self._num_rounds = 0
+
+    @property
+    def max_depth(self) -> int:
+        return len(self._round_s) - 1
+
+    def depth(self) -> int:
+        """The depth of the next round."""
+        self._num_rounds += 1
+        speeds = [tokens / seconds for tokens, seconds in zip(self._tokens(), self._round_s, strict=True)]
+        best = max(range(len(speeds)), key=speeds.__getitem__)
+        looks_further = self._num_rounds % LOOK_FURTHER == 0
+        return min(best + looks_further, self.max_depth)
+
+    def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
+        """Take a round of this depth."""
+        self._round_s[depth] += (1 - FORGETTING) * (seconds - self._round_s[depth])
+        for level in range(min(depth, num_accepted + 1)):
+            self._reached[level] = FORGETTING * self._reached[level] + (num_accepted > level)
+            self._tried[level] = FORGETTING * self._tried[level] + 1
+
+    def _tokens(self) -> list[float]:
+        """Expected tokens of a round by its depth."""
+        tokens, chance = [1.0], 1.0
+        for reached, tried in zip(self._reached, self._tried, strict=True):
+            chance *= reached / tried
+            tokens.append(tokens[-1] + chance)
+        return tokens
