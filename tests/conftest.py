@@ -22,6 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where Triton's kernels run: in the interpreter, and on a GPU where one is asked for by its mark."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Qwen2-like chat model."""

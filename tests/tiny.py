@@ -113,16 +113,17 @@ def tiny_runner(
     exactness: Exactness = "exact",
     kernels: ModelKernels | None = None,
     capacity: int = CAPACITY,
+    device: str = "cpu",
 ) -> Runner:
-    """A runner on the CPU in the weights' own dtype. The weights are shared with the caller's, not consumed."""
+    """A runner in the weights' own dtype. The weights are shared with the caller's, not consumed."""
     dtype = weights["embedding.weight"].dtype
     return Runner(
         spec,
-        dict(weights),
+        {name: weight.to(device) for name, weight in weights.items()},
         kernels=kernels or choose_kernels(exactness, dtype=dtype, device="cpu", head_dim=spec.head_dim),
         capacity=capacity,
         dtype=dtype,
-        device="cpu",
+        device=device,
     )
 
 
@@ -130,7 +131,7 @@ def decode_rounds(
     target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
 ) -> list[Round]:
     """One request, round by round, as the engine runs it."""
-    noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
+    noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     target.sync(prompt_ids[:-1])
     drafter.begin(prompt_ids, params, noise)
     passengers = drafter if isinstance(drafter, LayerSkipDrafter) else None

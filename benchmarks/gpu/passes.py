@@ -23,7 +23,7 @@ PREFILL_ROWS = 256
 
 
 def cases(setting: Setting) -> Iterator[Case]:
-    for model in models(setting, *MODELS[: 3 if setting.is_quick else None]):
+    for model in models(setting, *(MODELS[-1:] if setting.is_rehearsal else MODELS[: 3 if setting.is_quick else None])):
         yield Case(name=str(model), run=partial(passes, model, setting), warm=partial(launch_once, model, setting))
 
 

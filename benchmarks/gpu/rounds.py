@@ -1,42 +1,155 @@
-"""Rounds of speculation that stay on the device: a draft's passes, a verification, and all that lies between."""
+"""Rounds that the device plays by itself: how long they take beyond their passes, and what they write.
 
-from collections.abc import Iterator
+Acceptance is that of the built-in pair, measured here with the same widths; for the large shapes, whose weights are
+random, it is only put beside their round times, and what follows from both is named a projection.
+"""
+
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 
-from benchmarks.gpu.cases import Case, NotThere, Row, Setting
+import torch
+
+from benchmarks.gpu.cases import Case, Row, Setting
+from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import Model, models
+from benchmarks.gpu.passes import fill_cache, runner_of
+from forerun.bench.ceilings import bytes_per_step
+from forerun.bench.kernel_clock import Spread
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
+from forerun.engine.device_rounds import DeviceRounds
+from forerun.engine.engine import Engine
+from forerun.model.device import num_splits_for
+from forerun.model.runner import Runner
 
 PAIRS = (("70b int4", "1b int4"), ("8b bf16", "1b bf16"), ("8b int4", "1b int4"))
 WIDTHS = ((8, 8, 5), (16, 8, 6), (32, 8, 8))  # verify_width, draft_width, depth
-HOME = "forerun.engine.device_rounds"  # where device-resident rounds are to be
+REHEARSED_WIDTHS = ((4, 2, 1),)
+PROMPTS = ("def quicksort(items):", "class Stack:\n    def push(self, item):", "import os\n\ndef walk(folder):")
+NUM_TOKENS = 256
+REPEATS = 30
 
 
 def cases(setting: Setting) -> Iterator[Case]:
+    for name, drafter in drafters(setting):
+        yield Case(name=f"built-in pair, {name}", run=partial(built_in, name, drafter, setting))
     for pair in PAIRS[: 1 if setting.is_quick or setting.is_rehearsal else None]:
         target, draft = models(setting, *pair)
         yield Case(name=f"{target} with {draft}", run=partial(rounds, target, draft, setting))
 
 
+def widths(setting: Setting) -> tuple[tuple[int, int, int], ...]:
+    return REHEARSED_WIDTHS if setting.is_rehearsal else WIDTHS
+
+
+def fixed(verify_width: int, draft_width: int, depth: int) -> DraftModel:
+    return DraftModel(
+        verify_width=verify_width, draft_width=draft_width, depth=depth, children=4, lookup=False, adaptive=False,
+        min_mass=0.0,
+    )  # fmt: skip
+
+
+def drafters(setting: Setting) -> list[tuple[str, DrafterConfig]]:
+    """Who drafts for the built-in target; the parallel one in a process of its own on the same GPU."""
+    serial = [("draft_model {}/{}/{}".format(*shape), fixed(*shape)) for shape in widths(setting)]
+    if setting.is_rehearsal:
+        return [("none", NoDrafter())]
+    return [
+        ("none", NoDrafter()), *serial, ("draft_model", DraftModel()), ("layer_skip", LayerSkip()),
+        ("parallel", Parallel(device="cuda:0")),
+    ]  # fmt: skip
+
+
+def built_in(name: str, drafter: DrafterConfig, setting: Setting) -> Iterator[Row]:
+    """Tokens per second and per round of the built-in target with this drafter, greedy and sampled."""
+    num_tokens = 2 if setting.is_rehearsal else NUM_TOKENS
+    prompts = PROMPTS[: 1 if setting.is_rehearsal else None]
+    device = "cuda:0" if setting.device == "cuda" else "cpu"
+    with Engine(EngineConfig(drafter=drafter, device=device, kernels="triton", max_length=512)) as engine:
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(temperature=temperature, seed=1, max_new_tokens=num_tokens, ignore_eos=True)
+            if not setting.is_rehearsal:
+                engine.generate(PROMPTS[0], params)
+            done = [engine.generate(prompt, params) for prompt in prompts]
+            yield {
+                "drafter": name, "temperature": temperature,
+                "tokens_per_s": Spread.of([generation.stats.tokens_per_s for generation in done]).median,
+                "tokens_per_round": Spread.of([generation.stats.tokens_per_round for generation in done]).median,
+                "text": [hash(generation.token_ids) for generation in done],
+            }  # fmt: skip
+
+
 def rounds(target: Model, draft: Model, setting: Setting) -> Iterator[Row]:
-    for verify_width, draft_width, depth in WIDTHS:
-        yield from measure_rounds(
-            target, draft, setting, verify_width=verify_width, draft_width=draft_width, depth=depth
-        )
+    capacity = 1024
+    sides = [runner_of(model, setting, capacity=capacity) for model in (target, draft)]
+    for shape in widths(setting):
+        yield measure_rounds(target, draft, sides, setting, *shape)
 
 
+@torch.inference_mode()
 def measure_rounds(
-    target: Model, draft: Model, setting: Setting, *, verify_width: int, draft_width: int, depth: int
-) -> Iterator[Row]:
-    """Seconds of a round, of its parts, and of the host's share, for one choice of widths.
+    target: Model, draft: Model, sides: list[Runner], setting: Setting, verify_width: int, draft_width: int, depth: int
+) -> Row:
+    """Milliseconds of a round by the device's clock, of its passes alone, and of the host's launch."""
+    context = context_of(setting)
+    for runner in sides:
+        runner.forget()
+        fill_cache(runner, context)
+    played = DeviceRounds(sides[0], sides[1], fixed(verify_width, draft_width, depth))
+    played.begin(SamplingParams(), 0)
+    text = [1] * (context + 1)
+    executors = (played.target.executor, sides[1].executor)
+    num_splits = num_splits_for(context)
 
-    Rows have "target", "draft", "verify_width", "draft_width", "depth", "round_ms", "verify_ms", "draft_ms",
-    "host_us", "floor_ms_computed".
+    def play(depth: int) -> None:
+        played.launch(depth, context)
 
-    Raises:
-        NotThere: there are no such rounds yet.
-    """
-    if find_spec(HOME) is None:
-        raise NotThere(f"not there: {HOME}")
-    raise NotThere("not there: measure_rounds is to be written")
-    yield {}
+    def pass_of(side: int, num_rows: int) -> None:
+        part = (played.target, played.draft)[side]
+        assert part is not None
+        executors[0].graphs.run((side, num_rows), lambda: part.pass_layers(num_rows, num_splits))
+
+    plant = partial(played.plant, text)
+    round_s, launch_s = time_one(partial(play, depth), plant, setting)
+    plain_s, _ = time_one(partial(play, 0), plant, setting)
+    verify_s, _ = time_one(partial(pass_of, 0, verify_width), plant, setting)
+    draft_s, _ = time_one(partial(pass_of, 1, draft_width), plant, setting)
+    floors = [
+        bytes_per_step(model.spec, 2, context, model.weight_format) / setting.copy_bytes_per_s
+        if setting.copy_bytes_per_s
+        else None
+        for model in (target, draft)
+    ]
+    return {
+        "target": str(target), "draft": str(draft), "verify_width": verify_width, "draft_width": draft_width,
+        "depth": depth, "round_ms": 1e3 * round_s, "round_of_depth_0_ms": 1e3 * plain_s,
+        "verify_layers_ms": 1e3 * verify_s, "draft_layers_ms": 1e3 * draft_s,
+        "expansion_ms": 1e3 * (round_s - plain_s) / depth, "launch_us": 1e6 * launch_s,
+        "floor_ms_computed": None if None in floors else 1e3 * (floors[0] + depth * floors[1]),  # type: ignore[operator]
+    }  # fmt: skip
+
+
+def time_one(work: Callable[[], None], prepare: Callable[[], None], setting: Setting) -> tuple[float, float]:
+    """Seconds of one such work by the device's clock, and until the host is free again; each begins anew."""
+    on_device, on_host = [], []
+    for _ in range(3):  # compile, record, replay
+        prepare()
+        work()
+    for _ in range(1 if setting.is_rehearsal else REPEATS):
+        prepare()
+        if setting.device != "cuda":
+            began = time.perf_counter()
+            work()
+            on_device.append(time.perf_counter() - began)
+            continue
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        start.record()
+        work()
+        end.record()
+        on_host.append(time.perf_counter() - began)
+        end.synchronize()
+        on_device.append(start.elapsed_time(end) / 1e3)
+    return Spread.of(on_device).median, Spread.of(on_host or [0.0]).median

@@ -32,7 +32,7 @@ ALIKE = 0.05  # largest difference of two divisions' results, relative to the la
 
 
 def cases(setting: Setting) -> Iterator[Case]:
-    for model in models(setting, *MODELS[: 2 if setting.is_quick else None]):
+    for model in models(setting, *(MODELS[-1:] if setting.is_rehearsal else MODELS[: 2 if setting.is_quick else None])):
         for kernel in LINEARS:
             bench = partial(Bench, model, kernel, setting)
             yield Case(
@@ -121,7 +121,8 @@ class Bench:
             yield self._row("tried", timed)
             singles.append(timed)
             best = min(best, timed, key=lambda one: one.seconds)
-        for tiles in combined(self._default, default.seconds, singles):
+        together = combined(self._default, default.seconds, singles)
+        for tiles in together[: 1 if self._setting.is_rehearsal else None]:
             if self._setting.left_s < 0:
                 break
             try:

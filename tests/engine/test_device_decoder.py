@@ -43,8 +43,8 @@ def spec_of(**changes: object) -> ModelSpec:
     return tiny_spec(random.Random(3), **{**fixed, **changes})
 
 
-def runner_of(spec: ModelSpec, weights: Weights) -> Runner:
-    return tiny_runner(spec, weights, kernels=TRITON, capacity=CAPACITY)
+def runner_of(spec: ModelSpec, weights: Weights, device: str) -> Runner:
+    return tiny_runner(spec, weights, kernels=TRITON, capacity=CAPACITY, device=device)
 
 
 def noisy(weights: Weights, spread: float) -> Weights:
@@ -57,11 +57,12 @@ def noisy(weights: Weights, spread: float) -> Weights:
 
 
 class Pair:
-    def __init__(self, spread: float = 0.2) -> None:
+    def __init__(self, device: str, spread: float = 0.2) -> None:
+        self.device = device
         self.spec = spec_of()
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(5), dtype=torch.float32)
-        self.target = runner_of(self.spec, self.weights)
-        self.draft = runner_of(self.spec, noisy(self.weights, spread))
+        self.target = runner_of(self.spec, self.weights, device)
+        self.draft = runner_of(self.spec, noisy(self.weights, spread), device)
 
     def decoder(self, config: DraftModel | NoDrafter) -> DeviceDecoder:
         draft = self.draft if isinstance(config, DraftModel) else None
@@ -69,7 +70,7 @@ class Pair:
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
         """What the model writes by itself, by the host's loop."""
-        runner = runner_of(self.spec, self.weights)
+        runner = runner_of(self.spec, self.weights, self.device)
         return decode_ids(runner, NoneDrafter(), prompt, params, seed=seed, num_tokens=num_tokens)
 
     def rounds(
@@ -80,7 +81,7 @@ class Pair:
 
         def otherwise(token_ids: list[int], num_left: int):  # type: ignore[no-untyped-def]
             drafter = NoneDrafter()
-            noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size)
+            noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.device)
             drafter.begin(token_ids, params, noise)
             side = TargetSide(self.target, params, token_ids, noise)
             return decode(side, drafter, near_tie=0.0, num_tokens=num_left)
@@ -96,7 +97,8 @@ class Pair:
 
 def tree(**changes: object) -> DraftModel:
     fixed: dict[str, object] = {
-        "verify_width": 6, "draft_width": 3, "children": 2, "depth": 2, "lookup": False, "adaptive": False, "min_mass": 0.0,
+        "verify_width": 6, "draft_width": 3, "children": 2, "depth": 2, "lookup": False, "adaptive": False,
+        "min_mass": 0.0,
     }  # fmt: skip
     return DraftModel(**{**fixed, **changes})  # type: ignore[arg-type]
 
@@ -116,33 +118,35 @@ CASES = [
 
 
 @pytest.mark.parametrize(("config", "params"), CASES)
-def test_the_text_is_that_of_the_hosts_loop(config: DraftModel | NoDrafter, params: SamplingParams) -> None:
-    pair = Pair()
+def test_the_text_is_that_of_the_hosts_loop(
+    config: DraftModel | NoDrafter, params: SamplingParams, device: str
+) -> None:
+    pair = Pair(device)
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
 
 
-def test_a_draft_that_guesses_well_writes_several_tokens_a_round() -> None:
-    pair = Pair(spread=0.0)
+def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) -> None:
+    pair = Pair(device, spread=0.0)
     rounds = pair.rounds(pair.decoder(tree()), PROMPT, SAMPLED, 7, 12)
     assert all(done.stats.num_accepted == 2 for done in rounds)
     assert all(done.stats.num_verified == 6 for done in rounds)
 
 
-def test_the_caches_are_those_of_the_text() -> None:
-    pair = Pair()
+def test_the_caches_are_those_of_the_text(device: str) -> None:
+    pair = Pair(device)
     text = PROMPT + pair.write(pair.decoder(tree()), PROMPT, GREEDY, 0, 12)
     for runner, weights in ((pair.target, pair.weights), (pair.draft, noisy(pair.weights, 0.2))):
         length = len(runner.cached_ids)
         assert runner.cached_ids == text[:length]
         assert runner.cache.committed_len == length >= len(text) - 4
-        fresh = runner_of(pair.spec, weights)
+        fresh = runner_of(pair.spec, weights, device)
         fresh.sync(text[:length])
         assert torch.equal(runner.cache.storage_2LSKD[:, :, :length], fresh.cache.storage_2LSKD[:, :, :length])
 
 
 @pytest.mark.slow
-def test_one_request_after_another_and_one_cut_short() -> None:
-    pair = Pair()
+def test_one_request_after_another_and_one_cut_short(device: str) -> None:
+    pair = Pair(device)
     decoder = pair.decoder(tree(lookup=True))
     first = PROMPT + pair.write(decoder, PROMPT, GREEDY, 0, 9)
     decoder.begin(first, SAMPLED, 3)
@@ -154,8 +158,8 @@ def test_one_request_after_another_and_one_cut_short() -> None:
 
 
 @pytest.mark.slow
-def test_a_draft_that_fell_behind_is_brought_up_again() -> None:
-    pair = Pair()
+def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
+    pair = Pair(device)
     decoder = pair.decoder(tree())
     depths = iter([0, 0, 0, 0, *[2] * 40])
 
@@ -172,10 +176,10 @@ def test_a_draft_that_fell_behind_is_brought_up_again() -> None:
     assert max(done.stats.num_accepted for done in rounds[4:]) > 0
 
 
-def test_where_the_device_can_choose_nothing_the_host_finds_out_why() -> None:
-    pair = Pair()
+def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str) -> None:
+    pair = Pair(device)
     pair.weights["head.weight"][5] = float("nan")
-    pair.target = runner_of(pair.spec, pair.weights)
+    pair.target = runner_of(pair.spec, pair.weights, device)
     with pytest.raises(NumericalError):
         pair.write(pair.decoder(PLAIN), PROMPT, GREEDY, 0, 6)
     assert pair.target.cached_ids == []

@@ -71,11 +71,12 @@ def tree_pass(num_rows: int, start: int, rng: random.Random, vocab_size: int, **
 class Pair:
     """The device executor and torch's, each with a cache that holds the same text."""
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, weight_format: WeightFormat = "plain") -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: str, weight_format: WeightFormat = "plain") -> None:
         self.spec = spec
-        self.caches = [TreeCache(spec, CAPACITY, dtype=dtype, device="cpu") for _ in range(2)]
+        self.caches = [TreeCache(spec, CAPACITY, dtype=dtype, device=device) for _ in range(2)]
+        weights = {name: weight.to(device) for name, weight in weights_of(spec, dtype).items()}
         self.executors: list[Executor] = [
-            build_executor(spec, dict(weights_of(spec, dtype)), cache, kernels, weight_format)
+            build_executor(spec, dict(weights), cache, kernels, weight_format)
             for cache, kernels in zip(self.caches, (TRITON, REFERENCE), strict=True)
         ]
 
@@ -94,39 +95,39 @@ class Pair:
 
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtype) -> None:
+def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtype, device: str) -> None:
     spec, rng = spec_of(shape), random.Random(1)
-    pair = Pair(spec, dtype)
+    pair = Pair(spec, dtype, device)
     pair.read(10)
     assert pair.largest(tree_pass(7, 10, rng, spec.vocab_size)) < CLOSE[dtype]
     assert pair.largest(text_pass(1, 10, rng, spec.vocab_size)) < CLOSE[dtype]
 
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
-def test_quantised_weights_are_those_of_torch(weight_format: WeightFormat) -> None:
+def test_quantised_weights_are_those_of_torch(weight_format: WeightFormat, device: str) -> None:
     spec, rng = spec_of("llama"), random.Random(1)
-    pair = Pair(spec, torch.float32, weight_format)
+    pair = Pair(spec, torch.float32, device, weight_format)
     pair.read(5)
     assert pair.largest(tree_pass(4, 5, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-def test_a_tree_behind_a_long_text_sees_all_of_it() -> None:
+def test_a_tree_behind_a_long_text_sees_all_of_it(device: str) -> None:
     spec, rng = spec_of("llama", num_layers=1), random.Random(2)
-    pair = Pair(spec, torch.float32)
+    pair = Pair(spec, torch.float32, device)
     pair.read(260)
     assert pair.largest(tree_pass(9, 260, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-def test_wide_passes_are_those_of_torch() -> None:
+def test_wide_passes_are_those_of_torch(device: str) -> None:
     spec, rng = spec_of("llama", num_layers=1), random.Random(2)
-    pair = Pair(spec, torch.float32)
+    pair = Pair(spec, torch.float32, device)
     pair.read(3)
     assert pair.largest(text_pass(40, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-def test_left_out_sublayers_and_gates_are_those_of_torch() -> None:
+def test_left_out_sublayers_and_gates_are_those_of_torch(device: str) -> None:
     spec, rng = spec_of("llama", num_layers=3), random.Random(4)
-    pair = Pair(spec, torch.float32)
+    pair = Pair(spec, torch.float32, device)
     pair.read(6)
     skipped: SkipSet = frozenset({(1, "attention"), (1, "mlp")})
     gates = np.random.default_rng(0).random((5, 6)) < 0.4
@@ -139,22 +140,30 @@ def test_left_out_sublayers_and_gates_are_those_of_torch() -> None:
         assert (tried - reference).abs().max() < 1e-4 * reference.abs().max()
 
 
-def runner_of(shape: str, dtype: torch.dtype, **changes: object) -> Runner:
+def runner_of(shape: str, dtype: torch.dtype, device: str, **changes: object) -> Runner:
     spec = spec_of(shape, **changes)
-    return tiny_runner(spec, weights_of(spec, dtype), kernels=TRITON, capacity=CAPACITY)
+    return tiny_runner(spec, weights_of(spec, dtype), kernels=TRITON, capacity=CAPACITY, device=device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_bits_of_a_row_are_its_own(dtype: torch.dtype) -> None:
-    assert find_bit_fault(runner_of("qwen2", dtype, num_layers=1)) is None
+def test_the_bits_of_a_row_are_its_own(dtype: torch.dtype, device: str) -> None:
+    assert find_bit_fault(runner_of("qwen2", dtype, device, num_layers=1)) is None
 
 
-def test_results_of_earlier_passes_stay() -> None:
-    runner = runner_of("llama", torch.float32, num_layers=1)
+def test_results_of_earlier_passes_stay(device: str) -> None:
+    runner = runner_of("llama", torch.float32, device, num_layers=1)
     first = runner.extend([1], num_logit_rows=1)
     kept = first.clone()
     runner.extend([2], num_logit_rows=1)
     assert torch.equal(first, kept)
+
+
+def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
+    runner, rng = runner_of("qwen2", torch.bfloat16, device), random.Random(6)
+    runner.sync([rng.randrange(runner.spec.vocab_size) for _ in range(20)])
+    inputs = tree_pass(6, 20, rng, runner.spec.vocab_size)
+    logits = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
+    assert all(torch.equal(again, logits[0]) for again in logits[1:])
 
 
 def test_the_bound_of_splits_is_a_power_of_two_that_covers_the_prefix() -> None:

@@ -28,7 +28,7 @@ from forerun.engine.prompt import Prompt, encode
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
-from forerun.kernels.native.binding import fault
+from forerun.kernels.dispatch import missing_kernels
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -76,7 +76,7 @@ class Engine:
         drafters.wait_for(self._drafter)
         self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
         if not self._target.row_exact:
-            warn_of_missing_kernels(config)
+            warn_of_missing_kernels(config, target)
         if config.exactness == "exact":
             self._require_exact_bits()
         self._on_device = drafters.on_device(self._drafter, self._target)
@@ -274,10 +274,11 @@ class Engine:
         return wanted
 
 
-def warn_of_missing_kernels(config: EngineConfig) -> None:
-    """One line where the native kernels would have run, had they been built."""
-    missing = fault()
-    if missing is not None and config.kernels == "auto" and read_device(config.device).torch_device == "cpu":
+def warn_of_missing_kernels(config: EngineConfig, target: Checkpoint) -> None:
+    """One line where kernels made for the device would have run, if they could."""
+    device = read_device(config.device).torch_device
+    missing = missing_kernels(dtype=target.dtype, device=device, head_dim=target.spec.head_dim)
+    if missing is not None and config.kernels == "auto":
         logger.warning(
             "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
             "from the plain one where two tokens are nearly tied",

@@ -1,6 +1,5 @@
 """Which kernels a model runs on: chosen here and nowhere else."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +15,6 @@ from forerun.kernels.native.binding import fault
 from forerun.kernels.quantise import Weight
 from forerun.kernels.triton_fault import fault as triton_fault
 
-logger = logging.getLogger(__name__)
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -93,8 +91,7 @@ def choose_kernels(
         if missing is None:
             return TRITON
         if wanted == "triton":
-            raise ConfigError(f'kernels "triton" cannot run: {missing}. "auto" takes what can')
-        logger.warning("%s. Without Triton's kernels torch's run, several times slower", missing)
+            raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
     elif wanted == "auto" and runs_native(dtype, device):
         return NATIVE
     return REFERENCE if exactness == "exact" else FUSED
@@ -103,3 +100,14 @@ def choose_kernels(
 def runs_native(dtype: torch.dtype, device: str) -> bool:
     """True where the C library is at hand and computes in this dtype."""
     return torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES and fault() is None
+
+
+def missing_kernels(*, dtype: torch.dtype, device: str, head_dim: int) -> str | None:
+    """Why the device's own kernels do not run there; None where they do, or where there are none."""
+    match torch.device(device).type:
+        case "cuda":
+            return triton_fault(device, dtype=dtype, head_dim=head_dim)
+        case "cpu" if dtype in NATIVE_DTYPES:
+            return fault()
+        case _:
+            return None

@@ -100,9 +100,7 @@ KINDS: list[tuple[WeightFormat, torch.dtype]] = [
 
 
 @pytest.mark.parametrize(("weight_format", "compute"), KINDS)
-def test_the_head_chooses_from_the_scores_of_the_linear_layer(
-    weight_format: WeightFormat, compute: torch.dtype
-) -> None:
+def test_the_head_chooses_from_the_scores_of_a_linear_layer(weight_format: WeightFormat, compute: torch.dtype) -> None:
     case = HeadCase(weight_format, compute, vocab_size=70)
     scores_RV = case.scores()
     norms_R1 = (case.fold.squares[:2].double().sum(0) / SIZE + 1e-5).sqrt()[:, None]

@@ -194,8 +194,8 @@ class Request:
 def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
     rng = random.Random(seed)
     shape = Shape(
-        verify_width=rng.randint(2, 18), draft_width=rng.randint(1, 5), num_children=rng.randint(1, 4),
-        min_mass=rng.choice([0.0, 0.2, 0.5]),
+        verify_width=rng.choice([4, 7, 9, 18]), draft_width=rng.randint(1, 5), num_children=rng.randint(1, 5),
+        min_mass=rng.choice([0.0, 0.0, 0.3]),
     )  # fmt: skip
     request = Request(seed, shape, num_tokens=rng.randint(2, 12), num_missing=rng.randint(0, 1))
     for _ in range(3):
@@ -254,11 +254,18 @@ def test_a_child_that_a_chain_has_brought_already_keeps_its_cost() -> None:
     assert costs == {7: 0.25, 8: 0.375, 0: 0.5}, "one place is left for the chain's second token"
 
 
-def test_where_costs_tie_the_shallower_stays_then_the_earlier() -> None:
+def test_where_costs_tie_the_shallower_stays() -> None:
     tree = DeviceTree(verify_width=4, draft_width=1, num_children=3, min_mass=0.0, device="cpu")
     tree.begin(root=1, committed=4, draft_committed=4, before_root=0)
     hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[0.0, -0.5, 0.0]] * 4))
     assert children_of(tree, [8, 9, 5], [-0.5, -0.5, -0.5]) == {7: 0.0, 8: 0.5, 9: 0.5}
+
+
+def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
+    tree = DeviceTree(verify_width=2, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
+    tree.begin(root=1, committed=4, draft_committed=4, before_root=0)
+    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.5]] * 4))
+    assert children_of(tree, [8], [-0.5]) == {7: 0.5}
 
 
 def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:

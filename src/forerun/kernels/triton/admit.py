@@ -17,9 +17,9 @@ def admit(
 ):  # fmt: skip
     """Keep the HORIZON likeliest of the nodes and of the batch's children, by (cost, depth, number).
 
-    `BestFirstGrowth.add_children` compares each child with the horizon as it stands; the nodes that a later cut keeps
-    are the same, except where costs tie at the horizon's edge: here the shallower stays. All lies on one level of
-    loads, a barrier, and one of stores.
+    The nodes are those that `BestFirstGrowth.add_children` and a cut at HORIZON keep, but for two cases: where costs tie
+    at the horizon's edge the shallower stays, and a chain's node that was forgotten may come back as the draft's guess.
+    The number of nodes never falls, so no place falls empty. All is one level of loads, a barrier, and one of stores.
     """
     node, child = tl.arange(0, CAPACITY), tl.arange(0, BLOCK)
     tokens, costs, depths = tl.load(tokens_N + node), tl.load(costs_N + node), tl.load(depths_N + node)
@@ -54,8 +54,6 @@ def admit(
           tokens, depths, costs, moved, draft_rows)  # fmt: skip
     write(tokens_N, depths_N, costs_N, ancestors_N, draft_rows_N, new_place, is_taken,
           new_tokens, new_depths, new_costs, new_ancestors, tl.full((BLOCK,), -1, tl.int32))  # fmt: skip
-    num_nodes = num_kept + tl.sum(is_taken.to(tl.int32), 0)
-    tl.store(costs_N + node, float("inf"), mask=node >= num_nodes)
     tl.debug_barrier()  # all have written before one reads
 
 

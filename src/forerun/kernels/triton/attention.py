@@ -3,7 +3,6 @@
 Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, P most splits of a row.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ __all__ = ["SPLIT", "AttentionWorkspace", "text_attention", "tree_attention"]
 MOST_MATRIX_ROWS: Final = 32  # of a program: more would make for other bits
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # a CPU's products have other bits even for these
 NUM_WARPS: Final = 8
+WIDE_HEAD_BYTES: Final = 256  # heads of more have no room for a second split in shared memory, nor one in 128 registers
 FEW_PROGRAMS: Final = 128  # so many run at once, one on each of a GPU's cores
 
 
@@ -72,18 +72,24 @@ def tree_attention(
     """
     max_rows, max_splits = workspace.maxima.shape[:2]
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
-    group, num_kv_heads = num_heads // keys_SKD.shape[1], keys_SKD.shape[1]
+    arguments = _shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
+    num_kv_heads, group = keys_SKD.shape[1], arguments["GROUP"]
     matrix_rows = FEW_MATRIX_ROWS
-    if group > FEW_MATRIX_ROWS or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
+    if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
+    has_few_programs = num_kv_heads * num_units <= FEW_PROGRAMS
+    # What is read early stands in registers: too many for two programs on one core.
+    is_early = overlaps and is_settled and has_few_programs
     attend_tree[(num_kv_heads, num_units)](
         q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails),
         (workspace.maxima, workspace.totals, workspace.mixes, workspace.counters), num_rows,
-        **_shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads), MATRIX_ROWS=matrix_rows,
-        MAX_SPLITS=max_splits, NUM_AHEAD=4 if num_splits < 4 else 8, OVERLAPS=overlaps,
-        IS_SETTLED=overlaps and is_settled,
-        **launch_options(num_warps=8, num_stages=int(os.environ.get("NS","1")), overlaps=overlaps),**eval(os.environ.get("LIM","{}"))
+        **arguments, MATRIX_ROWS=matrix_rows, MAX_SPLITS=max_splits,
+        NUM_AHEAD=8 if has_few_programs and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
+        maxnreg=None if is_early or _head_bytes(keys_SKD) > WIDE_HEAD_BYTES else 128,
+        **launch_options(
+            num_warps=NUM_WARPS, num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
+        ),
     )  # fmt: skip
 
 
@@ -96,13 +102,23 @@ def text_attention(
     attend_text[(num_kv_heads, triton.cdiv(num_rows, MOST_MATRIX_ROWS // group))](
         q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails), num_rows,
         **_shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads), MATRIX_ROWS=MOST_MATRIX_ROWS,
-        OVERLAPS=overlaps, **launch_options(num_warps=int(os.environ.get("NW","8")), num_stages=int(os.environ.get("NS","1")), overlaps=overlaps),
+        OVERLAPS=overlaps,
+        **launch_options(num_warps=NUM_WARPS, num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
     )  # fmt: skip
 
 
 def _num_units(num_rows: int, num_splits: int, block_rows: int) -> int:
     """Programs of a key head: one for each row, and for each split of the prefix one for each block of rows."""
     return num_rows + num_splits * triton.cdiv(num_rows, max(block_rows, 1))
+
+
+def _num_stages(keys_SKD: Tensor, most: int) -> int:
+    """Splits in shared memory at a time, as far as there is room for more than one."""
+    return most if _head_bytes(keys_SKD) <= WIDE_HEAD_BYTES else 1
+
+
+def _head_bytes(keys_SKD: Tensor) -> int:
+    return keys_SKD.shape[2] * keys_SKD.element_size()
 
 
 def _shape_arguments(

@@ -106,7 +106,7 @@ def _linear(
                 sums_RO, bias, outs_O, squares, start, end_row, row_stride, NUM_PARTS, SIZE, EPS, SCALE
             )
             rows_R = start + tl.arange(0, ROWS)
-            y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * NUM_OUT + outs_O[None, :]
+            y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * NUM_OUT + places_O[None, :]
             tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < NUM_OUT)[None, :])
 
 
@@ -168,14 +168,15 @@ def _linear_add(
                 after_RO += tl.load(bias + outs_O)[None, :]
             rows_R = first + tile * ROWS + tl.arange(0, ROWS)
             is_there_RO = (rows_R < end_row)[:, None] & (places_O < NUM_OUT)[None, :]
-            places_RO = rows_R[:, None] * NUM_OUT + outs_O[None, :]
+            places_RO = rows_R[:, None] * NUM_OUT + places_O[None, :]
             before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
             after_RO = tl.where(is_there_RO, before_RO + after_RO, 0.0)
             if gates is not None:
                 is_left_out_R = tl.load(gates + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1) != 0
                 after_RO = tl.where(is_left_out_R[:, None], before_RO, after_RO)
             tl.store(x + places_RO, after_RO, mask=is_there_RO)
-            next_RO = after_RO * tl.load(next_weight + outs_O)[None, :] * NEXT_SCALE
+            weight_O = tl.load(next_weight + places_O, mask=places_O < NUM_OUT, other=0.0)
+            next_RO = after_RO * weight_O[None, :] * NEXT_SCALE
             tl.store(next_h + places_RO, next_RO.to(next_h.dtype.element_ty), mask=is_there_RO)
             squares_R = sum_of_pairs(after_RO * after_RO, BLOCK_OUT)
             tl.store(next_squares + tl.program_id(1) * row_stride + rows_R, squares_R, mask=rows_R < end_row)

@@ -140,7 +140,7 @@ def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:
     loops = []
     for place, name, operands in instructions:
         target = _TARGET.search(operands) if name.split(".")[0] == "BRA" else None
-        if target and int(target[1], 16) > place:  # the branch to itself behind a kernel's end is none
+        if target and int(target[1], 16) < place:  # the branch to itself behind a kernel's end is none
             loops.append(range(int(target[1], 16), place + 1))
     return loops
 

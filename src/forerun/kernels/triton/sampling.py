@@ -97,7 +97,7 @@ def score_tiles(
 def choose_from_scores(
     scores_RV: Tensor, draw: Draw, choice: Choice, leaders: Leaders, *, first_row: int = 0, overlaps: bool
 ) -> None:
-    """The best token of each row of float32 scores, of equal totals the lowest; row 0 is row `first_row` of the pass."""
+    """The best token of each row of float32 scores, of equal totals the lowest; row 0 is the pass's `first_row`."""
     num_tiles = launch_score_tiles(
         scores_RV, draw, leaders, vocab_size=scores_RV.shape[1], first_row=first_row, ranks=False, overlaps=overlaps
     )
@@ -125,7 +125,7 @@ def launch_score_tiles(
     scores_RV: Tensor, draw: Draw, leaders: Leaders, *, vocab_size: int, first_row: int, ranks: bool, overlaps: bool
 ) -> int:
     """The number of tiles."""
-    num_tiles = triton.cdiv(vocab_size, SCORE_BLOCK)
+    num_tiles = -(-vocab_size // SCORE_BLOCK)
     seed_mix, positions_T = noise_arguments(draw)
     score_tiles[(num_tiles, scores_RV.shape[0])](
         scores_RV, scores_RV.stride(0), draw.temperature, seed_mix, positions_T,

@@ -60,7 +60,7 @@ def attend_text(
     end_split = tl.where(facts[2] != 0, tl.cdiv(limit, ORDINALS), num_common)
     limit = tl.where(facts[2] != 0, limit, num_common * ORDINALS)
     sofar = begin_join(MATRIX_ROWS, HEAD_DIM)
-    for split in range(0, end_split):
+    for split in range(end_split):
         ordinals_S = split * ORDINALS + tl.arange(0, ORDINALS)
         is_visible_MS = ordinals_S[None, :] < length_M[:, None]
         part = _attend(cache, ordinals_S, slot_stride, ordinals_S < limit, q_MD, is_visible_MS, scale)

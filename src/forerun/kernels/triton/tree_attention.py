@@ -79,7 +79,8 @@ def _join_parts(
     for first_split in range(0, most, NUM_AHEAD):
         parts = ()
         for ahead in tl.static_range(NUM_AHEAD):
-            parts = parts + (_load_part(workspace, first_M, first_split + ahead, num_splits_M, NUM_HEADS, HEAD_DIM),)
+            part = _load_part(workspace, first_M, first_split + ahead, num_splits_M, NUM_HEADS, HEAD_DIM)
+            parts = parts + (part,)  # noqa: RUF005, Triton knows no starred tuples
         for ahead in tl.static_range(NUM_AHEAD):
             sofar = join(sofar, parts[ahead], first_split + ahead < num_splits_M)
     return sofar[1], sofar[2]
@@ -146,7 +147,9 @@ def attend_tree(
             _store_part(workspace, part, first_M, split, is_row_M, NUM_HEADS, HEAD_DIM)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # a row that ends within the common splits has not come by it
-        places_M, num_splits_M, num_programs = row_M * NUM_HEADS + head_M, tl.cdiv(length_M, ORDINALS), num_common + 1
+        length_M = tl.load(table[1] + row_M, mask=is_row_M, other=0)  # again, rather than kept all the while
+        places_M, num_splits_M = row_M * NUM_HEADS + head_M, tl.cdiv(length_M, ORDINALS)
         _finish(
-            workspace, mixed_ptr, places_M, first_M, num_splits_M, num_programs, is_row_M, NUM_HEADS, HEAD_DIM, NUM_AHEAD
+            workspace, mixed_ptr, places_M, first_M, num_splits_M, num_common + 1, is_row_M,
+            NUM_HEADS, HEAD_DIM, NUM_AHEAD,
         )  # fmt: skip

@@ -1,0 +1,40 @@
+"""Whole engines on Triton's kernels: the texts are those of the CPU's own kernels, whichever way a request goes."""
+
+import pytest
+
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.engine.engine import Engine
+from tests.conftest import SIZES
+from tests.engine.tiny_tokenizers import write_byte_level
+
+pytest.importorskip("triton")
+
+PROMPT = "def add(a, b):"
+SHORT = SamplingParams(max_new_tokens=6, ignore_eos=True)
+FILTERED = SamplingParams(max_new_tokens=3, ignore_eos=True, temperature=0.8, top_k=5, seed=1)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Target and draft with heads of a size that the kernels know."""
+    from tests.golden.families import qwen2  # brings transformers along
+
+    folders = []
+    for name, num_layers in (("target", 2), ("draft", 1)):
+        folder = tmp_path_factory.mktemp(name)
+        qwen2(**SIZES, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=num_layers).save(folder)
+        folders.append(str(write_byte_level(folder)))
+    return folders[0], folders[1]
+
+
+def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
+    target, draft = pair
+    tree = DraftModel(model=draft, verify_width=4, draft_width=2, children=2, depth=1, lookup=False, adaptive=False)
+    with Engine(EngineConfig(target=target, dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
+        expected = [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)]
+    config = EngineConfig(target=target, dtype="float32", drafter=tree, max_length=40, kernels="triton")
+    with Engine(config) as engine:
+        found = [engine.generate(PROMPT, params) for params in (SHORT, FILTERED)]
+    assert [generation.token_ids for generation in found] == expected
+    assert found[0].stats.num_near_ties == 0

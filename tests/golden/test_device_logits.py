@@ -1,0 +1,31 @@
+"""The device executor computes what transformers computes, for what sets families apart."""
+
+import pytest
+
+from forerun.kernels.dispatch import TRITON
+from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
+from tests.golden.test_logits import MAX_ERROR, build_runner, random_prompt, reference_logits
+
+pytest.importorskip("triton")
+
+HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 2}  # of 16, as the kernels know them
+QWEN3 = FAMILIES["qwen3"]
+CASES = {
+    "llama3.2": FAMILIES["llama3.2"],
+    "deepseek_coder": llama(**LINEAR_ROPE, **HEADS),
+    "llama_biased": llama(attention_bias=True, mlp_bias=True, **HEADS),
+    "qwen2": qwen2(rms_norm_eps=1e-6, **HEADS),
+    "qwen3": QWEN3,
+}
+
+
+@pytest.mark.parametrize("family", CASES.values(), ids=list(CASES))
+def test_logits_equal_those_of_transformers(family: Family, tmp_path_factory: pytest.TempPathFactory) -> None:
+    golden = family.save(tmp_path_factory.mktemp("family"))
+    prompt = random_prompt(golden, 0)
+    expected = reference_logits(golden, prompt)
+    runner = build_runner(golden, TRITON)
+    wide = runner.extend(prompt[:40], num_logit_rows=40)
+    narrow = runner.extend(prompt[40:], num_logit_rows=8)
+    assert (wide - expected[:40]).abs().max() <= MAX_ERROR
+    assert (narrow - expected[40:]).abs().max() <= MAX_ERROR
