@@ -54,7 +54,7 @@ class Texts:
         *,
         num_rows: int,
         prefix_len: int,
-        num_kv_heads: int = 2,
+        num_kv_heads: int = 1,
         group: int = 2,
         head_dim: int = 16,
         dtype: torch.dtype = torch.float32,
@@ -177,7 +177,7 @@ def test_a_tail_may_be_several_splits_long() -> None:
 
 
 def test_heads_of_a_slot_need_not_lie_side_by_side() -> None:
-    texts = Texts.of_tree([-1, 0], num_rows=2, prefix_len=130)
+    texts = Texts.of_tree([-1, 0], num_rows=2, prefix_len=130, num_kv_heads=3)
     expected = texts.by_tree_attention()
     texts.cache_2SKD = texts.cache_2SKD.transpose(1, 2).contiguous().transpose(1, 2)
     assert texts.by_tree_attention().equal(expected)

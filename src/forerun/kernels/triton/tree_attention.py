@@ -147,7 +147,6 @@ def attend_tree(
             _store_part(workspace, part, first_M, split, is_row_M, NUM_HEADS, HEAD_DIM)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # a row that ends within the common splits has not come by it
-        length_M = tl.load(table[1] + row_M, mask=is_row_M, other=0)  # again, rather than kept all the while
         places_M, num_splits_M = row_M * NUM_HEADS + head_M, tl.cdiv(length_M, ORDINALS)
         _finish(
             workspace, mixed_ptr, places_M, first_M, num_splits_M, num_common + 1, is_row_M,
