@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +18,7 @@ from forerun.kernels.native.binding import fault
 from forerun.kernels.quantise import Weight
 from forerun.kernels.triton_fault import fault as triton_fault
 
+ANY_HEAD_DIM = 128  # where there are no heads
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -111,3 +115,18 @@ def missing_kernels(*, dtype: torch.dtype, device: str, head_dim: int) -> str | 
             return fault()
         case _:
             return None
+
+
+def device_sampler(scores_TV: Tensor) -> ModuleType | None:
+    """Kernels that choose tokens where these scores are, `kernels.triton.sampler`; None for those of torch."""
+    if not scores_TV.is_cuda or scores_TV.dtype != torch.float32 or scores_TV.stride(-1) != 1:
+        return None
+    return sampler_for(str(scores_TV.device))
+
+
+@cache
+def sampler_for(device: str) -> ModuleType | None:
+    """The same for a device."""
+    if triton_fault(device, dtype=torch.float32, head_dim=ANY_HEAD_DIM) is not None:
+        return None
+    return import_module("forerun.kernels.triton.sampler")  # brings Triton along, which not every machine has

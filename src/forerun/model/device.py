@@ -15,9 +15,9 @@ from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.kernels.quantise import head_format, quantise
+from forerun.kernels.triton.attention import SPLIT
 from forerun.kernels.triton.linear import linear
 from forerun.kernels.triton.rows import RowTable
-from forerun.kernels.triton.attention import SPLIT
 from forerun.kernels.triton.weights import PackedLinear, pack
 from forerun.model.eager import Observer
 from forerun.model.graphs import GraphPool

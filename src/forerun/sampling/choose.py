@@ -5,12 +5,14 @@ Legend: T rows, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
 from torch import Tensor
 
 from forerun.core.errors import NumericalError
+from forerun.kernels.dispatch import device_sampler
 from forerun.kernels.native.sampler import MOST_CHILDREN, NoiseKeys, can_sample, choose_rows, rank_rows
 from forerun.sampling.noise import KeyedRows
 
@@ -39,9 +41,11 @@ def choose(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choi
     if can_sample(scores_TV) and not isinstance(noise, Tensor):
         token_ids, bests, seconds = choose_rows(scores_TV, keys_of(noise, len(scores_TV)), temperature)
         check_leaders(bests)
-        return Choices(
-            token_ids=token_ids, margins=[best - second for best, second in zip(bests, seconds, strict=True)]
-        )
+        return Choices(token_ids=token_ids, margins=margins_of(bests, seconds))
+    if not isinstance(noise, Tensor) and (sampler := device_sampler(scores_TV)) is not None:
+        token_ids, bests, seconds = sampler.choose_rows(scores_TV, row_noise(sampler, noise), temperature)
+        check_leaders(bests)
+        return Choices(token_ids=token_ids, margins=margins_of(bests, seconds))
     totals_TV = perturbed(scores_TV, noise, temperature)
     leaders_T2, ids_T2 = totals_TV.topk(min(2, totals_TV.shape[-1]), dim=-1)
     rows = leaders_T2.tolist()
@@ -65,6 +69,10 @@ def rank_children(
     """
     if num_children <= MOST_CHILDREN and can_sample(scores_TV) and not isinstance(noise, Tensor):
         return rank_rows(scores_TV, keys_of(noise, len(scores_TV)), temperature, num_children)
+    if num_children <= MOST_CHILDREN and not isinstance(noise, Tensor):
+        sampler = device_sampler(scores_TV)
+        if sampler is not None:
+            return sampler.rank_rows(scores_TV, row_noise(sampler, noise), temperature, num_children)  # type: ignore[no-any-return]
     totals_TV = perturbed(scores_TV, noise, temperature)
     log_probs_TC, ids_TC = totals_TV.log_softmax(-1).topk(min(num_children, totals_TV.shape[-1]), dim=-1)
     return ids_TC.tolist(), log_probs_TC.tolist()
@@ -80,6 +88,15 @@ def perturbed(scores_TV: Tensor, noise: Noise, temperature: float) -> Tensor:
 
 def keys_of(noise: KeyedRows | None, num_rows: int) -> NoiseKeys:
     return np.zeros((num_rows, 3), np.int32) if noise is None else noise.keys
+
+
+def row_noise(sampler: ModuleType, noise: KeyedRows | None) -> object:
+    """The same for a GPU's sampler."""
+    return None if noise is None else sampler.RowNoise(seed_mix=noise.seed_mix, positions=noise.positions)
+
+
+def margins_of(bests: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    return [best - second for best, second in zip(bests, seconds, strict=True)]
 
 
 def check_leaders(bests: Sequence[float]) -> None:

@@ -111,14 +111,20 @@ class KeyedRows:
     """The noise of some rows: as keys, for kernels that make it as they add it, or as a tensor [P, V]."""
 
     def __init__(self, noise: KeyedNoise, positions: Sequence[int]) -> None:
-        self._noise, self._positions = noise, positions
+        self._noise, self.positions = noise, positions
+
+    @property
+    def seed_mix(self) -> int:
+        """What keys are made from besides their positions, as a signed number."""
+        mix = splitmix64(self._noise.seed)
+        return mix - (1 << 64) if mix >> 63 else mix
 
     @property
     def keys(self) -> NDArray[np.int32]:
         """[P, 3]: each row's key, low and high half, and 1."""
-        return np.array([self._noise.key(position) for position in self._positions], np.int32)
+        return np.array([self._noise.key(position) for position in self.positions], np.int32)
 
     @property
     def tensor(self) -> Tensor:
         """[P, V]"""
-        return self._noise.rows(self._positions)
+        return self._noise.rows(self.positions)

@@ -209,15 +209,15 @@ def test_rows_of_a_text_see_what_lies_before_them(num_rows: int) -> None:
     [(100, torch.float32), (250, torch.float32), (127, torch.float16), (128, torch.bfloat16), (250, torch.bfloat16)],
 )
 def test_a_row_has_the_same_bits_wherever_its_text_lies(prefix_len: int, dtype: torch.dtype) -> None:
-    parents = [-1, 0, 0, 1, 2, 2, 3, 4, 6, 7, 1]
-    texts = Texts.of_tree(parents, num_rows=9, prefix_len=prefix_len, num_kv_heads=1, group=3, dtype=dtype)
+    parents = [-1, 0, 0, 1, 2, 2, 4, 6]
+    texts = Texts.of_tree(parents, num_rows=6, prefix_len=prefix_len, num_kv_heads=1, group=3, dtype=dtype)
     among_siblings = texts.by_tree_attention()
     assert texts.by_text_attention().equal(among_siblings)
-    for row in (0, 7):
+    for row in (1, 5):
         assert texts.only(row).by_tree_attention()[0].equal(among_siblings[row])
         assert texts.contiguous(row, num_rows=1).by_tree_attention()[0].equal(among_siblings[row])
         assert texts.contiguous(row, num_rows=3).by_tree_attention()[-1].equal(among_siblings[row])
-        assert texts.contiguous(row, num_rows=35).by_text_attention()[-1].equal(among_siblings[row])
+        assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])
 
 
 @pytest.mark.parametrize("prefix_len", [100, 250])

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 import torch
@@ -82,10 +82,13 @@ class Cache:
         self._texts.append(text)
 
 
+def tree_of(shape: Shape) -> DeviceTree:
+    return DeviceTree(**asdict(shape), device="cpu")
+
+
 def table_for(tree: DeviceTree, max_rows: int) -> RowTable:
     """A table that is just large enough."""
-    tail_entries = max_rows * tree.tail_stride
-    return RowTable(max_rows=max_rows, max_tail_entries=tail_entries, num_sublayers=1, device="cpu")
+    return RowTable(max_rows=max_rows, max_tail_entries=max_rows * tree.tail_stride, num_sublayers=1, device="cpu")
 
 
 class Request:
@@ -94,7 +97,7 @@ class Request:
     def __init__(self, seed: int, shape: Shape, *, num_tokens: int, num_missing: int = 0) -> None:
         self.rng, self.shape, self.seed = random.Random(seed), shape, seed
         self.text: Text = tuple(self.rng.randrange(4) for _ in range(num_tokens))
-        self.tree = DeviceTree(**{name: getattr(shape, name) for name in Shape.__slots__}, device="cpu")
+        self.tree = tree_of(shape)
         self.draft_rows = table_for(self.tree, shape.draft_width + 1)
         self.target_rows = table_for(self.tree, shape.verify_width)
         self.draft, self.target = Cache(), Cache()
@@ -179,15 +182,14 @@ class Request:
         committed = len(self.text) - 1
         assert self.text_P[: len(self.text)].tolist() == list(self.text)
         assert (self.text_P[len(self.text) :] == POISON).all()
-        for cache, length in ((self.target, committed), (self.draft, committed - outcome.num_behind)):
+        for cache, length in (self.target, committed), (self.draft, committed - outcome.num_behind):
             assert [cache.read(slot) for slot in range(length)] == [self.text[: slot + 1] for slot in range(length)]
 
     def play(self, depth: int, *, looks_up: bool = False) -> Outcome:
         growth, children = self.plant(looks_up=looks_up), None
         for _ in range(depth):
             children = self.expand(growth, children)
-        tree = growth.tree.select(growth.tree.best(self.shape.verify_width))
-        return self.verify(tree, children)
+        return self.verify(growth.tree.select(growth.tree.best(self.shape.verify_width)), children)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -199,8 +201,7 @@ def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
     )  # fmt: skip
     request = Request(seed, shape, num_tokens=rng.randint(2, 12), num_missing=rng.randint(0, 1))
     for _ in range(3):
-        outcome = request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5)
-        assert outcome.num_behind <= 1, "the draft has run"
+        assert request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5).num_behind <= 1
 
 
 def test_a_text_of_one_token_can_begin() -> None:
@@ -231,6 +232,13 @@ def test_the_count_of_draft_rows_is_of_those_that_somebody_needed() -> None:
     assert request.play(2).num_draft_rows == 1 + 1 + 2, "the missing token, the root, and its two children"
 
 
+def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:
+    """A root alone."""
+    tree = tree_of(shape)
+    tree.begin(root=root, committed=committed, draft_committed=committed - num_missing, before_root=root + 1)
+    return tree
+
+
 def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[float]) -> dict[int, float]:
     """Costs of the root's children by token, after the root was given these."""
     rows = table_for(tree, 9)
@@ -241,37 +249,32 @@ def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[flo
 
 
 def test_guesses_that_are_impossible_or_not_numbers_are_left_out() -> None:
-    tree = DeviceTree(verify_width=8, draft_width=1, num_children=4, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=3, draft_committed=3, before_root=0)
+    tree = planted(committed=3, shape=Shape(verify_width=8, draft_width=1, num_children=4))
     assert children_of(tree, [5, 6, 7, 8], [1e-7, -0.5, math.nan, -math.inf]) == {5: 0.0, 6: 0.5}
 
 
 def test_a_child_that_a_chain_has_brought_already_keeps_its_cost() -> None:
-    tree = DeviceTree(verify_width=4, draft_width=1, num_children=2, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=4, draft_committed=4, before_root=0)
+    tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=2))
     hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.25] * 3] * 4))
     costs = children_of(tree, [7, 8], [-0.125, -0.375])
     assert costs == {7: 0.25, 8: 0.375, 0: 0.5}, "one place is left for the chain's second token"
 
 
 def test_where_costs_tie_the_shallower_stays() -> None:
-    tree = DeviceTree(verify_width=4, draft_width=1, num_children=3, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=4, draft_committed=4, before_root=0)
+    tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=3))
     hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[0.0, -0.5, 0.0]] * 4))
     assert children_of(tree, [8, 9, 5], [-0.5, -0.5, -0.5]) == {7: 0.0, 8: 0.5, 9: 0.5}
 
 
 def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
-    tree = DeviceTree(verify_width=2, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=4, draft_committed=4, before_root=0)
+    tree = planted(shape=Shape(verify_width=2, draft_width=1, num_children=1))
     hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.5]] * 4))
     assert children_of(tree, [8], [-0.5]) == {7: 0.5}
 
 
 def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:
-    tree = DeviceTree(verify_width=4, draft_width=2, num_children=1, min_mass=0.0, device="cpu")
+    tree = planted(root=VOCAB, num_missing=1, shape=Shape(verify_width=4, draft_width=2, num_children=1))
     rows, target_rows = table_for(tree, 3), table_for(tree, 4)
-    tree.begin(root=VOCAB, committed=4, draft_committed=3, before_root=VOCAB + 1)
     grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
     assert rows.token_ids.tolist() == [0, 0, 0]
     assert rows.slots.tolist() == [3, 4, SPARE]
@@ -280,17 +283,14 @@ def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:
 
 
 def test_a_total_that_is_not_a_number_is_seen_on_the_host() -> None:
-    tree = DeviceTree(verify_width=2, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=0, draft_committed=0, before_root=0)
+    tree = planted(committed=0, shape=Shape(verify_width=2, draft_width=1, num_children=1))
     accept(tree, torch.tensor([3, 4], dtype=torch.int32), torch.tensor([math.nan, 1.0]), torch.zeros(2))
-    (best,), (margin,) = read_outcome(tree.outcome).bests, read_outcome(tree.outcome).margins
-    assert math.isnan(best)
-    assert math.isnan(margin)
+    outcome = read_outcome(tree.outcome)
+    assert [math.isnan(value) for value in (*outcome.bests, *outcome.margins)] == [True, True]
 
 
 def test_a_full_text_is_not_written_past_its_end() -> None:
-    tree = DeviceTree(verify_width=1, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
-    tree.begin(root=1, committed=3, draft_committed=3, before_root=0)
+    tree = planted(committed=3, shape=Shape(verify_width=1, draft_width=1, num_children=1))
     text_P = torch.zeros(6, dtype=torch.int32)
     accept(tree, torch.tensor([3], dtype=torch.int32), torch.ones(1), torch.zeros(1), text_P[:4])
     assert text_P.tolist() == [0] * 6

@@ -17,9 +17,10 @@ def admit(
 ):  # fmt: skip
     """Keep the HORIZON likeliest of the nodes and of the batch's children, by (cost, depth, number).
 
-    The nodes are those that `BestFirstGrowth.add_children` and a cut at HORIZON keep, but for two cases: where costs tie
-    at the horizon's edge the shallower stays, and a chain's node that was forgotten may come back as the draft's guess.
-    The number of nodes never falls, so no place falls empty. All is one level of loads, a barrier, and one of stores.
+    The nodes are those that `BestFirstGrowth.add_children` and a cut at HORIZON keep, but for two cases: where costs
+    tie at the horizon's edge the shallower stays, and a chain's node that was forgotten may come back as a guess of the
+    draft. The number of nodes never falls, so no place falls empty. All is one level of loads, a barrier, and one of
+    stores.
     """
     node, child = tl.arange(0, CAPACITY), tl.arange(0, BLOCK)
     tokens, costs, depths = tl.load(tokens_N + node), tl.load(costs_N + node), tl.load(depths_N + node)

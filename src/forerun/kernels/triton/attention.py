@@ -118,7 +118,7 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 
 def _head_bytes(keys_SKD: Tensor) -> int:
-    return keys_SKD.shape[2] * keys_SKD.element_size()
+    return int(keys_SKD.shape[2]) * keys_SKD.element_size()
 
 
 def _shape_arguments(

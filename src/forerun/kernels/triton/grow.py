@@ -74,7 +74,7 @@ def grow_kernel(
     tokens, costs, depths = tl.load(tokens_N + node), tl.load(costs_N + node), tl.load(depths_N + node)
     ancestors, draft_rows = tl.load(ancestors_N + node), tl.load(draft_rows_N + node)
     committed, draft_committed = tl.load(facts + COMMITTED), tl.load(facts + DRAFT_COMMITTED)
-    num_missing = committed - draft_committed
+    num_missing, before_root = committed - draft_committed, tl.load(facts + BEFORE_ROOT)
 
     place, is_chosen = choose_batch(costs, depths, draft_rows, node, min_mass, num_missing, HORIZON, WIDTH)
     num_chosen = tl.sum(is_chosen.to(tl.int32), 0)
@@ -99,7 +99,6 @@ def grow_kernel(
     num_above = tl.zeros_like(node) + num_missing
     tl.store(tails_E + batch_row * STRIDE, tl.zeros_like(node) + draft_committed, mask=is_chosen & (num_above == 1))
 
-    before_root = tl.load(facts + BEFORE_ROOT)
     catches_up = row < tl.where(num_missing == 1, first_row, 0)
     is_other = (row < first_row) | (row >= first_row + num_chosen)
     token = tl.where(catches_up, tl.where(before_root < vocab_size, before_root, 0), 0)

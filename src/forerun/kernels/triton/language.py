@@ -25,8 +25,8 @@ EMULATED = tl.constexpr(IS_EMULATED)
 def product(a, b, sums):
     """sums + a b in float32.
 
-    The interpreter knows no bfloat16 products, and its float32 ones round by where a row lies. Those of float64, rounded
-    once, do not.
+    The interpreter knows no bfloat16 products, and its float32 ones round by where a row lies. Those of float64,
+    rounded once, do not.
     """
     if EMULATED:
         exact = tl.dot(a.to(tl.float64), b.to(tl.float64), input_precision="ieee", out_dtype=tl.float64)

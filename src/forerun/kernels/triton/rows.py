@@ -15,8 +15,8 @@ PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TAIL_STRIDE, IS_CAUSAL = range(5)  # places in
 class RowTable:
     """The rows of one pass; every view keeps its address from pass to pass.
 
-    An ordinal is a token's place in a row's own text: 0, 1, ... up to the row itself. Ordinals below `prefix_len` lie in
-    the slots of the same number, the others where the row's tail says.
+    An ordinal is a token's place in a row's own text: 0, 1, ... up to the row itself. Ordinals below `prefix_len` lie
+    in the slots of the same number, the others where the row's tail says.
 
     Args:
         facts: [8] prefix_len, first_slot, num_rows, tail_stride, is_causal; the rest is spare.

@@ -80,7 +80,7 @@ def _join_parts(
         parts = ()
         for ahead in tl.static_range(NUM_AHEAD):
             part = _load_part(workspace, first_M, first_split + ahead, num_splits_M, NUM_HEADS, HEAD_DIM)
-            parts = parts + (part,)  # noqa: RUF005, Triton knows no starred tuples
+            parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no starred tuples)
         for ahead in tl.static_range(NUM_AHEAD):
             sofar = join(sofar, parts[ahead], first_split + ahead < num_splits_M)
     return sofar[1], sofar[2]
