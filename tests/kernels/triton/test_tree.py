@@ -52,13 +52,13 @@ class Cache:
     def run(self, rows: RowTable) -> list[Text | None]:
         """A pass: the text each row stands for, None for a spare row."""
         facts = rows.facts.tolist()
-        assert facts[IS_CAUSAL] == 0
         tokens, positions = rows.token_ids.tolist(), rows.positions.tolist()
         slots, lengths = rows.slots.tolist(), rows.lengths.tolist()
         prefix_len, stride, numbers = facts[PREFIX_LEN], facts[TAIL_STRIDE], range(facts[NUM_ROWS])
         new = {slots[row]: row for row in numbers}
-        assert len(new) == len({slot for slot in new if slot != SPARE}) + (SPARE in new)
-        assert all(slot >= facts[FIRST_SLOT] for slot in new)
+        assert len(new) + max(slots[: len(numbers)].count(SPARE) - 1, 0) == len(numbers), "no other slot is used twice"
+        assert min(new) >= facts[FIRST_SLOT]
+        assert facts[IS_CAUSAL] == 0
         seen, texts = {}, {}
         for row in numbers:
             assert positions[row] == lengths[row] - 1
@@ -137,9 +137,7 @@ class Request:
         grow(self.tree, self.draft_rows, *(children or (None, None)), vocab_size=VOCAB, spare_slot=SPARE)
         texts = self.draft.run(self.draft_rows)
         if children is None:
-            assert len(texts) == self.shape.draft_width + 1
-            first = texts.pop(0)
-            assert first == (self.text[:-1] if self.num_missing == 1 else None)
+            assert texts.pop(0) == (self.text[:-1] if self.num_missing == 1 else None)
         assert len(texts) == self.shape.draft_width
         batch = growth.next_batch()
         wanted = [(*self.text, *growth.tree.path_tokens(node)) for node in batch]
@@ -168,20 +166,18 @@ class Request:
         move_slots(self.target.storage_2LSKD, self.tree.target_moves)
         move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
         acceptance, outcome = walk(tree, choices), read_outcome(self.tree.outcome.clone())
-        path = [0, *acceptance.path]
+        path = 0, *acceptance.path
         assert tuple(outcome.token_ids) == acceptance.tokens
         assert outcome.bests == [10.0 + node for node in path]
         assert outcome.margins == [10.0 + 0.75 * node for node in path]
         assert outcome.num_verified == len(tree)
-        self.text += acceptance.tokens
-        self.num_missing = outcome.num_behind
+        self.text, self.num_missing = self.text + acceptance.tokens, outcome.num_behind
         self.check_caches(outcome)
         return outcome
 
     def check_caches(self, outcome: Outcome) -> None:
         committed = len(self.text) - 1
-        assert self.text_P[: len(self.text)].tolist() == list(self.text)
-        assert (self.text_P[len(self.text) :] == POISON).all()
+        assert self.text_P.tolist() == [*self.text, *[POISON] * (NUM_SLOTS - len(self.text))]
         for cache, length in (self.target, committed), (self.draft, committed - outcome.num_behind):
             assert [cache.read(slot) for slot in range(length)] == [self.text[: slot + 1] for slot in range(length)]
 

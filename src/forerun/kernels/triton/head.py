@@ -30,7 +30,7 @@ ROWS = tl.constexpr(ROW_TILE)
 ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_row", "end_row"])
 def head_tiles(
     h, values, scales, bias, partials, counters, temperature, seed_mix, positions, firsts, seconds, sums, totals,
     first_row, end_row, vocab_size, squares, row_stride,

@@ -8,6 +8,9 @@ Rules that make the exact mode free of charge, kept by every kernel:
   number of rows; parts are joined in order by whoever finishes last. No floating-point atomics.
 * Fused multiply-add is left to the matrix units (`enable_fp_fusion` is off), so that an expression has the same bits in
   every kernel that contains it.
+
+Numbers that differ from pass to pass or from layer to layer are not specialised on (`do_not_specialize`): else a kernel
+would be compiled anew for one row, and again for sixteen.
 """
 
 from typing import Any, Final

@@ -82,7 +82,7 @@ def whole_sums(sums_RO, bias, outs_O, squares, first_row, end_row, row_stride, N
     return sums_RO
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_row", "end_row"])
 def _linear(
     h, values, scales, bias, partials, counters, y, first_row, end_row, squares, row_stride,
     NUM_PARTS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, SCALE: tl.constexpr,
@@ -110,7 +110,7 @@ def _linear(
             tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < NUM_OUT)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["end_row"])
 def _linear_silu(
     h, values, scales, bias, partials, counters, gated, end_row, squares, row_stride,
     NUM_PARTS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, SCALE: tl.constexpr,
@@ -145,7 +145,7 @@ def _linear_silu(
             tl.store(places_RP, gated_RP.to(gated.dtype.element_ty), mask=is_there_RP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["end_row", "sublayer", "num_sublayers"])
 def _linear_add(
     h, values, scales, bias, partials, counters, x, end_row, gates, sublayer, num_sublayers,
     next_weight, next_h, next_squares, row_stride, NEXT_SCALE: tl.constexpr,

@@ -53,7 +53,7 @@ def qkv(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["end_row"])
 def _qkv(
     h, values, scales, bias, partials, counters, q, keys, cached_values, slot_stride, turns, positions, slots,
     query_norm, key_norm, end_row,

@@ -72,7 +72,7 @@ def totals_of(
     return totals_TV
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_row"])
 def score_tiles(
     scores, score_stride, temperature, seed_mix, positions, firsts, seconds, sums, totals,
     first_row, num_tiles, vocab_size,
