@@ -78,14 +78,13 @@ def tree_attention(
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
-    has_few_programs = num_kv_heads * num_units <= FEW_PROGRAMS
-    # What is read early stands in registers: too many for two programs on one core.
-    is_early = overlaps and is_settled and has_few_programs
+    # What is read early stands in registers: in too many for two programs on one core.
+    is_early = overlaps and is_settled and num_kv_heads * num_units <= FEW_PROGRAMS
     attend_tree[(num_kv_heads, num_units)](
         q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails),
         (workspace.maxima, workspace.totals, workspace.mixes, workspace.counters), num_rows,
         **arguments, MATRIX_ROWS=matrix_rows, MAX_SPLITS=max_splits,
-        NUM_AHEAD=8 if has_few_programs and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
+        NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
         maxnreg=None if is_early or _head_bytes(keys_SKD) > WIDE_HEAD_BYTES else 128,
         **launch_options(
             num_warps=NUM_WARPS, num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
@@ -118,7 +117,8 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 
 def _head_bytes(keys_SKD: Tensor) -> int:
-    return int(keys_SKD.shape[2]) * keys_SKD.element_size()
+    head_dim: int = keys_SKD.shape[2]
+    return head_dim * keys_SKD.element_size()
 
 
 def _shape_arguments(

@@ -1,0 +1,63 @@
+"""Random models, trees and requests: rounds on the device write what the host's loop writes without a drafter."""
+
+import random
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel
+from forerun.drafting.none import NoneDrafter
+from forerun.kernels.dispatch import TRITON
+from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
+
+pytest.importorskip("triton")
+
+from forerun.engine.device_decoder import DeviceDecoder
+from forerun.engine.device_rounds import DeviceRounds
+
+NUM_TOKENS = 12
+CASES_PER_SEED = 3
+
+
+def random_tree(rng: random.Random) -> DraftModel:
+    return DraftModel(
+        verify_width=rng.choice([2, 3, 5, 8, 12]),
+        draft_width=rng.randint(1, 4),
+        children=rng.randint(1, 4),
+        depth=rng.randint(1, 3),
+        lookup=rng.random() < 0.5,
+        noise_aware=rng.random() < 0.7,
+        min_mass=rng.choice([0.0, 0.3]),
+        adaptive=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+@torch.inference_mode()
+def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
+    rng = random.Random(seed)
+    heads = rng.choice([1, 2])
+    spec = tiny_spec(
+        rng, num_layers=rng.randint(1, 2), hidden_size=rng.choice([20, 48]), head_dim=16, num_kv_heads=heads,
+        num_heads=heads * rng.randint(1, 3), vocab_size=rng.randint(3, 90),
+    )  # fmt: skip
+    weights = random_weights(spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
+    loud = {
+        name: weight + 0.1 * weight.std(unbiased=False) * torch.randn_like(weight) for name, weight in weights.items()
+    }
+    target, draft = (tiny_runner(spec, each, kernels=TRITON, device=device) for each in (weights, loud))
+    plain = tiny_runner(spec, weights, kernels=TRITON, device=device)
+    decoder = DeviceDecoder(DeviceRounds(target, draft, random_tree(rng)))
+    num_accepted = 0
+    for _ in range(CASES_PER_SEED):
+        prompt = [rng.randrange(spec.vocab_size) for _ in range(rng.choice([1, 2, 7, CAPACITY // 2]))]
+        params = SamplingParams(temperature=rng.choice([0.0, 0.7, 1.3]))
+        decoder.begin(prompt, params, seed)
+        target.sync(prompt[:-1])
+        rounds = list(decoder.decode(near_tie=0.0, num_tokens=NUM_TOKENS, otherwise=lambda *_: pytest.fail("NaN")))
+        found = [token for done in rounds for token in done.token_ids][:NUM_TOKENS]
+        assert found == decode_ids(plain, NoneDrafter(), prompt, params, seed=seed, num_tokens=NUM_TOKENS)
+        num_accepted += sum(done.stats.num_accepted for done in rounds)
+    assert num_accepted > 0 or spec.vocab_size > 40, "nothing was ever accepted, so little was tested"
