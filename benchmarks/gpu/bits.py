@@ -59,7 +59,7 @@ def cases(setting: Setting) -> Iterator[Case]:
             number = CHECKS // (2 * len(chosen)) + 1
             yield Case(
                 name=f"{model}, layers: {num_layers}",
-                run=partial(check, model, num_layers, 8 if setting.is_rehearsal else number, setting),
+                run=partial(check, model, num_layers, 4 if setting.is_rehearsal else number, setting),
                 warm=partial(warm_up, model, setting) if num_layers == 1 else None,
             )
 

@@ -54,7 +54,7 @@ def drafters(setting: Setting) -> list[tuple[str, DrafterConfig]]:
     """Who drafts for the built-in target; the parallel one in a process of its own on the same GPU."""
     serial = [("draft_model {}/{}/{}".format(*shape), fixed(*shape)) for shape in widths(setting)]
     if setting.is_rehearsal:
-        return [("none", NoDrafter())]
+        return [("none", NoDrafter()), *serial]
     return [
         ("none", NoDrafter()), *serial, ("draft_model", DraftModel()), ("layer_skip", LayerSkip()),
         ("parallel", Parallel(device="cuda:0")),
@@ -65,8 +65,10 @@ def built_in(name: str, drafter: DrafterConfig, setting: Setting) -> Iterator[Ro
     """Tokens per second and per round of the built-in target with this drafter, greedy and sampled."""
     num_tokens = 2 if setting.is_rehearsal else NUM_TOKENS
     prompts = PROMPTS[: 1 if setting.is_rehearsal else None]
-    device = "cuda:0" if setting.device == "cuda" else "cpu"
-    with Engine(EngineConfig(drafter=drafter, device=device, kernels="triton", max_length=512)) as engine:
+    device, kernels = (
+        ("cpu", "auto") if setting.is_rehearsal else ("cuda:0", "triton")
+    )  # not in the interpreter: minutes
+    with Engine(EngineConfig(drafter=drafter, device=device, kernels=kernels, max_length=512)) as engine:  # type: ignore[arg-type]
         for temperature in (0.0, 1.0):
             params = SamplingParams(temperature=temperature, seed=1, max_new_tokens=num_tokens, ignore_eos=True)
             if not setting.is_rehearsal:

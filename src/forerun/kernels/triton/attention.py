@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import triton
 from torch import Tensor
 
 from forerun.kernels.triton.language import IS_EMULATED, launch_options
@@ -98,7 +97,7 @@ def text_attention(
 ) -> None:  # fmt: skip
     """The same as `tree_attention`, for passes of so many rows that they keep the GPU busy without split texts."""
     group, num_kv_heads = num_heads // keys_SKD.shape[1], keys_SKD.shape[1]
-    attend_text[(num_kv_heads, triton.cdiv(num_rows, MOST_MATRIX_ROWS // group))](
+    attend_text[(num_kv_heads, -(-num_rows // (MOST_MATRIX_ROWS // group)))](
         q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails), num_rows,
         **_shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads), MATRIX_ROWS=MOST_MATRIX_ROWS,
         OVERLAPS=overlaps,
@@ -108,7 +107,7 @@ def text_attention(
 
 def _num_units(num_rows: int, num_splits: int, block_rows: int) -> int:
     """Programs of a key head: one for each row, and for each split of the prefix one for each block of rows."""
-    return num_rows + num_splits * triton.cdiv(num_rows, max(block_rows, 1))
+    return num_rows + num_splits * -(-num_rows // block_rows)
 
 
 def _num_stages(keys_SKD: Tensor, most: int) -> int:
@@ -117,8 +116,8 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 
 def _head_bytes(keys_SKD: Tensor) -> int:
-    head_dim: int = keys_SKD.shape[2]
-    return head_dim * keys_SKD.element_size()
+    head_bytes: int = keys_SKD.shape[2] * keys_SKD.element_size()
+    return head_bytes
 
 
 def _shape_arguments(

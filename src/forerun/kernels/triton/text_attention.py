@@ -1,7 +1,7 @@
 """The kernel of attention for many rows at once, of a text or a tree: one program follows a block of rows to the end.
 
 Splits that rows share are loaded once for all of them: those of the prefix, and all of a text, where a row is kept from
-what lies behind it. A tree's rows go on one by one through their own tails; the block's other rows see nothing there.
+what lies behind it. A tree's rows go on one by one through their own tails, which count for nothing in other rows.
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), S ordinals of a split, D head size.
 """
@@ -71,7 +71,7 @@ def attend_text(
         for split in range(num_common, tl.cdiv(limit, ORDINALS)):
             ordinals_S = split * ORDINALS + tl.arange(0, ORDINALS)
             slots_S = find_slots(table[2], facts, row, ordinals_S, limit)
-            is_visible_MS = (ordinals_S[None, :] < limit) & (row_M == row)[:, None]
-            part = _attend(cache, slots_S, slot_stride, ordinals_S < limit, q_MD, is_visible_MS, scale)
+            is_read_S = ordinals_S < limit
+            part = _attend(cache, slots_S, slot_stride, is_read_S, q_MD, is_read_S[None, :], scale)
             sofar = join(sofar, part, row_M == row)
     store_mix(mixed_ptr, places_M, sofar[1], sofar[2], num_splits_M, is_row_M)
