@@ -43,7 +43,8 @@ def await_inputs(OVERLAPS: tl.constexpr):
     """Wait until the kernel before has finished, and let the next one be loaded meanwhile.
 
     With programmatic dependent launch a kernel starts while the one before still runs. Before this call it may read
-    weights, which nobody writes; and nothing else, nor write.
+    weights, which nobody writes, and, as attention does, what was written before the kernel before began: every kernel
+    waits before it lets the next one start. Nothing else may be read, and nothing written.
     """
     if OVERLAPS:
         gdc_wait()
