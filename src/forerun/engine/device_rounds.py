@@ -28,6 +28,7 @@ from forerun.kernels.triton.sampling import Choice, Draw, Ranking
 from forerun.kernels.triton.slots import move_slots
 from forerun.kernels.triton.tree import DeviceTree
 from forerun.model.device import DeviceExecutor, num_splits_for
+from forerun.model.graphs import GraphPool
 from forerun.model.launches import NARROW_ROWS, PassShape
 from forerun.model.runner import Runner
 from forerun.sampling.noise import splitmix64
@@ -91,6 +92,7 @@ class DeviceRounds:
             verify_width=self._num_target_rows, draft_width=self.config.draft_width, num_children=self._num_children,
             min_mass=0.0 if self.config.adaptive else self.config.min_mass, device=device,
         )  # fmt: skip
+        self._graphs = GraphPool(device)
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
@@ -125,7 +127,7 @@ class DeviceRounds:
         shape = RoundShape(
             depth=depth, target_splits=num_splits, draft_splits=num_splits if depth else 0, is_greedy=self._is_greedy
         )
-        self.target.executor.graphs.run(shape, lambda: self._play(shape))
+        self._graphs.run(shape, lambda: self._play(shape))
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
         """Let the runners know that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""

@@ -16,6 +16,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.kernels.quantise import head_format, quantise
 from forerun.kernels.triton.attention import SPLIT
+from forerun.kernels.triton.language import on_device
 from forerun.kernels.triton.linear import linear
 from forerun.kernels.triton.rows import RowTable
 from forerun.kernels.triton.weights import PackedLinear, pack
@@ -46,7 +47,7 @@ class DeviceExecutor:
         keys = cache.keys_LSKD
         self.spec, self.graphs = spec, GraphPool(str(keys.device))
         self._program, self._weights, self._cache, self._format = program, weights, cache, weight_format
-        self.overlaps = keys.is_cuda and torch.cuda.get_device_capability(keys.device) >= FIRST_DEVICE_WITH_OVERLAP
+        self.overlaps = can_overlap(keys.device)
         num_sublayers = 2 * spec.num_layers
         self.rows = RowTable(
             max_rows=MAX_ROWS, max_tail_entries=MAX_TAIL_ENTRIES, num_sublayers=num_sublayers, device=str(keys.device)
@@ -70,7 +71,8 @@ class DeviceExecutor:
         shape = shape_of(inputs)
         if shape.num_rows > NARROW_ROWS or observe is not None:
             logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.spec.vocab_size)
-            self.launch(shape, logits_RV, observe)
+            with on_device(logits_RV.device):
+                self.launch(shape, logits_RV, observe)
             return logits_RV
         self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
         return self.logits_RV[: shape.num_logit_rows].clone()
@@ -133,6 +135,11 @@ class DeviceExecutor:
 
     def _vector(self, name: str) -> Tensor:
         return self._weights.pop(name + ".weight").float().contiguous()
+
+
+def can_overlap(device: torch.device) -> bool:
+    """True where a kernel may be launched while the one before still runs."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_DEVICE_WITH_OVERLAP
 
 
 def shape_of(inputs: ForwardInput) -> PassShape:

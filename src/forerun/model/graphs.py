@@ -4,6 +4,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from forerun.kernels.triton.language import on_device
+
 MAX_GRAPHS = 64  # kept at a time; the one not used for longest goes first
 
 
@@ -22,17 +24,19 @@ class GraphPool:
         """Do the work of this key."""
         if self._device.type != "cuda":
             work()
-        elif key not in self._graphs:
-            self._keep(key, None)
-            work()
-        else:
+            return
+        with on_device(self._device):
+            if key not in self._graphs:
+                self._keep(key, None)
+                work()
+                return
             graph = self._graphs.pop(key) or self._record(work)
             self._keep(key, graph)
             graph.replay()
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph):
+        with torch.cuda.graph(graph):
             work()
         return graph
 

@@ -63,7 +63,7 @@ class PaddedTarget(TargetSide):
             if row == PAD_NODE:
                 rows[place] = spare.pop()
                 slot = cache.committed_len + rows[place]
-                cache.storage_2LSKD[:, :, slot] = cache._storage[:, :, cache.committed_len - 1]
+                cache.storage_2LSKD[:, :, slot] = cache.storage_2LSKD[:, :, cache.committed_len - 1]
         self._runner.commit(rows, (tree.token_ids[0], *acceptance.tokens[:-1]))
         self._shaper.commit(acceptance.tokens)
         self.root = acceptance.bonus_token

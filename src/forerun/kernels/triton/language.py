@@ -13,8 +13,10 @@ Numbers that differ from pass to pass or from layer to layer are not specialised
 would be compiled anew for one row, and again for sixteen.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -55,3 +57,8 @@ def launch_options(*, num_warps: int, num_stages: int = 1, overlaps: bool = Fals
     """How to launch a kernel; `overlaps` is to be passed to the kernel as OVERLAPS, too."""
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
     return {**options, "launch_pdl": True} if overlaps else options
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Within, kernels are launched on this device: Triton takes the current one, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

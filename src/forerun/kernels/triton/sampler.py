@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from forerun.kernels.triton.language import on_device
 from forerun.kernels.triton.leaders import MOST_CHILDREN, Leaders
 from forerun.kernels.triton.noise import Noise
 from forerun.kernels.triton.sampling import SCORE_BLOCK, Choice, Draw, Ranking, choose_from_scores, rank_from_scores
@@ -34,7 +35,8 @@ def choose_rows(
         tokens=torch.empty(num_rows, dtype=torch.int32, device=device), best=numbers_2T[0], second=numbers_2T[1]
     )
     leaders = leaders_for(scores_TV, ranks=False)
-    choose_from_scores(scores_TV, draw_of(noise, temperature, device), choice, leaders, overlaps=False)
+    with on_device(device):
+        choose_from_scores(scores_TV, draw_of(noise, temperature, device), choice, leaders, overlaps=False)
     best, second = numbers_2T.tolist()
     return choice.tokens.tolist(), best, second
 
@@ -49,10 +51,11 @@ def rank_rows(
         tokens=torch.empty(num_rows, count, dtype=torch.int32, device=device),
         log_probs=torch.empty(num_rows, count, device=device),
     )
-    rank_from_scores(
-        scores_TV, draw_of(noise, temperature, device), ranking, leaders_for(scores_TV, ranks=True),
-        num_children=count, vocab_size=vocab_size, overlaps=False,
-    )  # fmt: skip
+    with on_device(device):
+        rank_from_scores(
+            scores_TV, draw_of(noise, temperature, device), ranking, leaders_for(scores_TV, ranks=True),
+            num_children=count, vocab_size=vocab_size, overlaps=False,
+        )  # fmt: skip
     return ranking.tokens.tolist(), ranking.log_probs.tolist()
 
 

@@ -1,0 +1,30 @@
+"""A whole round is compiled for a GPU as it would be launched there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("compile_round.py")
+KERNELS = {
+    "embed_rows", "_qkv", "attend_tree", "attend_text", "_linear_add", "_linear_silu", "_linear", "head_tiles",
+    "choose_of_tiles", "rank_of_tiles", "grow_kernel", "cut_kernel", "accept_kernel", "lookup_kernel", "move_kernel",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weight_format", ["plain", "int8", "int4"])
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_every_kernel_of_a_round_compiles_as_it_is_launched(weight_format: str, architecture: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "error::UserWarning", str(SCRIPT), weight_format, str(architecture)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    launched = json.loads(done.stdout)
+    assert launched.keys() == KERNELS
+    assert launched["_linear_add"] == 2 * (2 * (2 + 1) + 1)  # two rounds of two draft passes and a target's; one wide
