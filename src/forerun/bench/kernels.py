@@ -18,7 +18,7 @@ from forerun.bench.kernel_subject import Bound, Setting, Subject
 from forerun.bench.kernel_subjects import subjects
 from forerun.bench.machine import describe_machine
 from forerun.core.errors import ConfigError
-from forerun.engine.loading import has_fast_bfloat16
+from forerun.engine.loading import find_device, has_fast_bfloat16
 from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 
 # By how much twins may differ, absolutely and relatively: the tolerances of the parity tests.
@@ -176,15 +176,7 @@ def read_device(name: str) -> torch.device:
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"kernels cannot be measured on device {name!r}: choose cpu or a CUDA device")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"torch sees no GPU for device {name!r}: choose cpu, or install a torch made for CUDA")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"{name!r} is no device: write cpu, cuda or cuda:1") from error
-    if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"there is no {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
-    return device
+    return find_device(name)
 
 
 def usual_dtype(device: str) -> str:

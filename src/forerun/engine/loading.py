@@ -38,6 +38,13 @@ class Checkpoint:
 
     @classmethod
     def open(cls, name: str, folder: Path, config: EngineConfig) -> "Checkpoint":
+        """Read what there is to know before the weights.
+
+        Raises:
+            CheckpointError: it is no model that is supported.
+            ConfigError: the device is not there.
+        """
+        find_device(read_device(config.device).torch_device)
         return cls(
             name=name,
             folder=folder,
@@ -82,6 +89,23 @@ class Checkpoint:
             weight_format=self.weight_format,
             unused=unused,
         )
+
+
+def find_device(name: str) -> torch.device:
+    """A device that is there.
+
+    Raises:
+        ConfigError: it is not, or this is no device's name.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{name!r} is no device: write cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"torch sees no GPU for device {name!r}: choose cpu, or install a torch made for CUDA")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"there is no {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
+    return device
 
 
 def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
