@@ -9,6 +9,7 @@ from forerun.core.model_spec import WeightFormat
 
 MANY_PROGRAMS: Final = 396  # three for each of an H100's processors: enough loads under way to keep memory busy
 LEAST_BLOCKS: Final = 4  # of a program's inputs; with fewer it waits more than it loads
+WIDE_OUT: Final = 128
 LEAST_OUT: Final = 16  # outputs of one matrix instruction and a warp
 
 
@@ -50,6 +51,8 @@ def choose_tiles(
     num_tiles, num_blocks = -(-num_out // block_out), -(-num_in // block_in)
     num_splits = max(1, min(round(MANY_PROGRAMS / num_tiles), num_blocks // LEAST_BLOCKS))
     num_warps = min(4, max(1, block_out // LEAST_OUT))
+    if block_out >= WIDE_OUT and weight_format != "int4":
+        num_warps = 8  # with fewer, two tiles of rows have not enough registers
     return Tiles(
         block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
         num_stages=3 if compute == torch.float32 else 4,
