@@ -121,6 +121,30 @@ def pass_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def round_lines(rows: Sequence[Row]) -> list[str]:
+    """Speeds of the built-in pair; rounds of large shapes, and what they would write with its acceptance."""
+    own = [row for row in rows if "tokens_per_s" in row]
+    plain = {row["temperature"]: row["text"] for row in own if row["drafter"] == "none"}
+    lines = [
+        f"built-in pair, {row['drafter']}, temperature {row['temperature']}: {number(row['tokens_per_s']):.0f} tokens/s, "
+        f"{number(row['tokens_per_round']):.2f} a round, "
+        + ("the text of none" if row["text"] == plain.get(row["temperature"]) else "ANOTHER TEXT THAN NONE")
+        for row in own
+    ]
+    gains = {row["drafter"]: number(row["tokens_per_round"]) for row in own if row["temperature"] == 0.0}
+    for row in (row for row in rows if "round_ms" in row):
+        widths = f"{row['verify_width']}/{row['draft_width']}/{row['depth']}"
+        round_ms, gain = number(row["round_ms"]), gains.get(f"draft_model {widths}")
+        layers_ms = number(row["verify_layers_ms"]) + number(row["depth"]) * number(row["draft_layers_ms"])
+        speed = "" if gain is None else f"{1e3 * gain / round_ms:.0f} tokens/s"
+        projected = f"; PROJECTED with the built-in pair's acceptance: {speed}" if speed else ""
+        lines.append(
+            f"{row['target']} with {row['draft']} {widths}: round {round_ms:.3f} ms, its layers {layers_ms:.3f} ms, heads and "
+            f"bookkeeping {1e3 * (round_ms - layers_ms):.0f} us, launch {number(row['launch_us']):.0f} us{projected}"
+        )
+    return lines
+
+
 def peer_lines(rows: Sequence[Row]) -> list[str]:
     return [
         f"{row['model']} {row['way']}: {number(row['tokens_per_s']):.1f} tokens/s "
@@ -156,6 +180,7 @@ HEADLINES = {
     "suite": suite_lines,
     "kernels": kernel_lines,
     "passes": pass_lines,
+    "rounds": round_lines,
     "peers": peer_lines,
     "bits": bit_lines,
     "sweep": sweep_lines,
