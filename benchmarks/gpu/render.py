@@ -126,8 +126,8 @@ def round_lines(rows: Sequence[Row]) -> list[str]:
     own = [row for row in rows if "tokens_per_s" in row]
     plain = {row["temperature"]: row["text"] for row in own if row["drafter"] == "none"}
     lines = [
-        f"built-in pair, {row['drafter']}, temperature {row['temperature']}: {number(row['tokens_per_s']):.0f} tokens/s, "
-        f"{number(row['tokens_per_round']):.2f} a round, "
+        f"built-in pair, {row['drafter']}, temperature {row['temperature']}: "
+        f"{number(row['tokens_per_s']):.0f} tokens/s, {number(row['tokens_per_round']):.2f} a round, "
         + ("the text of none" if row["text"] == plain.get(row["temperature"]) else "ANOTHER TEXT THAN NONE")
         for row in own
     ]
@@ -139,8 +139,8 @@ def round_lines(rows: Sequence[Row]) -> list[str]:
         speed = "" if gain is None else f"{1e3 * gain / round_ms:.0f} tokens/s"
         projected = f"; PROJECTED with the built-in pair's acceptance: {speed}" if speed else ""
         lines.append(
-            f"{row['target']} with {row['draft']} {widths}: round {round_ms:.3f} ms, its layers {layers_ms:.3f} ms, heads and "
-            f"bookkeeping {1e3 * (round_ms - layers_ms):.0f} us, launch {number(row['launch_us']):.0f} us{projected}"
+            f"{row['target']} with {row['draft']} {widths}: round {round_ms:.3f} ms, its layers {layers_ms:.3f} ms, "
+            f"heads and bookkeeping {1e3 * (round_ms - layers_ms):.0f} us, launch {number(row['launch_us']):.0f} us{projected}"
         )
     return lines
 
