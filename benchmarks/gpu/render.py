@@ -140,7 +140,8 @@ def round_lines(rows: Sequence[Row]) -> list[str]:
         projected = f"; PROJECTED with the built-in pair's acceptance: {speed}" if speed else ""
         lines.append(
             f"{row['target']} with {row['draft']} {widths}: round {round_ms:.3f} ms, its layers {layers_ms:.3f} ms, "
-            f"heads and bookkeeping {1e3 * (round_ms - layers_ms):.0f} us, launch {number(row['launch_us']):.0f} us{projected}"
+            f"heads and bookkeeping {1e3 * (round_ms - layers_ms):.0f} us, "
+            f"launch {number(row['launch_us']):.0f} us{projected}"
         )
     return lines
 
