@@ -132,7 +132,7 @@ class Layers:
         """Buffers of its own and the kernel's launches with other weights, or the same ones tiled otherwise."""
         executor, dtype = self.executor, self.cache.keys_LSKD.dtype
         parameters = replace(self.parameters, linears={**self.parameters.linears, **changed})
-        buffers = Buffers(parameters, max_rows=64, max_splits=num_splits_for(self.cache.capacity), dtype=dtype)
+        buffers = Buffers(parameters, max_rows=64, max_splits=num_splits_for(self.cache.capacity) + 1, dtype=dtype)
         fill(buffers)
         if kernel == "head":
             (head,) = changed.values()

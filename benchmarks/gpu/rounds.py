@@ -6,6 +6,7 @@ random, it is only put beside their round times, and what follows from both is n
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -36,7 +37,10 @@ def cases(setting: Setting) -> Iterator[Case]:
         yield Case(name=f"built-in pair, {name}", run=partial(built_in, name, drafter, setting))
     for pair in PAIRS[: 1 if setting.is_quick or setting.is_rehearsal else None]:
         target, draft = models(setting, *pair)
-        yield Case(name=f"{target} with {draft}", run=partial(rounds, target, draft, setting))
+        yield Case(
+            name=f"{target} with {draft}", run=partial(rounds, target, draft, setting),
+            warm=partial(warm, target, draft, setting),
+        )  # fmt: skip
 
 
 def widths(setting: Setting) -> tuple[tuple[int, int, int], ...]:
@@ -87,6 +91,13 @@ def rounds(target: Model, draft: Model, setting: Setting) -> Iterator[Row]:
     sides = [runner_of(model, setting, capacity=capacity) for model in (target, draft)]
     for shape in widths(setting):
         yield measure_rounds(target, draft, sides, setting, *shape)
+
+
+def warm(target: Model, draft: Model, setting: Setting) -> None:
+    """All kernels of these rounds, on two layers."""
+    short = [replace(model, spec=replace(model.spec, num_layers=2)) for model in (target, draft)]
+    for _ in rounds(short[0], short[1], setting):
+        pass
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from benchmarks.gpu.cases import ROOT, Case, Row, Setting
 
-WORKERS = 6
+WORKERS = 14
 TAIL_LINES = 60
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|deselected|warnings?)\b")
 
@@ -25,7 +25,7 @@ def run_tests(setting: Setting) -> Iterator[Row]:
     if setting.is_rehearsal:
         command += ["--collect-only", "tests/model", "tests/kernels"]
     elif find_spec("xdist") is not None:
-        command += ["-n", str(WORKERS), "--dist", "loadfile", "tests"]
+        command += ["-n", str(WORKERS), "--dist", "worksteal", "tests"]
     else:
         command += ["tests"]
     try:

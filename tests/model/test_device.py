@@ -19,7 +19,8 @@ from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
 pytest.importorskip("triton")
 
 from forerun.cache.tree_cache import TreeCache
-from forerun.kernels.dispatch import REFERENCE, TRITON
+from forerun.kernels.dispatch import REFERENCE, TRITON, device_sampler
+from forerun.kernels.triton.language import IS_EMULATED
 from forerun.model.device import num_splits_for
 
 SHAPES: dict[str, dict[str, object]] = {
@@ -164,6 +165,12 @@ def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
     inputs = tree_pass(6, 20, rng, runner.spec.vocab_size)
     logits = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
     assert all(torch.equal(again, logits[0]) for again in logits[1:])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_is_emulated() -> None:
+    assert not IS_EMULATED
+    assert device_sampler(torch.zeros(1, 8, device="cuda")) is not None
 
 
 def test_the_bound_of_splits_is_a_power_of_two_that_covers_the_prefix() -> None:

@@ -37,6 +37,7 @@ class Flight:
     launched: float
     outcome: Tensor  # on the host, complete once `landed` has happened
     landed: torch.cuda.Event | None  # None: it is complete
+    is_usual: bool  # no kernel was compiled and no graph recorded meanwhile
 
     def wait(self) -> Outcome:
         if self.landed is not None:
@@ -96,7 +97,10 @@ class DeviceDecoder:
                     if flights:
                         break
                     num_behind = self._catch_up(self._token_ids)
-                flights.append(self._launch(depth, len(flights)))
+                flight = self._launch(depth, len(flights))
+                for other in flights:
+                    other.is_usual &= flight.is_usual  # the host was late to see it land
+                flights.append(flight)
             flight = flights.popleft()
             outcome = flight.wait()
             began, landed = max(landed, flight.launched), perf_counter()
@@ -105,7 +109,7 @@ class DeviceDecoder:
                 return
             num_behind = outcome.num_behind
             self._take(outcome)
-            if self._rule is not None:
+            if self._rule is not None and flight.is_usual:
                 self._rule.measure(flight.depth, len(outcome.token_ids) - 1, landed - began)
             num_emitted += len(outcome.token_ids)
             yield round_of(outcome, began, landed, near_tie)
@@ -129,7 +133,7 @@ class DeviceDecoder:
 
     def _launch(self, depth: int, num_ahead: int) -> Flight:
         launched = perf_counter()
-        self._rounds.launch(depth, len(self._token_ids) + num_ahead * self._rounds.config.verify_width)
+        is_usual = self._rounds.launch(depth, len(self._token_ids) + num_ahead * self._rounds.config.verify_width)
         landing = self._landings[self._num_launched % ROUNDS_AHEAD]
         self._num_launched += 1
         landing.copy_(self._rounds.tree.outcome, non_blocking=True)
@@ -137,7 +141,7 @@ class DeviceDecoder:
         if self._device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._device))
-        return Flight(depth, launched, landing, event)
+        return Flight(depth, launched, landing, event, is_usual)
 
 
 def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> Round:

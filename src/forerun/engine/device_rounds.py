@@ -97,9 +97,10 @@ class DeviceRounds:
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
         self.looks_up = self.draft is not None and self.config.lookup and self._num_target_rows > 1
-        self._chain_costs = chain_costs(LookupChain(num_tokens=max(1, self._num_target_rows - 1)).log_probs()).to(
-            device
-        )
+        costs = chain_costs(LookupChain(num_tokens=max(1, self._num_target_rows - 1)).log_probs())
+        is_cuda = torch.device(device).type == "cuda"
+        self._lessons = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
+        self._chain_costs = costs.to(device)
 
     def begin(self, params: SamplingParams, seed: int) -> None:
         """What all rounds of a request have in common."""
@@ -118,16 +119,18 @@ class DeviceRounds:
         )  # fmt: skip
 
     def learn(self, chain: LookupChain) -> None:
-        """Take what looked-up tokens are worth by now."""
-        self._chain_costs.copy_(chain_costs(chain.log_probs()))
+        """Take what looked-up tokens are worth by now, without waiting for the rounds under way."""
+        self._lessons.reverse()  # the one of last time may still be on its way
+        self._lessons[0].copy_(chain_costs(chain.log_probs()))
+        self._chain_costs.copy_(self._lessons[0], non_blocking=True)
 
-    def launch(self, depth: int, longest: int) -> None:
-        """Play a round with so many draft passes on a text of at most `longest` tokens."""
+    def launch(self, depth: int, longest: int) -> bool:
+        """Play a round with so many draft passes on at most `longest` tokens; True if it was recorded before."""
         num_splits = num_splits_for(longest)
         shape = RoundShape(
             depth=depth, target_splits=num_splits, draft_splits=num_splits if depth else 0, is_greedy=self._is_greedy
         )
-        self._graphs.run(shape, lambda: self._play(shape))
+        return self._graphs.run(shape, lambda: self._play(shape))
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
         """Let the runners know that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""

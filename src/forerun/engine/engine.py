@@ -228,7 +228,13 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Let every library choose and load its code now, not during the first request."""
-        self.generate((0,), SamplingParams(max_new_tokens=min(WARM_UP_TOKENS, self.max_length - 1), ignore_eos=True))
+        num_tokens = min(WARM_UP_TOKENS, self.max_length - 1)
+        for temperature in (
+            (0.0,) if self._on_device is None else (0.0, 1.0)
+        ):  # sampled rounds have kernels of their own
+            self.generate(
+                (0,), SamplingParams(temperature=temperature, seed=0, max_new_tokens=num_tokens, ignore_eos=True)
+            )
         self._target.forget()
 
     def _search_early(self, drafter: LayerSkipDrafter) -> None:

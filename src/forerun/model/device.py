@@ -54,7 +54,7 @@ class DeviceExecutor:
         )
         self._writer, self._parameters = RowWriter(self.rows), self._read_parameters()
         self.buffers = Buffers(
-            self._parameters, max_rows=MAX_ROWS, max_splits=num_splits_for(cache.capacity) + 1, dtype=keys.dtype
+            self._parameters, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
         )
         self.logits_RV = torch.zeros(NARROW_ROWS, spec.vocab_size, device=keys.device)
         self._launches = LaunchList(self._parameters, self.buffers, self.rows, cache, overlaps=self.overlaps)

@@ -20,19 +20,21 @@ class GraphPool:
         self._device = torch.device(device)
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
 
-    def run(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Do the work of this key."""
+    def run(self, key: Hashable, work: Callable[[], None]) -> bool:
+        """Do the work of this key; True if that took no longer than it always will: nothing was compiled or recorded."""
         if self._device.type != "cuda":
             work()
-            return
+            return True
         with on_device(self._device):
             if key not in self._graphs:
-                self._keep(key, None)
                 work()
-                return
-            graph = self._graphs.pop(key) or self._record(work)
+                self._keep(key, None)  # behind it: what was interrupted has compiled nothing to rely on
+                return False
+            known = self._graphs.pop(key)
+            graph = known or self._record(work)
             self._keep(key, graph)
             graph.replay()
+            return known is not None
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()

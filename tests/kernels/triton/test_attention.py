@@ -3,10 +3,6 @@
 Legend: T rows, N nodes of a tree, S slots, K key/value heads, Q query heads, D head size.
 """
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import random
 from collections.abc import Sequence
 

@@ -5,6 +5,8 @@ Three things make a row's bits its own. Products go through the matrix units in 
 which adds up along the inner axis in its own order; 64 rows would bring another. A sum of probabilities is a sum of
 integers, which has one result in every order, as a maximum has. Splits are joined from the first to the last.
 
+What may be read before the kernel before has ended goes past the first-level cache, which might know older contents.
+
 Legend: M matrix rows (a row's heads side by side, then the next row's), S ordinals of a split, D head size.
 """
 
@@ -32,29 +34,31 @@ _UNIT = tl.constexpr(1.0 / (1 << 23))
 @triton.jit
 def load_facts(facts_ptr):
     """prefix_len, tail_stride, is_causal."""
-    prefix_len = tl.load(facts_ptr + _PREFIX_LEN)
-    return prefix_len, tl.load(facts_ptr + _TAIL_STRIDE), tl.load(facts_ptr + _IS_CAUSAL)
+    prefix_len = tl.load(facts_ptr + _PREFIX_LEN, cache_modifier=".cg")
+    tail_stride = tl.load(facts_ptr + _TAIL_STRIDE, cache_modifier=".cg")
+    return prefix_len, tail_stride, tl.load(facts_ptr + _IS_CAUSAL, cache_modifier=".cg")
 
 
 @triton.jit
 def find_slots(tails_ptr, facts, row, ordinals_S, limit):
     """The slots of a row's ordinals below `limit`. No tail is read where all of these lie in the prefix."""
     is_behind_S = (ordinals_S >= facts[0]) & (ordinals_S < tl.where(facts[2] != 0, 0, limit))
-    return tl.load(tails_ptr + row * facts[1] + ordinals_S - facts[0], mask=is_behind_S, other=ordinals_S)
+    places_S = row * facts[1] + ordinals_S - facts[0]
+    return tl.load(tails_ptr + places_S, mask=is_behind_S, other=ordinals_S, cache_modifier=".cg")
 
 
 @triton.jit
 def load_keys(head_ptr, slots_S, slot_stride, is_read_S, others_DS):
     """One head's keys at some slots, on their side; `others_DS` where nothing is to be read."""
     places_DS = slots_S[None, :] * slot_stride + tl.arange(0, others_DS.shape[0])[:, None]
-    return tl.load(head_ptr + places_DS, mask=is_read_S[None, :], other=others_DS)
+    return tl.load(head_ptr + places_DS, mask=is_read_S[None, :], other=others_DS, cache_modifier=".cg")
 
 
 @triton.jit
 def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
     """One head's values at some slots; `others_SD` where nothing is to be read."""
     places_SD = slots_S[:, None] * slot_stride + tl.arange(0, others_SD.shape[1])[None, :]
-    return tl.load(head_ptr + places_SD, mask=is_read_S[:, None], other=others_SD)
+    return tl.load(head_ptr + places_SD, mask=is_read_S[:, None], other=others_SD, cache_modifier=".cg")
 
 
 @triton.jit

@@ -126,8 +126,8 @@ def attend_tree(
     is_row_M = (place_M < tl.where(is_own, GROUP, ROWS * GROUP)) & (row_M < num_rows)
     head_M = kv_head * GROUP + place_M % GROUP
     facts = load_facts(table[0])
-    length_M = tl.load(table[1] + row_M, mask=is_row_M, other=0)
-    limit = tl.load(table[1] + unit, mask=is_own, other=0)
+    length_M = tl.load(table[1] + row_M, mask=is_row_M, other=0, cache_modifier=".cg")
+    limit = tl.load(table[1] + unit, mask=is_own, other=0, cache_modifier=".cg")
     num_common = facts[0] // ORDINALS
     first_split = tl.where(is_own, num_common, common // num_blocks)
     end_split = tl.where(is_own, tl.cdiv(limit, ORDINALS), first_split + 1)
