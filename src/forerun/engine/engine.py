@@ -229,9 +229,8 @@ class Engine:
     def _warm_up(self) -> None:
         """Let every library choose and load its code now, not during the first request."""
         num_tokens = min(WARM_UP_TOKENS, self.max_length - 1)
-        for temperature in (
-            (0.0,) if self._on_device is None else (0.0, 1.0)
-        ):  # sampled rounds have kernels of their own
+        temperatures = (0.0,) if self._on_device is None else (0.0, 1.0)  # sampled rounds have kernels of their own
+        for temperature in temperatures:
             self.generate(
                 (0,), SamplingParams(temperature=temperature, seed=0, max_new_tokens=num_tokens, ignore_eos=True)
             )

@@ -21,7 +21,7 @@ class GraphPool:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
 
     def run(self, key: Hashable, work: Callable[[], None]) -> bool:
-        """Do the work of this key; True if that took no longer than it always will: nothing was compiled or recorded."""
+        """Do the work of this key; True if nothing had to be compiled or recorded, so that it takes as long again."""
         if self._device.type != "cuda":
             work()
             return True
