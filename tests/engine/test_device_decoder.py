@@ -183,3 +183,27 @@ def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str)
     with pytest.raises(NumericalError):
         pair.write(pair.decoder(PLAIN), PROMPT, GREEDY, 0, 6)
     assert pair.target.cached_ids == []
+
+
+def test_rounds_in_whose_time_something_was_compiled_teach_nothing(device: str) -> None:
+    pair = Pair(device)
+    decoder = pair.decoder(PLAIN)
+    launch, measured, num_launched = decoder._rounds.launch, [], 0
+
+    def slow_at_third(depth: int, longest: int) -> bool:
+        nonlocal num_launched
+        num_launched += 1
+        launch(depth, longest)
+        return num_launched != 3
+
+    class Depths:
+        def depth(self) -> int:
+            return 0
+
+        def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
+            measured.append(seconds)
+
+    decoder._rule, decoder._rounds.launch = Depths(), slow_at_third  # type: ignore[assignment, method-assign]
+    rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 5)
+    assert len(rounds) == 5
+    assert len(measured) == 3  # neither the third nor the one that was under way meanwhile
