@@ -31,7 +31,7 @@ from forerun.model.device import DeviceExecutor, num_splits_for
 from forerun.model.graphs import GraphPool
 from forerun.model.launches import NARROW_ROWS, PassShape
 from forerun.model.runner import Runner
-from forerun.sampling.noise import splitmix64
+from forerun.sampling.noise import signed_mix
 
 MOST_CHILDREN = 128  # of one batch
 
@@ -81,23 +81,23 @@ class DeviceRounds:
 
     def __init__(self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> None:
         self.config = config if isinstance(config, DraftModel) else PLAIN
-        self._num_target_rows, self._num_children = self.config.verify_width, self.config.children
-        self.target = Side(target, num_rows=self._num_target_rows, num_children=None)
+        self.target = Side(target, num_rows=self.config.verify_width, num_children=None)
         self.draft = None if draft is None else Side(
-            draft, num_rows=self.config.draft_width + 1, num_children=self._num_children
+            draft, num_rows=self.config.draft_width + 1, num_children=self.config.children
         )  # fmt: skip
         self._num_known = min(runner.spec.vocab_size for runner in (target, draft) if runner is not None)
         device, self._overlaps = target.device, self.target.executor.overlaps
         self.tree = DeviceTree(
-            verify_width=self._num_target_rows, draft_width=self.config.draft_width, num_children=self._num_children,
+            verify_width=self.config.verify_width, draft_width=self.config.draft_width,
+            num_children=self.config.children,
             min_mass=0.0 if self.config.adaptive else self.config.min_mass, device=device,
         )  # fmt: skip
         self._graphs = GraphPool(device)
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
-        self.looks_up = self.draft is not None and self.config.lookup and self._num_target_rows > 1
-        costs = chain_costs(LookupChain(num_tokens=max(1, self._num_target_rows - 1)).log_probs())
+        self.looks_up = self.draft is not None and self.config.lookup and self.config.verify_width > 1
+        costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
         self._lessons = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
         self._chain_costs = costs.to(device)
@@ -106,8 +106,7 @@ class DeviceRounds:
         """What all rounds of a request have in common."""
         self._is_greedy = params.is_greedy
         self._temperature.fill_(1.0 if params.is_greedy else params.temperature)
-        mix = splitmix64(seed)
-        self._seed_mix.fill_(mix - (1 << 64) if mix >> 63 else mix)
+        self._seed_mix.fill_(signed_mix(seed))
 
     def plant(self, token_ids: Sequence[int]) -> None:
         """Begin at the end of this text, all of which but the last token is in the caches."""
@@ -145,17 +144,18 @@ class DeviceRounds:
             hang_lookup(tree, self._text_P, self._chain_costs, overlaps=overlaps)
         ranked = self._grow(shape) if shape.depth else (None, None)
         cut(tree, target.executor.rows, *ranked, spare_slot=target.spare_slot, overlaps=overlaps)
-        target.pass_layers(self._num_target_rows, shape.target_splits)
+        target.pass_layers(self.config.verify_width, shape.target_splits)
         tokens, (bests, seconds) = target.tokens[:, 0], target.numbers[:, :, 0]
         choose_tokens(
             target.executor.buffers.h, target.executor.head, self._draw(target, is_greedy=shape.is_greedy),
-            Choice(tokens=tokens, best=bests, second=seconds), num_rows=self._num_target_rows, first_row=0,
+            Choice(tokens=tokens, best=bests, second=seconds), num_rows=self.config.verify_width, first_row=0,
             fold=target.executor.fold, workspace=target.executor.buffers.workspace, leaders=target.leaders,
             overlaps=overlaps,
         )  # fmt: skip
         accept(tree, tokens, bests, seconds, self._text_P, overlaps=overlaps)
-        move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
-        if self.draft is not None:
+        if self.config.verify_width > 1:  # a root alone lies where it belongs
+            move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
+        if self.draft is not None and shape.depth:
             move_slots(self.draft.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
     def _grow(self, shape: RoundShape) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ class DeviceRounds:
             draft.pass_layers(width + num_before, shape.draft_splits)
             rank_tokens(
                 executor.buffers.h, executor.head, draw, Ranking(tokens=ranked[0], log_probs=ranked[1]),
-                num_children=self._num_children, vocab_size=self._num_known, num_rows=width + num_before,
+                num_children=self.config.children, vocab_size=self._num_known, num_rows=width + num_before,
                 first_row=num_before, fold=executor.fold, workspace=executor.buffers.workspace, leaders=draft.leaders,
                 overlaps=self._overlaps,
             )  # fmt: skip

@@ -26,6 +26,12 @@ def splitmix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def signed_mix(seed: int) -> int:
+    """What a seed's keys are made from besides their positions, as a signed number of 64 bits."""
+    mix = splitmix64(seed)
+    return mix - (1 << 64) if mix >> 63 else mix
+
+
 def signed32(value: int) -> int:
     """The low 32 bits as a signed integer."""
     value &= 0xFFFFFFFF
@@ -115,9 +121,8 @@ class KeyedRows:
 
     @property
     def seed_mix(self) -> int:
-        """What keys are made from besides their positions, as a signed number."""
-        mix = splitmix64(self._noise.seed)
-        return mix - (1 << 64) if mix >> 63 else mix
+        """See `signed_mix`."""
+        return signed_mix(self._noise.seed)
 
     @property
     def keys(self) -> NDArray[np.int32]:
