@@ -115,16 +115,16 @@ def gumbel(seed: int, position: int, token_id: int) -> float:
 def shaped_scores(
     logits: Sequence[float], params: SamplingParams, prompt_ids: Sequence[int], answer: Sequence[int]
 ) -> list[float]:
-    """Scores of one row: penalties, bias, temperature, top_k, top_p, min_p, in this order."""
+    """Scores of one row: bias, penalties, temperature, top_k, top_p, min_p, in this order."""
     scores = list(logits)
+    for token, bias in params.logit_bias.items():
+        if 0 <= token < len(scores):
+            scores[token] += float(np.float32(bias))
     for token in {*prompt_ids, *answer}:
         penalty = params.repetition_penalty
         scores[token] = scores[token] / penalty if scores[token] > 0 else scores[token] * penalty
     for token in set(answer):
         scores[token] -= params.presence_penalty + params.frequency_penalty * list(answer).count(token)
-    for token, bias in params.logit_bias.items():
-        if 0 <= token < len(scores):
-            scores[token] += float(np.float32(bias))
     if params.is_greedy:
         return scores
     scores = [score / params.temperature for score in scores]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -80,3 +81,23 @@ def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() 
         list(decode_rounds(sick, NoneDrafter(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
     assert sick.cache.committed_len == 0
     assert sick.cached_ids == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "gain"),
+    [
+        ({"temperature": 1e-4}, 1e305),
+        ({"temperature": 1e-4, "top_k": 5}, 1e305),
+        ({"repetition_penalty": 1e-38}, 1e290),
+        ({"logit_bias": dict.fromkeys(range(30), float("-inf"))}, 1.0),
+    ],
+)
+def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
+    settings: dict[str, Any], gain: float
+) -> None:
+    weights = random_weights(SPEC, torch.Generator().manual_seed(5))
+    target = tiny_runner(SPEC, {**weights, "head.weight": weights["head.weight"] * gain})
+    text = list(range(30))  # one of them has a positive logit
+    with pytest.raises(NumericalError, match=f"logits are finite, .* but {next(iter(settings))} ") as refused:
+        decode_rounds(target, NoneDrafter(), text, SamplingParams(**settings), seed=3, num_tokens=5)
+    assert "damaged" not in str(refused.value)

@@ -1,15 +1,21 @@
 """Filters that look at the leading tokens only, against a whole sort of every row."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
+from forerun.core.errors import NumericalError
+from forerun.sampling.choose import choose
+from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.filters import LEADING_TOKENS, filter_scores
+from forerun.sampling.noise import KeyedNoise
 
 VOCAB_SIZE = 3 * LEADING_TOKENS
+NAN, INF = float("nan"), float("inf")
 
 
 def kept_by_sorting(scores_V: Tensor, params: SamplingParams) -> set[int]:
@@ -50,3 +56,39 @@ def test_the_same_tokens_stay_as_by_sorting_everything(seed: int) -> None:
 def test_ties_at_the_edge_go_to_the_lowest_ids() -> None:
     kept = filter_scores(torch.zeros(1, VOCAB_SIZE), SamplingParams(temperature=1.0, top_k=7))
     assert (kept[0] == 0).nonzero()[:, 0].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("top_k", [0, LEADING_TOKENS + 50, 3 * LEADING_TOKENS, 17 * LEADING_TOKENS])
+@pytest.mark.parametrize("top_p", [0.5, 0.9])
+def test_a_flat_neighbour_changes_nothing(top_k: int, top_p: float) -> None:
+    """The flat row keeps more tokens than the leading ones, the peaked one does not."""
+    params = SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)
+    noise = torch.randn(2, 20 * LEADING_TOKENS, generator=torch.Generator().manual_seed(4))
+    scores = noise * torch.tensor([[2.0], [0.01]])
+    together = filter_scores(scores, params)
+    for row in range(2):
+        assert torch.equal(together[row], filter_scores(scores[row : row + 1], params)[0])
+        assert set((together[row] > float("-inf")).nonzero()[:, 0].tolist()) == kept_by_sorting(scores[row], params)
+
+
+@pytest.mark.parametrize(("top_p", "num_kept"), [(0.25, 2), (0.2501, 3), (0.5, 4), (0.125, 1), (1e-9, 1), (0.999, 8)])
+def test_tokens_that_reach_top_p_exactly_are_enough(top_p: float, num_kept: int) -> None:
+    kept = filter_scores(torch.zeros(1, 8), SamplingParams(temperature=1.0, top_p=top_p))
+    assert (kept[0] == 0).nonzero()[:, 0].tolist() == list(range(num_kept))
+
+
+@pytest.mark.parametrize("settings", [
+    {"top_k": 1}, {"top_k": 50}, {"top_k": 300}, {"top_k": 10**6}, {"top_p": 0.9}, {"min_p": 0.1}, {"min_p": 1.0},
+    {"top_k": 50, "top_p": 0.5}, {"top_k": 300, "top_p": 0.5, "min_p": 0.01}, {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.0, "top_k": 5}, {"logit_bias": {3: -INF}}, {"logit_bias": {3: 2.0}, "top_p": 0.3},
+])  # fmt: skip
+@pytest.mark.parametrize("damage", [[NAN], [NAN] * 60, [INF]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_no_filter_hides_a_damaged_row(settings: dict[str, Any], damage: list[float], dtype: torch.dtype) -> None:
+    logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[1, 3 : 3 + len(damage)] = torch.tensor(damage)
+    params = SamplingParams(temperature=1.0, **settings)
+    shaper = LogitShaper(params, 1000, [3])
+    scores = shaper.shape(logits, [[], [7], []])
+    with pytest.raises(NumericalError, match="row 1"):
+        choose(scores, KeyedNoise(1, 1000).at([4, 5, 6]), temperature=shaper.temperature_left)

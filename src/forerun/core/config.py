@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import require
@@ -11,6 +11,7 @@ from forerun.core.pace import read_device
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8", "int4"]
 Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
+MOST_BIAS: Final = 1e38  # within float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,10 @@ class SamplingParams:
     """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
 
     `seed` None draws a fresh seed for each request. `max_new_tokens` None means 256, or as many as still fit.
-    Filters apply in the order penalties, bias, temperature, top_k, top_p, min_p.
+
+    Settings apply in the order logit_bias, repetition_penalty, frequency and presence penalty, temperature, top_k,
+    top_p, min_p. That is transformers' order, and vLLM's but for min_p, which vLLM applies before top_k. Both keep
+    all tokens that equal the last one of top_k; here exactly top_k stay, of equal ones those with the lowest ids.
     """
 
     temperature: float = 0.0
@@ -62,7 +66,8 @@ class SamplingParams:
         )
         for token_id, bias in self.logit_bias.items():
             require(
-                bias < float("inf"), f"logit_bias of token {token_id} is {bias}: finite or minus infinity is needed"
+                bias <= MOST_BIAS,
+                f"logit_bias of token {token_id} is {bias}: at most {MOST_BIAS:g}, or minus infinity is needed",
             )
         require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
         require(

@@ -5,7 +5,7 @@ ForerunError
 ├── CheckpointError          a model folder is missing, damaged or of an unsupported family
 ├── VocabularyError          draft and target do not share their tokens
 ├── ContextOverflowError     the text does not fit into the context
-├── NumericalError           the target produced NaN or infinity
+├── NumericalError           NaN, infinity or no token left to choose from
 ├── EngineBusyError          the engine is at work in another thread, or was closed
 └── DrafterUnreachableError  a drafter process cannot be reached or does not know the key
 """
@@ -32,7 +32,7 @@ class ContextOverflowError(ForerunError):
 
 
 class NumericalError(ForerunError):
-    """The target produced a row of logits with NaN or infinity; such a row is never sampled from."""
+    """Scores of which nothing can be chosen: NaN or infinity from the target, or settings that leave no token."""
 
 
 class EngineBusyError(ForerunError):

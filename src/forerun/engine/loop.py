@@ -81,7 +81,12 @@ class TargetSide:
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
-        return choose(scores, noise, temperature=self._shaper.temperature_left)
+        try:
+            return choose(scores, noise, temperature=self._shaper.temperature_left)
+        except NumericalError:
+            if fault := self._shaper.fault_of_settings(logits):
+                raise NumericalError(fault) from None
+            raise
 
     def _run(self, inputs: ForwardInput) -> Tensor:
         """The logits of these rows, passengers put down."""

@@ -1,8 +1,9 @@
-"""Logits to scores: penalties, bias, temperature, filters.
+"""Logits to scores: bias, penalties, temperature, filters.
 
 Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is never chosen.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +18,7 @@ class LogitShaper:
     """A request's sampling parameters applied to rows of logits.
 
     Holds which tokens the text so far contains, for the penalties; the decode loop alone commits tokens to it. Filters
-    act in the order penalties, bias, temperature, top_k, top_p, min_p.
+    act in the order bias, penalties, temperature, top_k, top_p, min_p.
     """
 
     def __init__(
@@ -67,17 +68,34 @@ class LogitShaper:
 
     def _shaped(self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None) -> Tensor:
         params = self._params
-        if params.has_penalties:
-            scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
         if len(self._bias_ids):
             scores_TV = scores_TV.index_add(
                 1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
             )
+        if params.has_penalties:
+            scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
         if not self._is_filtered:
             return scores_TV
         if params.temperature != 1.0:
             scores_TV = scores_TV / params.temperature
         return filter_scores(scores_TV, params)
+
+    def fault_of_settings(self, logits_TV: Tensor) -> str:
+        """Why nothing can be chosen, where it is the request's settings that leave nothing of sound logits."""
+        largest = logits_TV.amax().item()  # NaN where any is
+        if not -math.inf < largest < math.inf:
+            return ""
+        params = self._params
+        named = {
+            f"temperature {params.temperature}": not params.is_greedy,
+            f"repetition_penalty {params.repetition_penalty}": params.repetition_penalty != 1.0,
+            "logit_bias": len(self._bias_ids) > 0,
+        }
+        settings = " and ".join(name for name, is_set in named.items() if is_set)
+        return settings and (
+            f"the target's logits are finite, at most {largest:.3g}, but {settings} put scores beyond all numbers "
+            "or forbid every token: take a temperature and a repetition_penalty nearer to 1, and smaller biases"
+        )
 
     def _penalise(self, scores_TV: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         counts_TV = self._counts_V.repeat(len(paths), 1)
