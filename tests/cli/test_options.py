@@ -102,7 +102,7 @@ def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
     [
         (DrafterOptions(drafter=LAYER_SKIP, min_confidence=1.5), r"min_confidence 1\.5 must lie in"),
         (DrafterOptions(drafter=LAYER_SKIP, draft_width=0), "draft_width 0 must be >= 1"),
-        (DrafterOptions(drafter=PARALLEL, draft="self", verify_width=2000), "verify_width 2000 of a parallel draft"),
+        (DrafterOptions(drafter=PARALLEL, draft="self", verify_width=2000), "verify_width 2000 must be <= 128"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(options: DrafterOptions, message: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel, paper_layer_skip
+from forerun.core.drafter_config import CEILINGS, DraftModel, LayerSkip, PromptLookup, paper_layer_skip
 from forerun.core.errors import ConfigError
 
 SHAPE = ("verify_width", "draft_width", "depth", "children")
@@ -24,9 +24,9 @@ SHAPE = ("verify_width", "draft_width", "depth", "children")
         ({"search_share": 0.0}, r"search_share 0\.0 must lie in \(0, 1\]"),
         ({"search_share": 1.5}, r"search_share 1\.5 must lie in \(0, 1\]"),
         ({"search_share": nan}, "search_share nan must lie"),
-        ({"search": "swift"}, "search 'swift' must be gated, paper or off"),
+        ({"search": "swift"}, "search 'swift' must be one of gated, paper, off"),
         ({"search": ""}, "search '' must be"),
-        ({"weights": "int3"}, "weights 'int3' must be plain, int8 or int4"),
+        ({"weights": "int3"}, "weights 'int3' must be one of plain, int8, int4"),
         ({"weights": "bfloat16"}, "weights 'bfloat16' must be"),
         ({"seed": -1}, "seed -1 of the search must be >= 0"),
     ],
@@ -54,17 +54,18 @@ def test_settings_at_their_limits_are_fine(changes: dict[str, Any]) -> None:
     assert {name: getattr(built, name) for name in changes} == changes
 
 
-@pytest.mark.parametrize("name", SHAPE)
-def test_the_shape_of_a_tree_is_checked_for_a_draft_model_too(name: str) -> None:
+@pytest.mark.parametrize("name", CEILINGS)
+@pytest.mark.parametrize("config", [DraftModel, LayerSkip, PromptLookup], ids=lambda config: config.__name__)
+def test_every_drafters_tree_has_a_floor_and_a_ceiling_with_a_reason(name: str, config: type[Any]) -> None:
+    if not hasattr(config(), name):
+        pytest.skip(f"{config.__name__} has no {name}")
+    ceiling, reason = CEILINGS[name]
+    assert getattr(config(**{name: ceiling}), name) == ceiling
+    for value in (ceiling + 1, 100_000):
+        with pytest.raises(ConfigError, match=rf"{name} {value} must be <= {ceiling}: {reason}"):
+            config(**{name: value})
     with pytest.raises(ConfigError, match=f"{name} 0 must be >= 1"):
-        DraftModel(**{name: 0})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["verify_width", "draft_width", "children"])
-def test_a_process_that_holds_a_part_of_the_target_drafts_no_wider_than_any(name: str) -> None:
-    assert Parallel(draft=LayerSkip(**{name: 1024})).draft == LayerSkip(**{name: 1024})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=f"{name} 1025 of a parallel draft must be <= 1024"):
-        Parallel(draft=LayerSkip(**{name: 1025}))  # type: ignore[arg-type]
+        config(**{name: 0})
 
 
 def test_the_paper_drafts_chains_while_it_is_sure_of_them() -> None:

@@ -1,11 +1,12 @@
 """What a user can ask for: frozen, checked when built, unknown keys refused by Python itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import require
+from forerun.core.field_types import read_fields
 from forerun.core.pace import read_device
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8", "int4"]
@@ -40,6 +41,7 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        read_fields(self)
         require(
             self.temperature == 0.0 or 1e-4 <= self.temperature < float("inf"),
             f"temperature {self.temperature} must be 0 (greedy) or a finite number of at least 0.0001",
@@ -57,12 +59,6 @@ class SamplingParams:
         require(
             self.max_new_tokens is None or self.max_new_tokens >= 1,
             f"max_new_tokens {self.max_new_tokens} must be >= 1, or None for 256 or as many as fit",
-        )
-        require(
-            not isinstance(self.stop, str), f'stop {self.stop!r} must be a tuple of strings: write ("{self.stop}",)'
-        )
-        require(
-            isinstance(self.stop_token_ids, Sequence), f"stop_token_ids {self.stop_token_ids!r} must be a tuple of ids"
         )
         for token_id, bias in self.logit_bias.items():
             require(
@@ -127,11 +123,7 @@ class EngineConfig:
     cache_folder: str | None = None
 
     def __post_init__(self) -> None:
+        read_fields(self)
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
-        require(
-            self.dtype in get_args(DTypeName), f"dtype {self.dtype!r} must be one of {', '.join(get_args(DTypeName))}"
-        )
-        require(self.exactness in ("fast", "exact"), f'exactness {self.exactness!r} must be "fast" or "exact"')
-        require(self.kernels in get_args(KernelsName), f'kernels {self.kernels!r} must be "auto", "torch" or "triton"')
         read_device(self.device)  # raises for a paced device that cannot be read

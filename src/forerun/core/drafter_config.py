@@ -1,15 +1,25 @@
 """Who drafts, and how: one config for each kind of drafter, each with only its own knobs."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import require
+from forerun.core.field_types import read_fields
 from forerun.core.model_spec import WeightFormat
 from forerun.core.sublayers import Sublayer
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
 LayerSearch = Literal["gated", "paper", "off"]
+
+# The most that each setting of a tree can be, and why.
+CEILINGS: Final = {
+    "verify_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
+    "draft_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
+    "depth": (127, "no tree of 128 rows has more levels below its root"),
+    "children": (16, "the kernels rank so many continuations of a token"),
+    "max_match": (16, "suffixes of every length up to it are kept for each token of the text"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +55,8 @@ class DraftModel:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("verify_width", "draft_width", "depth", "children"):
-            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
+        read_fields(self)
+        require_shape(self)
         require(0.0 <= self.min_mass <= 1.0, f"min_mass {self.min_mass} must lie in [0, 1] (0 grows to the full depth)")
 
 
@@ -65,7 +75,8 @@ class PromptLookup:
     min_match: int = 2
 
     def __post_init__(self) -> None:
-        require(self.verify_width >= 1, f"verify_width {self.verify_width} must be >= 1")
+        read_fields(self)
+        require_shape(self)
         require(
             1 <= self.min_match <= self.max_match,
             f"min_match {self.min_match} and max_match {self.max_match} must satisfy 1 <= min_match <= max_match",
@@ -114,14 +125,20 @@ class LayerSkip:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("verify_width", "draft_width", "depth", "children"):
-            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
+        read_fields(self)
+        require_shape(self)
         for name in ("min_mass", "min_confidence"):
             require(0.0 <= getattr(self, name) <= 1.0, f"{name} {getattr(self, name)} must lie in [0, 1]")
         require(0.0 < self.search_share <= 1.0, f"search_share {self.search_share} must lie in (0, 1]")
-        require(self.search in get_args(LayerSearch), f"search {self.search!r} must be gated, paper or off")
-        require(self.weights in get_args(WeightFormat), f"weights {self.weights!r} must be plain, int8 or int4")
         require(self.seed >= 0, f"seed {self.seed} of the search must be >= 0")
+
+
+def require_shape(config: object) -> None:
+    """Raise ConfigError for a width, depth or length of a drafter that is below 1 or above its ceiling."""
+    for name, (ceiling, reason) in CEILINGS.items():
+        value = getattr(config, name, 1)
+        require(value >= 1, f"{name} {value} must be >= 1")
+        require(value <= ceiling, f"{name} {value} must be <= {ceiling}: {reason}")
 
 
 def parallel_draft() -> DraftModel:
@@ -164,9 +181,7 @@ class Parallel:
     trace: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("verify_width", "draft_width", "children"):
-            width = getattr(self.draft, name)
-            require(width <= 1024, f"{name} {width} of a parallel draft must be <= 1024")
+        read_fields(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
         require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")

@@ -8,7 +8,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import DraftReport
-from forerun.model.measure import measure_pace
+from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.payoff import Payoff
@@ -36,7 +36,8 @@ class DraftModelDrafter:
 
     def adapt(self, target: Pace, draft: Pace | None) -> None:
         """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
-        pace = draft or measure_pace(self.runner, range(1, self._draft_width + 1))
+        widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
+        pace = draft or measure_pace(self.runner, widths)
         self._draft.rule, self._payoff = WidthRule(target, pace), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:

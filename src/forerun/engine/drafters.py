@@ -29,7 +29,7 @@ from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import require_match, vocabulary_digest
 from forerun.kernels.dispatch import TritonKernels
-from forerun.model.measure import measure_pace
+from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.parallel.endpoint import Address, read_key
 from forerun.parallel.launch import LocalSupply, RemoteSupply, Supply
@@ -188,8 +188,3 @@ def rows_behind(verify_width: int) -> int:
     """Rows of a cache behind the text: a round's, those of a round launched before the one ahead has ended, and one
     that nobody reads."""
     return 2 * verify_width + 1
-
-
-def widths_up_to(most: int) -> list[int]:
-    """Numbers of rows worth measuring: few, so that each is measured often; the most of them last."""
-    return sorted({*(rows for rows in (1, 2, 4, 6, 8) if rows < most), *range(12, most, 4), most})

@@ -24,7 +24,7 @@ from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import Round, TargetSide, decode
 from forerun.engine.placement import CorePlacement
-from forerun.engine.prompt import Prompt, encode
+from forerun.engine.prompt import Prompt, encode, require_config, require_params
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
@@ -52,6 +52,7 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
+        require_config(config)
         self._cores = CorePlacement.of(config)
         num_threads = config.num_threads or len(self._cores.target)
         if num_threads:
@@ -118,9 +119,10 @@ class Engine:
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
-            ConfigError: the prompt is empty or holds ids that the model does not know.
+            ConfigError: the prompt is empty, or prompt or params name ids that the model does not know.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
         prompt_ids = self.encode(prompt)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed

@@ -1,13 +1,32 @@
-"""What a prompt can be, and its token ids."""
+"""What can be asked of an engine: prompts, their token ids, and how to answer."""
 
 from collections.abc import Mapping, Sequence
 from operator import index
 
-from forerun.core.errors import ConfigError
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.errors import ConfigError, require
 from forerun.engine.chat_template import Message
 from forerun.engine.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
+
+
+def require_config(config: EngineConfig) -> None:
+    """Raise ConfigError for what is no EngineConfig, such as a model's name."""
+    require(
+        isinstance(config, EngineConfig),
+        f"{config!r} is no EngineConfig: write forerun.load({config!r}), or Engine(EngineConfig(target={config!r}))",
+    )
+
+
+def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
+    """Raise ConfigError for what is no SamplingParams, or biases a token that the model does not have."""
+    require(
+        isinstance(params, SamplingParams),
+        f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example",
+    )
+    unknown = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
+    require(unknown is None, f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
 
 
 def encode(prompt: Prompt, tokenizer: Tokenizer, *, vocab_size: int, model: str) -> list[int]:
@@ -41,6 +60,7 @@ def read_ids(prompt: object) -> list[int]:
     Raises:
         ConfigError: it is something else.
     """
+    require(not isinstance(prompt, (bytes, bytearray)), "a prompt of bytes is no text: decode it first")
     try:
         return [index(item) for item in prompt]  # type: ignore[attr-defined]
     except TypeError as error:

@@ -21,7 +21,7 @@ from forerun.engine.loading import Checkpoint
 from forerun.kernels.quantise import weight_bytes
 from forerun.model.executor import build_executor
 from forerun.model.lent import LentRunner
-from forerun.model.measure import measure_pace, measure_skip_costs
+from forerun.model.measure import measure_pace, measure_skip_costs, widths_up_to
 from forerun.model.runner import Runner
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def measure_for(drafter: LayerSkipDrafter, target: Runner) -> None:
     if not drafter.needs_costs:
         return
     most = drafter.verify_width + MOST_RIDERS
-    rows = sorted({1, 2, 3, 4, 6, 8, 9, 12, 17, *range(16, most, 4), most})
+    rows = sorted({3, 9, 17, *widths_up_to(most)})
     pace = measure_pace(target, rows, budget_s=PASS_BUDGET_S)
     drafter.adapt(pace, measure_skip_costs(drafter.runner, draft_pace(drafter, target, pace)))
 

@@ -49,7 +49,18 @@ class Tokenizer:
         return cls(backend, special_tokens=special_tokens, template=template)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt."""
+        """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
+
+        Raises:
+            ConfigError: the text holds half a character, as bytes that are not UTF-8 become in Python.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the text holds {text[error.start]!r} at place {error.start}, which is no character: read files and "
+                'input as UTF-8, or decode them with errors="replace"'
+            ) from None
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
 LONG_CONTEXT: Final = 1024
 PASSES_PER_REPEAT: Final = 2  # the first of a width is slower: code and buffers are another's
+WIDTHS: Final = (1, 2, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))  # to be measured, in rows
 
 
 @torch.inference_mode()
@@ -45,6 +46,11 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
     runner.cache.truncate(0)
     quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
     return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))
+
+
+def widths_up_to(most: int) -> list[int]:
+    """Numbers of rows worth measuring: few, so that each is measured often; the most of them last."""
+    return [*(width for width in WIDTHS if width < most), most]
 
 
 @torch.inference_mode()

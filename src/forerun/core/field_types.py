@@ -1,0 +1,114 @@
+"""The fields of a frozen dataclass hold what their annotations say."""
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache
+from numbers import Real
+from operator import index
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from forerun.core.errors import ConfigError
+
+SINGULAR: Final = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
+PLURAL: Final = {int: "whole numbers", float: "numbers", str: "strings"}
+MAX_SHOWN: Final = 80  # characters of a wrong value in a message
+
+
+def read_fields(config: Any) -> None:
+    """Bring every field into the plain type that its annotation names; for a dataclass's `__post_init__`.
+
+    numpy's numbers, lists for tuples and paths for strings are understood. A truth value is no number, a string no
+    tuple: whoever writes that means something else.
+
+    Raises:
+        ConfigError: a field holds something else.
+    """
+    for name, kind in _kinds(config.__class__).items():
+        value = getattr(config, name)
+        try:
+            object.__setattr__(config, name, _read(kind, value))
+        except (TypeError, ValueError, OverflowError):
+            shown = repr(value) if len(repr(value)) <= MAX_SHOWN else f"{repr(value)[:MAX_SHOWN]}..."
+            raise ConfigError(f"{name} {shown} must be {_described(kind)}{_advice(kind, value)}") from None
+
+
+@cache
+def _kinds(config_class: Any) -> dict[str, Any]:
+    return get_type_hints(config_class)
+
+
+def _read(kind: Any, value: Any) -> object:
+    """`value` as a value of this kind; TypeError, ValueError or OverflowError where it is none."""
+    parts, is_truth = get_args(kind), isinstance(value, bool)
+    match get_origin(kind) or kind:
+        case origin if origin in (Union, UnionType):
+            return _read_any(parts, value)
+        case origin if origin is Literal:
+            return parts[parts.index(value)]
+        case origin if origin is tuple:
+            return _read_tuple(parts, value)
+        case origin if origin is Mapping:
+            if not isinstance(value, Mapping):
+                raise TypeError
+            return {_read(parts[0], key): _read(parts[1], item) for key, item in value.items()}
+        case origin if origin is int and not is_truth:
+            return index(value)
+        case origin if origin is float and not is_truth and isinstance(value, Real):
+            return float(value)
+        case origin if origin is str and isinstance(os.fspath(value), str):
+            return os.fspath(value)
+        case origin if origin not in (int, float, str) and isinstance(value, origin):
+            return value
+    raise TypeError
+
+
+def _read_any(kinds: tuple[Any, ...], value: object) -> object:
+    for kind in kinds:
+        try:
+            return _read(kind, value)
+        except (TypeError, ValueError):
+            continue
+    raise TypeError
+
+
+def _read_tuple(parts: tuple[Any, ...], value: object) -> tuple[object, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise TypeError
+    items = tuple(value)
+    kinds = (parts[0],) * len(items) if parts[-1] is Ellipsis else parts
+    return tuple(_read(kind, item) for kind, item in zip(kinds, items, strict=True))
+
+
+def _described(kind: Any) -> str:
+    parts = get_args(kind)
+    match get_origin(kind) or kind:
+        case origin if origin in (Union, UnionType):
+            return _listed([_described(part) for part in parts])
+        case origin if origin is Literal:
+            return f"one of {', '.join(parts)}"
+        case origin if origin is tuple and parts[-1] is Ellipsis:
+            return f"a tuple of {_plural(parts[0])}"
+        case origin if origin is tuple:
+            return f"a tuple of {_listed([_described(part) for part in parts], 'and')}"
+        case origin if origin is Mapping:
+            return f"a mapping of {_plural(parts[0])} to {_plural(parts[1])}"
+    return SINGULAR.get(kind, f"{kind.__name__}()")
+
+
+def _plural(kind: Any) -> str:
+    return PLURAL.get(kind) or f"{_described(kind)} each"
+
+
+def _listed(words: list[str], last: str = "or") -> str:
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]])
+
+
+def _advice(kind: Any, value: object) -> str:
+    """Where one thing stands for a tuple of it: how to write that."""
+    if get_origin(kind) is tuple:
+        try:
+            return f": write ({_read(get_args(kind)[0], value)!r},)"
+        except (TypeError, ValueError):
+            pass
+    return ""
