@@ -2,7 +2,8 @@
 
 import math
 
-from forerun.drafting.lookup_chain import MIN_MATCH, LookupChain
+from forerun.core.drafter_config import MIN_MATCH
+from forerun.drafting.lookup_chain import LookupChain
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 

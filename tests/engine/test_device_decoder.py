@@ -19,7 +19,7 @@ from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_sp
 
 pytest.importorskip("triton")
 
-from forerun.engine.device_decoder import DeviceDecoder
+from forerun.engine.device_decoder import DeviceDecoder, open_decoder
 from forerun.engine.device_rounds import DeviceRounds
 
 CAPACITY = 160
@@ -123,6 +123,21 @@ def test_the_text_is_that_of_the_hosts_loop(
 ) -> None:
     pair = Pair(device)
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
+
+
+@pytest.mark.parametrize(("draft_width", "children"), [(4, 32), (1, 17), (9, 16), (32, 1)])
+def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
+    draft_width: int, children: int, device: str
+) -> None:
+    pair = Pair(device)
+    assert open_decoder(pair.target, pair.draft, tree(draft_width=draft_width, children=children)) is None
+
+
+def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
+    pair = Pair(device)
+    decoder = open_decoder(pair.target, pair.draft, tree(draft_width=8, children=16, depth=1))
+    assert decoder is not None
+    assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
 
 
 def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) -> None:

@@ -10,6 +10,8 @@ from forerun.core.sublayers import Sublayer
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
+MIN_MATCH: Final = 2  # last tokens of the text looked for, at least, for what `DraftModel.lookup` hangs into a tree
+MAX_MATCH: Final = 5  # and at most
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The most that each setting of a tree can be, and why.

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.model.runner import shared_length
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
 from forerun.speculation.tree import TokenTree
-
-MIN_MATCH, MAX_MATCH = 2, 5
 
 
 class LookupChain:

@@ -21,19 +21,17 @@ from forerun.kernels.triton.accept import accept
 from forerun.kernels.triton.cut import cut
 from forerun.kernels.triton.grow import grow
 from forerun.kernels.triton.head import choose_tokens, rank_tokens
-from forerun.kernels.triton.leaders import Leaders
+from forerun.kernels.triton.leaders import MOST_CHILDREN, Leaders
 from forerun.kernels.triton.lookup import chain_costs, hang_lookup
 from forerun.kernels.triton.noise import Noise
 from forerun.kernels.triton.sampling import Choice, Draw, Ranking
 from forerun.kernels.triton.slots import move_slots
-from forerun.kernels.triton.tree import DeviceTree
+from forerun.kernels.triton.tree import MOST_OF_BATCH, DeviceTree
 from forerun.model.device import DeviceExecutor, num_splits_for
 from forerun.model.graphs import GraphPool
 from forerun.model.launches import NARROW_ROWS, PassShape
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
-
-MOST_CHILDREN = 128  # of one batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,4 +190,5 @@ def fits(config: DraftModel | NoDrafter) -> bool:
     if isinstance(config, NoDrafter):
         return True
     is_narrow = config.verify_width <= NARROW_ROWS and config.draft_width < NARROW_ROWS
-    return is_narrow and config.draft_width * config.children <= MOST_CHILDREN
+    has_few_children = config.children <= MOST_CHILDREN and config.draft_width * config.children <= MOST_OF_BATCH
+    return is_narrow and has_few_children

@@ -69,9 +69,9 @@ def rank_children(
     """
     if num_children <= MOST_CHILDREN and can_sample(scores_TV) and not isinstance(noise, Tensor):
         return rank_rows(scores_TV, keys_of(noise, len(scores_TV)), temperature, num_children)
-    if num_children <= MOST_CHILDREN and not isinstance(noise, Tensor):
+    if not isinstance(noise, Tensor):
         sampler = device_sampler(scores_TV)
-        if sampler is not None:
+        if sampler is not None and num_children <= sampler.MOST_CHILDREN:
             return sampler.rank_rows(scores_TV, row_noise(sampler, noise), temperature, num_children)  # type: ignore[no-any-return]
     totals_TV = perturbed(scores_TV, noise, temperature)
     log_probs_TC, ids_TC = totals_TV.log_softmax(-1).topk(min(num_children, totals_TV.shape[-1]), dim=-1)

@@ -5,10 +5,13 @@ import random
 import pytest
 import torch
 
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
+from forerun.drafting.lookup_chain import LookupChain
 from forerun.kernels.triton import lookup
-from forerun.kernels.triton.lookup import MAX_MATCH, MIN_MATCH, chain_costs, hang_lookup
+from forerun.kernels.triton.lookup import chain_costs, hang_lookup
 from forerun.kernels.triton.tree import DeviceTree
 from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
+from forerun.speculation.tree import TokenTree
 
 WIDTH = 9
 
@@ -52,3 +55,21 @@ def test_costs_are_sums_of_the_records_log_probabilities() -> None:
     tree = hang([5, 1, 2, 3, 7, 1, 2, 3], chain_costs(log_probs))
     wanted = [0.0] + [-sum(log_probs[3 - MIN_MATCH][: place + 1]) for place in range(WIDTH - 1)]
     assert tree.costs_N[:WIDTH].tolist() == pytest.approx(wanted)
+
+
+def test_the_chain_is_the_one_that_the_host_hangs() -> None:
+    rng = random.Random(8)
+    text = [rng.randrange(2) for _ in range(120)]
+    chain = LookupChain(num_tokens=WIDTH - 1)
+    chain.begin(text[:40])
+    for token in text[40:]:  # until chains of different match lengths are worth different chances
+        chain.follow()
+        chain.accept([token])
+    written = text
+    for ending in ([0, 1], [1, 1, 0], [0, 0, 0, 1]):
+        written = [*written, *ending]
+        chain.accept(ending)
+        ours, theirs = hang(written, chain_costs(chain.log_probs())), TokenTree(written[-1])
+        chain.hang_into(theirs)
+        assert ours.tokens_N[: len(theirs)].tolist() == theirs.token_ids
+        assert (-ours.costs_N[: len(theirs)]).tolist() == pytest.approx(theirs.log_probs, abs=1e-5)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.kernels.triton.accept import accept
 from forerun.kernels.triton.cut import cut
 from forerun.kernels.triton.grow import grow
-from forerun.kernels.triton.lookup import MAX_MATCH, MIN_MATCH, chain_costs, hang_lookup
+from forerun.kernels.triton.lookup import chain_costs, hang_lookup
 from forerun.kernels.triton.rows import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TAIL_STRIDE, RowTable
 from forerun.kernels.triton.slots import move_slots
 from forerun.kernels.triton.tree import DeviceTree, Outcome, read_outcome

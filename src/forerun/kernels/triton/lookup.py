@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.kernels.triton.language import await_inputs, launch_options
 from forerun.kernels.triton.tree import COMMITTED, DeviceTree, bits_of
 
-MIN_MATCH: Final = 2
-MAX_MATCH: Final = 5
 BLOCK: Final = 2048  # places compared at a time
 NUM_WARPS: Final = 8
 MOST_PLACES = tl.constexpr(1 << 28)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from forerun.core.drafter_config import MAX_MATCH
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.kernels.triton.accept import accept
 from forerun.kernels.triton.attention import AttentionWorkspace, text_attention, tree_attention
@@ -23,7 +24,7 @@ from forerun.kernels.triton.head import choose_tokens, rank_tokens
 from forerun.kernels.triton.launching import NextNorm, NormFold, Workspace
 from forerun.kernels.triton.leaders import Leaders
 from forerun.kernels.triton.linear import linear, linear_add, linear_silu
-from forerun.kernels.triton.lookup import MAX_MATCH, hang_lookup
+from forerun.kernels.triton.lookup import hang_lookup
 from forerun.kernels.triton.noise import Noise
 from forerun.kernels.triton.qkv import qkv
 from forerun.kernels.triton.sampling import Choice, Draw, Ranking, choose_from_scores, rank_from_scores

@@ -25,6 +25,7 @@ from torch import Tensor
 from forerun.kernels.triton.rows import RowTable
 
 MOST_NODES: Final = 64  # a node's ancestors are the bits of one int64
+MOST_OF_BATCH: Final = 128  # children of all the nodes that one draft pass expands
 LEAST_NODES: Final = 16
 
 # Places in `facts`. committed: tokens in the target's cache, hence the root's place in the text. draft_committed: those
@@ -56,7 +57,7 @@ class DeviceTree:
 
     def __init__(self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str) -> None:
         assert 1 <= verify_width <= MOST_NODES, f"verify_width {verify_width} must lie in 1 .. {MOST_NODES}"
-        assert 1 <= draft_width * num_children <= 128, f"{draft_width} x {num_children} children are too many"
+        assert 1 <= draft_width * num_children <= MOST_OF_BATCH, f"{draft_width} x {num_children} children are too many"
         self.verify_width, self.draft_width, self.num_children = verify_width, draft_width, num_children
         self.min_mass = min_mass
         self.capacity = capacity = max(triton.next_power_of_2(verify_width), LEAST_NODES)
