@@ -2,15 +2,21 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.drafting.none import NoneDrafter
+from forerun.engine.loop import TargetSide, decode
+from forerun.kernels.dispatch import FUSED, REFERENCE, ModelKernels
+from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
 
@@ -73,6 +79,49 @@ def test_a_drafted_token_that_breaks_the_target_does_not_break_the_request(param
     drafter = FaultyDrafter(lambda tree: tree.token_ids.__setitem__(1, unused))
     ours = decode_ids(sick, drafter, PROMPT, params, seed=3, num_tokens=20)
     assert ours == plain
+
+
+class SickPassenger:
+    """One row beside the others, of a token that makes the target overflow."""
+
+    def __init__(self, target: Runner, token: int) -> None:
+        self._target, self._token, self.num_boarded = target, token, 0
+
+    def board(self, host: ForwardInput) -> ForwardInput:
+        self.num_boarded += 1
+        self._target.cache.reserve(1)
+        num_rows = len(host.token_ids)
+        ancestry = np.eye(num_rows + 1, dtype=np.bool_)
+        ancestry[:num_rows, :num_rows] = True if host.ancestry is None else host.ancestry
+        return replace(
+            host,
+            token_ids=[*host.token_ids, self._token],
+            positions=[*host.positions, host.positions[0]],
+            ancestry=ancestry,
+            num_logit_rows=num_rows + 1,
+        )
+
+    def arrive(self, logits_EV: torch.Tensor) -> None:
+        assert logits_EV.isnan().all()
+
+
+@pytest.mark.parametrize("kernels", [FUSED, REFERENCE])
+@pytest.mark.parametrize("params", PARAMS)
+def test_a_passenger_that_breaks_the_target_does_not_break_the_request(
+    params: SamplingParams, kernels: ModelKernels
+) -> None:
+    """Kernels that add up masked values times 0 carry NaN from one row of a pass to all others."""
+    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=6)
+    unused = next(token for token in range(30) if token not in plain + PROMPT)
+    sick = tiny_runner(SPEC, weights_that_overflow_on(unused), kernels=kernels)
+    sick.sync(PROMPT[:-1])
+    drafter, noise = NoneDrafter(), None if params.is_greedy else KeyedNoise(3, 30)
+    drafter.begin(PROMPT, params, noise)
+    passenger = SickPassenger(sick, unused)
+    side = TargetSide(sick, params, PROMPT, noise, passenger)
+    rounds = list(decode(side, drafter, near_tie=0.0, num_tokens=6))
+    assert [token for done in rounds for token in done.token_ids] == plain
+    assert passenger.num_boarded == 6
 
 
 def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:

@@ -64,8 +64,8 @@ class TargetSide:
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
 
-    def choose(self, tree: TokenTree) -> Choices:
-        """One forward over the tree, one row per node; the choice after each node."""
+    def choose(self, tree: TokenTree, *, is_shared: bool = True) -> Choices:
+        """One forward over the tree, one row per node, passengers along where shared; the choice after each node."""
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -77,7 +77,7 @@ class TargetSide:
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
         )
-        logits = self._run(inputs)
+        logits = self._run_shared(inputs) if is_shared else self._runner.forward(inputs)
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
@@ -88,7 +88,7 @@ class TargetSide:
                 raise NumericalError(fault) from None
             raise
 
-    def _run(self, inputs: ForwardInput) -> Tensor:
+    def _run_shared(self, inputs: ForwardInput) -> Tensor:
         """The logits of these rows, passengers put down."""
         passengers, num_rows = self._passengers, len(inputs.token_ids)
         if passengers is None:
@@ -101,8 +101,8 @@ class TargetSide:
     def choose_safely(self, tree: TokenTree) -> tuple[TokenTree, Choices]:
         """The tree that was verified and its choices.
 
-        A drafted node that makes the target overflow must not end the request: the root is then run alone, as plain
-        decoding would have done. If it fails alone, the cache may hold what caused it and is emptied.
+        A drafted node or a passenger that makes the target overflow must not end the request: the root is then run
+        alone, as plain decoding would have done. If it fails alone, the cache may hold what caused it and is emptied.
         """
         try:
             return tree, self.choose(tree)
@@ -110,7 +110,7 @@ class TargetSide:
             self._runner.cache.truncate(self._runner.cache.committed_len)
         alone = TokenTree(tree.token_ids[0])
         try:
-            return alone, self.choose(alone)
+            return alone, self.choose(alone, is_shared=False)
         except NumericalError:
             self._runner.forget()
             raise
