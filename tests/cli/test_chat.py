@@ -66,6 +66,12 @@ def test_a_later_turn_has_the_earlier_ones_before_it_until_they_are_cleared(run:
     assert answers != fresh * 3
 
 
+def test_an_answer_cut_by_the_context_says_so(run: Run, target: str) -> None:
+    shown = run("chat", target, "-q", "Hi", "--max-length", "64", "--ignore-eos")
+    advice = "/clear forgets what was said, --max-length allows up to 512"
+    assert f"the context of 64 tokens is full; {advice}" in shown.stderr
+
+
 def test_a_turn_that_does_not_fit_is_told_and_the_chat_goes_on(run: Run, target: str) -> None:
     shown = run("chat", target, *SHORT, typed=f"{'x ' * 600}\nHi\n")
     assert shown.exit_code == 0, shown.output

@@ -77,6 +77,15 @@ def test_the_prompt_may_come_from_stdin(run: Run, target: str) -> None:
     }
 
 
+def test_one_newline_at_the_end_of_a_piped_text_is_the_pipe_s(run: Run, target: str) -> None:
+    def num_prompt_tokens(typed: str) -> int:
+        shown = run("generate", target, "-n", "1", "--json", typed=typed)
+        return int(json.loads(shown.stdout)["stats"]["num_prompt_tokens"])
+
+    assert num_prompt_tokens("Once upon\n") == num_prompt_tokens("Once upon")
+    assert num_prompt_tokens("Once upon\n\n") > num_prompt_tokens("Once upon")
+
+
 def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
     forced = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--logit-bias", "41=-5")
     assert json.loads(forced.stdout)["token_ids"] == [40] * 5
@@ -102,14 +111,18 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--temperature", "-1"), 2, "temperature -1.0 must be"),
+        (("--temperature", "-1"), 2, "forerun: error: --temperature -1.0 must be"),
         (("--logit-bias", "a=b"), 2, "ID=VALUE"),
         (("--drafter", "draft_model"), 2, "--draft"),
         (("--drafter", "none", "--depth", "3"), 2, "--depth has no effect"),
         (("--drafter", "layer_skip", "--skip-sets", "no/sets.json"), 2, "no/sets.json cannot be read"),
         (("--json", "--show-tree"), 2, "exclude each other"),
-        (("--max-length", "100000"), 2, "max_length 100000 exceeds"),
-        (("--max-new-tokens", "600"), 2, "context of 512"),
+        (("--max-length", "100000"), 2, "--max-length 100000 exceeds"),
+        (("--max-new-tokens", "600"), 2, "ask for at most 511 new tokens; the model has no more positions than that"),
+        (("--max-length", "20", "-n", "20"), 2, "or raise --max-length (the model itself has 512 positions)"),
+        (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1; left out it is 256"),
+        (("--draft-min", "3"), 2, "there is no flag --draft-min: how much is drafted"),
+        (("--prompt", ""), 2, "the prompt is empty"),
         (("--max-new-tokenz", "3"), 2, "--max-new-tokens"),
         (("--dtype", "int3"), 2, "bfloat16"),
         (("--draft", "no/where/at/all"), 5, "no/where/at/all"),
@@ -121,6 +134,7 @@ def test_a_wrong_flag_is_told_in_one_message(
     shown = run("generate", target, "-p", "x", *flags)
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert message in shown.stderr
+    assert shown.stderr.count("\n") == 1
 
 
 def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:

@@ -51,6 +51,8 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
         (DrafterOptions(drafter=LAYER_SKIP), "m", LayerSkip()),
         (DrafterOptions(drafter=LAYER_SKIP), BUILTIN_TARGET, LayerSkip()),
         (DrafterOptions(drafter=PARALLEL, draft="self"), "m", Parallel(draft=LayerSkip())),
+        (DrafterOptions(draft="self"), "m", LayerSkip()),
+        (DrafterOptions(draft="self", draft_weights=DraftWeights.INT4), "m", LayerSkip(weights="int4")),
     ],
 )
 def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> None:
@@ -144,8 +146,9 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
         (DrafterOptions(depth=2, drafter_address=WORKER), "--depth and --drafter-address", None),
         (DrafterOptions(search=LayerSearchName.OFF), "--search", "layer_skip"),
         (DrafterOptions(draft="d", min_confidence=0.0), "--min-confidence", "layer_skip"),
-        (DrafterOptions(drafter=DrafterName.NONE, draft_weights=DraftWeights.PLAIN), "--draft-weights", "parallel"),
-        (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "parallel"),
+        (DrafterOptions(drafter=DrafterName.NONE, draft_weights=DraftWeights.PLAIN), "--draft-weights", "layer_skip"),
+        (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "layer_skip"),
+        (DrafterOptions(drafter_address=WORKER, key_file="k"), "--drafter-address and --key-file", "parallel"),
         (DrafterOptions(drafter=PARALLEL, draft="self", search=LayerSearchName.GATED), "--search", "layer_skip"),
         (DrafterOptions(drafter=PARALLEL, draft="self", min_confidence=0.5), "--min-confidence", "layer_skip"),
         (DrafterOptions(drafter=PARALLEL, draft="self", depth=3), "--depth", "draft_model"),
@@ -155,7 +158,7 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
     ],
 )
 def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str, advice: str | None) -> None:
-    with pytest.raises(ConfigError, match=f"^{flag} has no effect") as caught:
+    with pytest.raises(ConfigError, match=f"^{flag} {'have' if ' and ' in flag else 'has'} no effect") as caught:
         options.config("m")
     _, _, end = str(caught.value).partition("leave it out")
     assert end == (f", or choose --drafter {advice}" if advice else "")

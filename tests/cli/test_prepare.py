@@ -128,8 +128,8 @@ def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("no/such/model",), 5, "no/such/model"),
-        (("builtin", "--num-prompts", "0"), 2, "num_prompts 0 must be >= 1"),
-        (("builtin", "--max-new-tokens", "0"), 2, "max_new_tokens 0 must be >= 1"),
+        (("builtin", "--num-prompts", "0"), 2, "--num-prompts 0 must be >= 1"),
+        (("builtin", "--max-new-tokens", "0"), 2, "--max-new-tokens 0 must be >= 1"),
         (("builtin", "--max-new-tokens", "3000"), 2, "fits with 3000 new tokens"),
         (("builtin", "--temperature", "-1"), 2, "temperature -1.0 must be"),
         (("builtin", "--seed", "-1"), 2, "seed -1"),

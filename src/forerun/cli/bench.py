@@ -6,14 +6,13 @@ from forerun.cli.bench_kernels import kernels
 from forerun.cli.bench_report import compare, report
 from forerun.cli.bench_run import run
 from forerun.cli.bench_trace import trace
+from forerun.cli.plain import PlainGroup, add_command
 
 bench = typer.Typer(
     name="bench",
+    cls=PlainGroup,
     help="Measure drafters and other engines side by side, and report what was found.",
     no_args_is_help=True,
 )
-bench.command()(run)
-bench.command()(report)
-bench.command()(compare)
-bench.command()(kernels)
-bench.command()(trace)
+for command in (run, report, compare, kernels, trace):
+    add_command(bench, command)

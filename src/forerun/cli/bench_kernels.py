@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
 from forerun.core.errors import ConfigError
 
@@ -42,7 +42,7 @@ def kernels(
     threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.")] = None,
     context: Annotated[int, option("--context", help="Tokens in the cache.")] = 512,
     budget_s: Annotated[float, option("--budget-s", help="Seconds for everything.")] = 120.0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers here.")] = None,
+    json_file: Annotated[Path | None, output("--json", help="Write all numbers here.")] = None,
 ) -> None:
     """Time every op beside its reference, and check its result. Exit code 1 when one is wrong."""
     from forerun.bench.kernel_report import KernelPlan

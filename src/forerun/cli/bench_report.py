@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
 from forerun.core.errors import ConfigError
 
@@ -22,11 +23,11 @@ MIN_WIDTH: Final = 100
 @shows_errors
 def report(
     out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files, also of others.")],
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers as JSON to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write the page with all plots.")] = None,
+    json_file: Annotated[Path | None, output("--json", help="Write the numbers as JSON to this file.")] = None,
+    markdown: Annotated[Path | None, output("--markdown", help="Write the tables as Markdown.")] = None,
+    html: Annotated[Path | None, output("--html", help="Write the page with all plots.")] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Contestant or record file that others are compared with.")
+        str | None, option("--baseline", help="Contestant or record file that others are compared with.")
     ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
@@ -51,7 +52,7 @@ def compare(
     before: Annotated[Path, typer.Argument(help="report.json, run folder or record file of the first run.")],
     after: Annotated[Path, typer.Argument(help="The same of the second run.")],
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="A slowdown that is let pass, as a share: 0.03 for 3 %.")
+        float, option("--tolerance", help="A slowdown that is let pass, as a share: 0.03 for 3 %.")
     ] = 0.0,
 ) -> None:
     """Say whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from forerun.cli.declare import option, with_options
+from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import EngineOptions
 from forerun.cli.places import cache_folder
@@ -80,7 +80,7 @@ def run(
     who: Who,
     what: What,
     engine_options: EngineOptions,
-    out: Annotated[Path, option("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
+    out: Annotated[Path, output("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
 ) -> None:
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
     who.find_models()

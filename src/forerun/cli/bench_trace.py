@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, output
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import EngineConfig, SamplingParams
@@ -19,7 +19,7 @@ OnAnswer = Callable[[int], None]
 
 @shows_errors
 def trace(
-    out: Annotated[Path, option("--out", help="The file to write, one line per answer.")],
+    out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
     target: Annotated[str, option("--target", help="Folder or hub name of the model that writes.")] = BUILTIN_TARGET,
     draft: Annotated[str, option("--draft", help="The same of the smaller model.")] = BUILTIN_DRAFT,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,

@@ -7,12 +7,12 @@ import typer
 from forerun.cli.answer import Show, describe_stats, is_terminal, say_stats, show_plainly, tree_shower, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
-from forerun.cli.failures import INTERRUPTED, say, shows_errors
+from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
 from forerun.cli.loading import open_engine
 from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
-from forerun.core.errors import ForerunError
+from forerun.core.errors import ForerunError, require
 from forerun.core.steps import FinishReason, Generation
 from forerun.engine.conversation import Conversation
 
@@ -43,6 +43,7 @@ def chat(
     show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
 ) -> None:
     """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
+    require(quick is None or quick.strip() != "", "the message of --quick is empty: give at least one character")
     config, params = engine_options.config(model, drafter_options.config(model)), sampling.params()
     with open_engine(config) as engine:
         session = Session(engine, params, system_prompt=system_prompt, says_stats=stats, shows_tree=show_tree)
@@ -87,7 +88,7 @@ class Session:
                 elif said.strip():
                     self.answer(said)
             except ForerunError as error:
-                say(f"error: {error}; /clear forgets what was said")
+                say(f"error: {in_flags(str(error), flags_of(chat))}; /clear forgets what was said")
 
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
@@ -95,10 +96,18 @@ class Session:
         self._last, is_interrupted = write_answer(lambda: self._engine.stream(prompt, self._params), self._make_show())
         self._conversation.add(said, self._missing_space(prompt, self._last) + self._last.text)
         if self._last.finish_reason is FinishReason.LENGTH:
-            say(f"(cut after {self._last.stats.num_new_tokens} tokens; --max-new-tokens allows more)")
+            say(f"({self._cause_of_cut(self._last)})")
         if self._says_stats:
             say_stats(self._last, self._engine)
         return is_interrupted
+
+    def _cause_of_cut(self, answer: Generation) -> str:
+        num_new, longest = answer.stats.num_new_tokens, self._engine.spec.max_positions
+        max_length = self._engine.max_length
+        if answer.stats.num_prompt_tokens + num_new < max_length:
+            return f"cut after {num_new} tokens; --max-new-tokens allows more"
+        allowed = f", --max-length allows up to {longest}" if max_length < longest else ""
+        return f"cut: the context of {max_length} tokens is full; /clear forgets what was said{allowed}"
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""

@@ -2,11 +2,15 @@
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields
 from functools import wraps
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
+
+from forerun.cli.values import metavar_of, plain_kind, reader_of
 
 ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
@@ -15,6 +19,11 @@ def option(*names: str, help: str, panel: str | None = None) -> Any:
     """A flag with its aliases. The environment variable FORERUN_<FLAG>, after the first name, gives its default."""
     variable = ENVIRONMENT_PREFIX + names[0].partition("/")[0].lstrip("-").replace("-", "_").upper()
     return typer.Option(*names, help=help, envvar=variable, show_envvar=False, rich_help_panel=panel)
+
+
+def output(*names: str, help: str, panel: str | None = None) -> Any:
+    """A flag for what is written. No variable gives its default: that file would be every command's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
 def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -31,12 +40,36 @@ def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
             values = [group(**{field.name: given.pop(field.name) for field in fields(group)}) for group in groups]
             command(*values, **given)
 
-        parameters = [*own, *(parameter for group in groups for parameter in _parameters(group))]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        _set_parameters(call, [*own, *(parameter for group in groups for parameter in _parameters(group))])
         return call
 
     return decorate
+
+
+def with_readers(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command, whose flags read their values by their types as `values` does."""
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        command(**given)
+
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    _set_parameters(call, [item.replace(annotation=_with_reader(item.annotation)) for item in parameters])
+    return call
+
+
+def _with_reader(annotation: Any) -> Any:
+    kind, info = get_args(annotation)
+    info = copy(info)
+    info.parser = reader_of(plain_kind(kind))
+    if isinstance(info, OptionInfo):
+        info.metavar = info.metavar or metavar_of(plain_kind(kind))
+    return Annotated[kind, info]
+
+
+def _set_parameters(call: Any, parameters: list[inspect.Parameter]) -> None:
+    call.__signature__ = inspect.Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def _parameters(group: type[Any]) -> list[inspect.Parameter]:

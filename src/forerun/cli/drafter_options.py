@@ -66,9 +66,9 @@ OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to 
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
+    DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", *OF_ITSELF),
     DrafterName.PROMPT_LOOKUP: ("verify_width",),
-    DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.NONE: (),
 }
 
@@ -83,7 +83,7 @@ class DrafterOptions:
             "--draft",
             "--draft-model",
             "-md",
-            help="Smaller model with the same tokens; of parallel also self: the target with sublayers left out.",
+            help="Smaller model with the same tokens; self: the target itself with sublayers left out.",
             panel=SPECULATION,
         ),
     ] = None
@@ -158,10 +158,14 @@ class DrafterOptions:
 
     def _choose(self, model: str) -> DrafterConfig:
         match self.drafter:
+            case DrafterName.AUTO if self.draft == ITSELF:
+                return self._layer_skip()
             case DrafterName.AUTO:
                 return automatic_drafter(model, self.draft)
             case DrafterName.NONE:
                 return NoDrafter()
+            case DrafterName.DRAFT_MODEL if self.draft == ITSELF:
+                raise ConfigError("--draft self is the target itself: choose --drafter layer_skip, or parallel")
             case DrafterName.DRAFT_MODEL:
                 return DraftModel(model=self._draft_for(model))
             case DrafterName.PARALLEL:
@@ -180,7 +184,7 @@ class DrafterOptions:
             return self._listening(self.drafter_address)
         of_itself = self._given(OF_ITSELF)
         if of_itself and self.draft != ITSELF:
-            raise ConfigError(f"{_flags(of_itself)} has no effect on a draft model: leave it out, or say --draft self")
+            raise ConfigError(f"{_no_effect(of_itself)} on a draft model: leave it out, or say --draft self")
         chosen = Parallel(
             device=self.draft_device,
             cores=read_cores(self.drafter_cores, flag="--drafter-cores"),
@@ -194,7 +198,7 @@ class DrafterOptions:
         needless = self._given((*OWN_PROCESS, *OF_ITSELF))
         if needless:
             raise ConfigError(
-                f"{_flags(needless)} has no effect on the worker at {address}, which was started with its own model, "
+                f"{_no_effect(needless)} on the worker at {address}, which was started with its own model, "
                 "device and cores: leave it out here, and say it to forerun worker"
             )
         return Parallel(address=address, key_file=self.key_file)
@@ -208,10 +212,12 @@ class DrafterOptions:
         """Every flag given must be one that this drafter heeds."""
         all_flags = dict.fromkeys(flag for flags in FLAGS.values() for flag in flags)
         foreign = [flag for flag in self._given(all_flags) if flag not in FLAGS[chosen]]
+        if chosen is DrafterName.LAYER_SKIP and self.draft == ITSELF:
+            foreign.remove("draft")
         if foreign:
             heeding = [name for name, flags in FLAGS.items() if set(foreign) <= set(flags)]
             advice = f"leave it out, or choose --drafter {heeding[0]}" if heeding else "leave it out"
-            raise ConfigError(f"{_flags(foreign)} has no effect on the drafter {chosen}: {advice}")
+            raise ConfigError(f"{_no_effect(foreign)} on the drafter {chosen}: {advice}")
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the flags that were given, with their values."""
@@ -231,8 +237,9 @@ def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:
     return cores
 
 
-def _flags(names: Iterable[str]) -> str:
-    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
+def _no_effect(names: Iterable[str]) -> str:
+    flags = [f"--{name.replace('_', '-')}" for name in names]
+    return f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect"
 
 
 def _name_of(drafter: DrafterConfig) -> DrafterName:

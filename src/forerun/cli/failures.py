@@ -4,16 +4,20 @@ Exit codes: 0 fine, 1 anything else, 2 a setting, 3 a model or a pair that does 
 130 interrupted.
 """
 
+import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import typer
 
+from forerun.cli.streams import cleaned
 from forerun.core.errors import CheckpointError, ConfigError, ContextOverflowError, ForerunError, VocabularyError
 
+FAULTY_SETTING: Final = 2
 INCOMPATIBLE: Final = 3
 INTERRUPTED: Final = 130
 
@@ -22,9 +26,14 @@ class ModelNotFoundError(CheckpointError):
     """A name that leads to no model; a model that was found and cannot be used is another error."""
 
 
+SETTINGS: Final = {  # of the API, by the parameter whose flag has another name
+    "num_threads": "threads",
+    "sets": "skip_sets",
+    "weights": "draft_weights",
+}
 EXIT_CODES: Final = (
     (ModelNotFoundError, 5),
-    ((ConfigError, ContextOverflowError), 2),
+    ((ConfigError, ContextOverflowError), FAULTY_SETTING),
     ((CheckpointError, VocabularyError), INCOMPATIBLE),
 )
 
@@ -53,14 +62,39 @@ def exit_code(error: ForerunError) -> int:
 
 
 def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn a ForerunError of this command into its message and exit code."""
+    """Turn a ForerunError of this command into its message and exit code. Texts reach the command free of raw bytes."""
 
     @wraps(command)
     def call(**given: Any) -> None:
         try:
-            command(**given)
+            command(**{name: cleaned(value) for name, value in given.items()})
         except ForerunError as error:
-            say(f"forerun: error: {error}")
+            say(f"forerun: error: {in_flags(str(error), flags_of(command))}")
             raise typer.Exit(exit_code(error)) from None
 
     return call
+
+
+def flags_of(command: Callable[..., None]) -> dict[str, str]:
+    """The flag by the name of the setting it gives."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    flags = {}
+    for parameter in parameters:
+        for info in get_args(parameter.annotation)[1:]:
+            names = [name for name in (info.default, *(info.param_decls or ())) if str(name).startswith("-")]
+            if names:
+                flags[parameter.name] = names[0].partition("/")[0]
+    return {setting: flags[name] for setting, name in SETTINGS.items() if name in flags} | flags
+
+
+def in_flags(message: str, flags: Mapping[str, str]) -> str:
+    """The message with a setting's flag in place of its name in the API.
+
+    A name of several words can be meant in one way only. One that is also an English word is a setting's where the
+    message begins with it, as messages about a value do.
+    """
+    first, _, rest = message.partition(" ")
+    if first in flags:
+        message = f"{flags[first]} {rest}"
+    names = "|".join(sorted((name for name in flags if "_" in name), key=len, reverse=True))
+    return re.sub(rf"(?<![\w./-])({names})(?![\w./=(])", lambda found: flags[found[1]], message) if names else message

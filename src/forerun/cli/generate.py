@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from forerun.cli.answer import Show, is_terminal, say_stats, show_plainly, tree_shower, write_answer
-from forerun.cli.declare import option, with_options
+from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
@@ -18,7 +18,7 @@ from forerun.cli.options import EngineOptions, SamplingOptions
 from forerun.cli.timeline import check_timeline_path, write_timeline
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, Parallel
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation
 from forerun.core.timing import Span
@@ -39,7 +39,7 @@ def generate(
     no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False,
     timeline: Annotated[
         Path | None,
-        option("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer."),
+        output("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer."),
     ] = None,
 ) -> None:
     """Continue a text. The text goes to stdout, one line of statistics to stderr."""
@@ -98,10 +98,11 @@ def _title(config: EngineConfig, result: Generation) -> str:
 
 
 def _read_prompt(prompt: str | None, model: str) -> str:
-    """The prompt given, else stdin, else for the built-in model a sample."""
+    """The prompt given, else stdin less the newline that ends a piped text, else for the built-in model a sample."""
+    require(prompt != "", "the prompt is empty: give at least one character with --prompt")
     if prompt is not None:
         return prompt
-    text = "" if is_terminal() else sys.stdin.read()
+    text = "" if is_terminal() else sys.stdin.read().removesuffix("\n")
     if text:
         return text
     if model != BUILTIN_TARGET:

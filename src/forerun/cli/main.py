@@ -1,29 +1,26 @@
 """The command line. Importing this must stay cheap: whatever is slow to import is imported where it is used."""
 
-import io
+import errno
+import os
 import sys
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from forerun import __version__
 from forerun.cli.bench import bench
 from forerun.cli.chat import chat
 from forerun.cli.check import check
+from forerun.cli.environment import unknown_variables
+from forerun.cli.failures import say
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
+from forerun.cli.plain import PlainCommand, PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.cli.prepare import prepare
+from forerun.cli.streams import is_full, let_go, prepare_streams
 from forerun.cli.worker import worker
-
-
-class PlainGroup(TyperGroup):
-    """Shows its own help and usage errors as plain text, which spares importing rich; commands keep their panels."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings | {"rich_markup_mode": None})
-
 
 app = typer.Typer(
     name="forerun",
@@ -33,13 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command()(generate)
-app.command()(chat)
-app.command()(inspect)
-app.command()(check)
-app.command()(worker)
-app.command()(plan)
-app.command()(prepare)
+for command in (generate, chat, inspect, check, worker, plan, prepare):
+    add_command(app, command)
 app.add_typer(bench)
 
 
@@ -54,25 +46,39 @@ def print_version(is_asked: bool = True) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    if ctx.invoked_subcommand != "worker":  # most are started by an engine, whose command has warned already
+        for line in unknown_variables(ctx.command, os.environ):
+            say(f"forerun: warning: {line}")
 
 
-@app.command("version")
+@app.command("version", cls=PlainCommand)
 def show_version() -> None:
     """Print the version."""
     print_version()
 
 
 def main() -> None:
-    """Run the command line; characters the terminal cannot show are replaced."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    app(prog_name="forerun")
+    """Run the command line. Bytes that are no text and streams that take no more end in a line, not in a traceback."""
+    prepare_streams()
+    try:
+        try:
+            app(prog_name="forerun")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.EPIPE and not is_full(error):
+            raise
+        let_go(sys.stdout)
+        if error.errno != errno.EPIPE:  # who closes a pipe has seen enough
+            with suppress(OSError):
+                say(f"forerun: error: the output cannot be written: {error.strerror}")
+        let_go(sys.stderr)
+        sys.exit(1)
 
 
 def _version_of(package: str) -> str:

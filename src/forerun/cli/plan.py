@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from forerun.cli.declare import option, with_options
+from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import EngineConfig
@@ -43,7 +43,7 @@ class Times:
     profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None
     calibrate: Annotated[
         Path | None,
-        option("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
+        output("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
     ] = None
     paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None
     threads: Annotated[int | None, option("--threads", "-t", help="CPU cores; for --calibrate.", panel=TIMES)] = None
@@ -82,8 +82,8 @@ def plan(
     draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
-    as_json: Annotated[Path | None, option("--json", help="Write everything to this file.")] = None,
-    plot: Annotated[Path | None, option("--plot", help="Draw the splits: plan.svg or plan.png.")] = None,
+    as_json: Annotated[Path | None, output("--json", help="Write everything to this file.")] = None,
+    plot: Annotated[Path | None, output("--plot", help="Draw the splits: plan.svg or plan.png.")] = None,
 ) -> None:
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
     profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, output
 from forerun.cli.drafter_options import DraftWeights
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import DTYPE_HELP, DType
@@ -30,7 +30,7 @@ def prepare(
         bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
     ] = False,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
-    out: Annotated[Path | None, option("--out", help="File to write [beside the model, or forerun's cache].")] = None,
+    out: Annotated[Path | None, output("--out", help="File to write [beside the model, or forerun's cache].")] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer at most.")] = 64,
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,

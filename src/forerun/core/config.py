@@ -58,7 +58,7 @@ class SamplingParams:
             require(-2.0 <= value <= 2.0, f"{name} {value} must lie in [-2, 2] (0 switches it off)")
         require(
             self.max_new_tokens is None or self.max_new_tokens >= 1,
-            f"max_new_tokens {self.max_new_tokens} must be >= 1, or None for 256 or as many as fit",
+            f"max_new_tokens {self.max_new_tokens} must be >= 1; left out it is 256, or as many as fit",
         )
         for token_id, bias in self.logit_bias.items():
             require(
@@ -68,7 +68,7 @@ class SamplingParams:
         require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
         require(
             self.seed is None or 0 <= self.seed < 2**63,
-            f"seed {self.seed} must lie in [0, 2**63), or be None for a fresh one per request",
+            f"seed {self.seed} must lie in [0, 2**63); left out, every request draws a fresh one",
         )
 
     @property

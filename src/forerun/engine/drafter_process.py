@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -62,15 +63,14 @@ class DrafterProcess:
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[str, int], None]) -> None:
         """Serve targets that connect, one after another, until interrupted; `on_ready` is told host and port."""
-        listener = listen(address, key)
-        host = self._load()
-        on_ready(*listener.getsockname()[:2])
-        while True:
-            connection = accept(listener, key, HANDSHAKE_S)
-            if connection is not None:
-                channel = Channel(connection)
-                self._serve(channel, host)
-                channel.close()
+        with listen(address, key) as listener:
+            host = self._load()
+            on_ready(*listener.getsockname()[:2])
+            while True:
+                connection = accept(listener, key, HANDSHAKE_S)
+                if connection is not None:
+                    with closing(Channel(connection)) as channel:
+                        self._serve(channel, host)
 
     def _serve(self, channel: Channel, host: Host) -> None:
         if self.cores and hasattr(os, "sched_setaffinity"):

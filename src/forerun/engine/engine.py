@@ -274,9 +274,13 @@ class Engine:
         if room < 1 or wanted > room:
             asked = "" if params.max_new_tokens is None else f" and max_new_tokens {params.max_new_tokens}"
             advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
+            longest = self.spec.max_positions
+            if self.max_length < longest:
+                advice += f", or raise max_length (the model itself has {longest} positions)"
+            else:
+                advice += "; the model has no more positions than that"
             raise ContextOverflowError(
-                f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}, or raise "
-                f"max_length (the model itself has {self.spec.max_positions} positions)"
+                f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}"
             )
         return wanted
 

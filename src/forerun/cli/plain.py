@@ -1,0 +1,77 @@
+"""Commands whose help is plain text that no width cuts, and whose usage errors are one line.
+
+typer's panels, drawn by rich, cut names of flags where the terminal is narrow and take [words] in brackets for styles.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from forerun.cli.declare import with_readers
+from forerun.cli.failures import FAULTY_SETTING, say
+from forerun.cli.foreign_flags import FOREIGN_FLAGS
+from forerun.cli.help_text import help_text
+
+
+class PlainCommand(TyperCommand):
+    """A command with plain help."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings | {"rich_markup_mode": None})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text(self, ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands with plain help; the outermost one shows usage errors."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"rich_markup_mode": None})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text(self, ctx))
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Run a command and leave with its exit code."""
+        try:
+            code = super().main(*arguments, **settings | {"standalone_mode": False})
+        except typer.TyperException as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(error.format_message())
+            else:
+                say(f"forerun: error: {usage_error(error)}")
+            sys.exit(FAULTY_SETTING)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def add_command(app: typer.Typer, command: Callable[..., None], name: str | None = None) -> None:
+    app.command(name, cls=PlainCommand)(with_readers(command))
+
+
+def usage_error(error: typer.TyperException) -> str:
+    """What was typed, what is needed, and where to read on."""
+    ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    flag = str(getattr(error, "option_name", ""))
+    if isinstance(error, typer.BadParameter) and error.message and param is not None:
+        text = f"{_where(ctx, param)} {error.message}"
+    elif flag in FOREIGN_FLAGS:
+        text = f"there is no flag {flag}: {FOREIGN_FLAGS[flag]}"
+    elif flag and type(error).__name__ == "NoSuchOption":
+        nearest = getattr(error, "possibilities", None) or ()
+        text = f"there is no flag {flag}" + (f"; did you mean {' or '.join(sorted(nearest))}?" if nearest else "")
+    else:
+        text = " ".join(error.format_message().split()).rstrip(".")
+        text = text[:1].lower() + text[1:]
+    return text if ctx is None else f"{text} (see {ctx.command_path} --help)"
+
+
+def _where(ctx: Any, param: Any) -> str:
+    """The flag, or the variable of the environment that spoke for it."""
+    source = None if ctx is None else ctx.get_parameter_source(param.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return f"{param.envvar}, which stands for {param.opts[0]},"
+    return str(param.opts[0]) if param.param_type_name == "option" else str(param.name).upper()

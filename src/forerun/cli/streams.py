@@ -1,0 +1,77 @@
+"""What comes in from terminals, pipes and arguments as bytes, and streams that are not there or take no more."""
+
+import codecs
+import errno
+import io
+import os
+import re
+import sys
+from typing import Any, Final, TextIO
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+HANDLER: Final = "forerun.replace"
+NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no raw byte
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+class Undecodable:
+    """Replaces bytes that are not UTF-8, and says so once."""
+
+    def __init__(self) -> None:
+        self.was_told = False
+
+    def __call__(self, error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeDecodeError), f"of reading only, not {error}"
+        if not self.was_told:
+            self.was_told = True
+            print(
+                f"forerun: the input is not UTF-8 throughout: a byte such as 0x{error.object[error.start]:02x} becomes "
+                f"{REPLACEMENT!r}",
+                file=sys.stderr,
+            )
+        return REPLACEMENT, error.end
+
+
+undecodable: Final = Undecodable()
+
+
+def prepare_streams() -> None:
+    """Read UTF-8, replace what cannot be read or shown, and have something in place of streams that were closed."""
+    codecs.register_error(HANDLER, undecodable)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - open to the end
+        elif isinstance(stream, io.TextIOWrapper) and mode == "r":
+            stream.reconfigure(encoding="utf-8", errors=HANDLER)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def decoded(text: bytes) -> str:
+    """The text, with one word about bytes that are none."""
+    codecs.register_error(HANDLER, undecodable)
+    return text.decode("utf-8", HANDLER)
+
+
+def cleaned(value: Any) -> Any:
+    """A text, or texts, of the command line without the surrogates that stand for raw bytes; all else as it is."""
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    if type(value) is not str or value.isascii():
+        return value
+    return decoded(NO_BYTE.sub(REPLACEMENT, value).encode("utf-8", "surrogateescape"))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a stream takes no more, as a full disk does not."""
+    return error.errno in NO_ROOM and error.filename is None
+
+
+def let_go(*streams: TextIO) -> None:
+    """Send what is left in them nowhere, so that leaving does not fail on it again."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,94 @@
+"""Help texts are complete and whole at any width, and usage errors are one line that shows what was typed."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from forerun.cli.failures import in_flags
+from forerun.cli.main import app
+from tests.cli.conftest import Run
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, item in getattr(command, "commands", {}).items():
+        yield from commands(item, (*path, name))
+
+
+COMMANDS = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) or "forerun" for path, _ in COMMANDS])
+def test_help_shows_every_flag_and_every_word(
+    run: Run, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...], command: Any, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = run(*path, "--help")
+    assert shown.exit_code == 0
+    words, text = shown.stdout.split(), " ".join(shown.stdout.split())
+    for param in command.params:
+        if not getattr(param, "hidden", False):
+            assert " ".join((param.help or "").split()) in text
+            if param.param_type_name == "option":
+                assert {*param.opts, *param.secondary_opts} <= {word.rstrip(",") for word in words}
+    assert " ".join((command.help or "").split()) in text
+    assert max(map(len, shown.stdout.splitlines())) <= width
+
+
+def test_what_stands_in_brackets_is_no_markup(run: Run) -> None:
+    assert "torch device [the target's]." in run("generate", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (("generate", "-n", "abc"), "--max-new-tokens 'abc' must be a whole number (see forerun generate --help)"),
+        (("generate", "--temp", "warm"), "--temperature 'warm' must be a number (see forerun generate --help)"),
+        (("generate", "--kernels", "c"), "--kernels 'c' must be one of auto, torch, triton (see"),
+        (("generate", "--seeed", "1"), "there is no flag --seeed; did you mean --seed"),
+        (("generate", "a", "b"), "got unexpected extra argument"),
+        (("check", "a"), "missing argument"),
+        (("bench", "run"), "missing option '--out'"),
+        (("bench", "ran"), "no such command 'ran'. Did you mean 'run'"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_shows_the_value(run: Run, typed: tuple[str, ...], message: str) -> None:
+    shown = run(*typed)
+    assert (shown.exit_code, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert shown.stderr.startswith(f"forerun: error: {message}")
+
+
+def test_a_value_from_the_environment_is_blamed_on_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_JSON", "maybe")
+    assert "FORERUN_JSON, which stands for --json, 'maybe' must be 1 for yes" in run("inspect", "builtin").stderr
+
+
+def test_a_variable_that_nothing_reads_is_told_with_the_nearest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_TEMPRATURE", "1")
+    monkeypatch.setenv("FORERUN_CACHE", "x")
+    line = "forerun: warning: the variable FORERUN_TEMPRATURE means nothing to forerun: is FORERUN_TEMPERATURE meant?"
+    assert run("version").stderr == f"{line}\n"
+
+
+def test_no_variable_is_a_switch_for_one_command_and_a_value_for_another() -> None:
+    params = [param for _, command in COMMANDS for param in command.params if getattr(param, "envvar", None)]
+    switches = {param.envvar for param in params if param.is_flag}
+    assert switches & {param.envvar for param in params if not param.is_flag} == set()
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("max_new_tokens 0 must be >= 1", "--max-new-tokens 0 must be >= 1"),
+        ("seed -1 must lie", "--seed -1 must lie"),
+        ("shorten it, or raise max_length (of 3)", "shorten it, or raise --max-length (of 3)"),
+        ("a seed is what /x/max_length.json holds", "a seed is what /x/max_length.json holds"),
+    ],
+)
+def test_errors_speak_of_flags(message: str, shown: str) -> None:
+    flags = {"max_new_tokens": "--max-new-tokens", "seed": "--seed", "max_length": "--max-length"}
+    assert re.sub(r"\s+", " ", in_flags(message, flags)) == shown

@@ -1,0 +1,55 @@
+"""Bytes that are no text, and streams that are closed or full."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, command, environment
+
+SHORT = ("-n", "4", "--ignore-eos", "--drafter", "none")
+FULL = Path("/dev/full")
+
+
+def run_bytes(*arguments: str | bytes, typed: bytes = b"", **changes: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*command(), *arguments], env=environment(**changes), input=typed, capture_output=True, timeout=120
+    )
+
+
+def test_bytes_that_are_no_text_are_replaced_with_one_word_about_it(target: str) -> None:
+    finished = run_bytes("chat", target, *SHORT, typed=b"caf\xe9 \xff\nHi\n")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count(b"the input is not UTF-8 throughout: a byte such as 0xe9") == 1
+    assert b"Traceback" not in finished.stderr
+    assert len(finished.stdout.splitlines()) >= 2
+
+
+def test_a_piped_prompt_and_one_of_the_command_line_are_the_same_text(run: Run, target: str) -> None:
+    texts = {
+        json.loads(finished.stdout)["text"]
+        for finished in (
+            run_bytes("generate", target, *SHORT, "--json", typed=b"caf\xe9 x"),
+            run_bytes("generate", target, *SHORT, "--json", "-p", b"caf\xe9 x"),
+            run_bytes("generate", target, *SHORT, "--json", typed=b"caf\xe9 x", LC_ALL="C", PYTHONUTF8="0"),
+        )
+    }
+    assert texts == {json.loads(run("generate", target, *SHORT, "--json", "-p", "caf\ufffd x").stdout)["text"]}
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_stdout_is_one_line(target: str) -> None:
+    with FULL.open("w") as full:
+        finished = subprocess.run(
+            command("generate", target, "-p", "x", "--json", *SHORT),
+            env=environment(), stdout=full, stderr=subprocess.PIPE, timeout=120,
+        )  # fmt: skip
+    assert finished.returncode == 1
+    assert finished.stderr == b"forerun: error: the output cannot be written: No space left on device\n"
+
+
+def test_closed_streams_are_no_error(target: str) -> None:
+    line = " ".join(command("generate", target, "-p", "x", *SHORT))
+    finished = subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], env=environment(), timeout=120)
+    assert finished.returncode == 0
