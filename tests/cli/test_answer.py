@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forerun.cli.answer import TokenOrigins, describe_stats, tree_shower
-from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
+from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, Speedup, StepStats
 from forerun.engine.tokenizer import Tokenizer
 from tests.engine.tiny_tokenizers import write_byte_level
 
@@ -50,21 +50,22 @@ def test_a_terminal_shows_drafted_text_underlined_and_in_colour_unless_told_not_
     assert sys.stdout.getvalue() == f"{mark}A\x1b[0mB"  # type: ignore[attr-defined]
 
 
-def test_the_speed_up_is_the_speed_over_that_of_plain_decoding() -> None:
+def test_the_speed_up_is_told_with_its_scatter_and_only_where_it_is_known() -> None:
     names = GenerationStats.__dataclass_fields__
-    stats = GenerationStats(**dict.fromkeys(names, 0) | {"tokens_per_s": 300.0, "hit_rate": 0.5})
+    known = Speedup(value=1.31, low=1.25, high=1.38, plain_token_s=0.007, num_plain_rounds=16)
+    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_drafted": 9, "hit_rate": 0.5, "speedup": known})
     result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result, plain_step_s=0.01)
-    assert "3.00x plain decoding (10.00 ms a token)" in line
+    line = describe_stats(result)
+    assert "1.31x plain decoding (1.25 to 1.38; plain 7.00 ms a token)" in line
     assert "hit rate 50%" in line
-    assert "plain" not in describe_stats(result, plain_step_s=None)
+    assert "plain" not in describe_stats(replace(result, stats=replace(stats, speedup=None)))
 
 
 def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
     names = GenerationStats.__dataclass_fields__
-    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_rounds": 80, "num_rounds_down": 12})
+    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_rounds": 80, "num_rounds_down": 12, "speedup": None})
     result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result, plain_step_s=None)
+    line = describe_stats(result)
     assert line.endswith(" · drafter away in 12 of 80 rounds")
     late = replace(result, stats=replace(stats, num_rounds_down=0, num_rounds_late=3))
-    assert describe_stats(late, plain_step_s=None).endswith(" · drafter late in 3 of 80 rounds")
+    assert describe_stats(late).endswith(" · drafter late in 3 of 80 rounds")

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.core.steps import DecodeStep, Generation
+from forerun.core.steps import DecodeStep, Generation, Speedup
 
 if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
     from forerun.engine.stream import GenerationStream
     from forerun.engine.tokenizer import Tokenizer
 
@@ -94,31 +93,26 @@ class TokenOrigins:
         return pieces
 
 
-def say_stats(result: Generation, engine: "Engine") -> None:
-    """One line of numbers on stderr."""
-    say(describe_stats(result, plain_step_s=engine.plain_step_s if result.stats.num_drafted else None))
-
-
-def describe_stats(result: Generation, *, plain_step_s: float | None) -> str:
-    """Tokens per second, how well drafting went and whether it ever stopped, and what it gained over plain decoding.
-
-    Args:
-        plain_step_s: seconds of one plain step of the target; None leaves the comparison out.
-    """
+def describe_stats(result: Generation) -> str:
+    """Tokens per second, how well drafting went and whether it ever stopped, and what it gained over plain decoding."""
     stats = result.stats
     parts = [f"{stats.num_new_tokens} tokens", f"{stats.tokens_per_s:.1f} tokens/s"]
-    if plain_step_s is not None:
-        parts += [
-            f"{stats.accepted_per_round:.2f} accepted per round",
-            f"hit rate {stats.hit_rate:.0%}",
-            f"{stats.tokens_per_s * plain_step_s:.2f}x plain decoding ({1e3 * plain_step_s:.2f} ms a token)",
-        ]
+    if stats.num_drafted:
+        parts += [f"{stats.accepted_per_round:.2f} accepted per round", f"hit rate {stats.hit_rate:.0%}"]
+    if stats.speedup is not None:
+        parts.append(describe_speedup(stats.speedup))
     parts += [f"prefill {stats.prefill_s:.2f} s", f"seed {result.seed}"]
     if stats.num_near_ties:
         parts.append(f"{stats.num_near_ties} near-ties")
     absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
     parts += [f"drafter {how} in {number} of {stats.num_rounds} rounds" for how, number in absences if number]
     return " · ".join(parts)
+
+
+def describe_speedup(speedup: Speedup) -> str:
+    """The gain over plain decoding, its scatter, and what plain decoding takes."""
+    around = f"{speedup.low:.2f} to {speedup.high:.2f}"
+    return f"{speedup.value:.2f}x plain decoding ({around}; plain {1e3 * speedup.plain_token_s:.2f} ms a token)"
 
 
 def is_terminal() -> bool:

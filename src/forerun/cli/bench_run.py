@@ -87,7 +87,9 @@ def run(
     from forerun.bench.session import Request, play  # imports torch
 
     request = Request(
-        config=replace(engine_options.config(who.target, NoDrafter()), cache_folder=None),  # nothing from other runs
+        config=replace(
+            engine_options.config(who.target, NoDrafter()), cache_folder=None, measures_speedup=False
+        ),  # nothing from other runs; plain decoding is a contestant
         draft=who.draft,
         drafters=names(who.drafters),
         peers=names(who.peers),

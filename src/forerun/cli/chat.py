@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.answer import Show, describe_stats, is_terminal, say_stats, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import Show, describe_stats, is_terminal, show_plainly, tree_shower, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
@@ -98,7 +98,7 @@ class Session:
         if self._last.finish_reason is FinishReason.LENGTH:
             say(f"({self._cause_of_cut(self._last)})")
         if self._says_stats:
-            say_stats(self._last, self._engine)
+            say(describe_stats(self._last))
         return is_interrupted
 
     def _cause_of_cut(self, answer: Generation) -> str:
@@ -129,7 +129,7 @@ class Session:
                 self._conversation.clear()
                 say("forgotten")
             case "stats" if self._last is not None:
-                say(describe_stats(self._last, plain_step_s=self._engine.plain_step_s))
+                say(describe_stats(self._last))
             case "stats":
                 say("nothing was answered yet")
             case "multi":

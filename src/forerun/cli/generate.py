@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from forerun.cli.answer import Show, is_terminal, say_stats, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import Show, describe_stats, is_terminal, show_plainly, tree_shower, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
@@ -62,7 +62,7 @@ def generate(
             show = tree_shower(engine.tokenizer) if show_tree else show_plainly
             result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, show))
         if not as_json:
-            say_stats(result, engine)
+            say(describe_stats(result))
     if timeline is not None:
         _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:

@@ -84,6 +84,7 @@ class EngineOptions:
             num_threads=self.threads,
             profile=self.profile,
             cache_folder=str(cache_folder()),
+            measures_speedup=True,
         )
 
 

@@ -15,11 +15,13 @@ class FinishReason(StrEnum):
 
 
 class DrafterState(StrEnum):
-    """Ready; late: its proposals come too late and are not waited for; down: it is not there, and is brought back."""
+    """Ready; late: its proposals come too late and are not waited for; down: it is not there, and is brought back;
+    paused: it was not asked, since a plain round was timed."""
 
     READY = "ready"
     LATE = "late"
     DOWN = "down"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,28 @@ class DecodeStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup:
+    """How many times as fast as plain decoding a request was written: the time that plain decoding would have taken
+    for its tokens, over the time that they took.
+
+    low, high: the scatter of the plain rounds leaves the value between these, 95 times of 100.
+    plain_token_s: seconds of a plain round, on all the cores that plain decoding would have.
+    num_plain_rounds: so many were timed, among the drafted ones and right after them.
+    """
+
+    value: float
+    low: float
+    high: float
+    plain_token_s: float
+    num_plain_rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationStats:
     """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill.
 
     num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
+    speedup: None where the engine does not measure it, where nothing was drafted, and where too little was measured.
     """
 
     num_prompt_tokens: int
@@ -85,6 +105,7 @@ class GenerationStats:
     wait_s: float
     num_rounds_late: int
     num_rounds_down: int
+    speedup: Speedup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

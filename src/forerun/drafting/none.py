@@ -15,13 +15,13 @@ class NoneDrafter:
     verify_width = 1
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root = prompt_ids[-1]
+        self.root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
-        return TokenTree(self._root)
+        return TokenTree(self.root)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._root = acceptance.bonus_token
+        self.root = acceptance.bonus_token
         return DraftReport()
 
     def end(self) -> None:

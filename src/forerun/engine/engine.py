@@ -3,7 +3,6 @@
 import logging
 import secrets
 from collections.abc import Generator, Sequence
-from statistics import median
 from time import perf_counter
 from types import TracebackType
 
@@ -18,12 +17,14 @@ from forerun.core.pace import read_device
 from forerun.core.steps import Generation
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.search import SkipSearch
+from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.loop import Round, TargetSide, decode
 from forerun.engine.placement import CorePlacement
+from forerun.engine.plain_rounds import PlainBaseline
 from forerun.engine.prompt import Prompt, encode, require_config, require_params
 from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 # docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 WARM_UP_TOKENS, EARLY_TOKENS = 4, 512
-MAX_MEASURING_S, EARLY_SEARCH_S = 0.3, 0.4
+EARLY_SEARCH_S = 0.4
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -83,11 +84,19 @@ class Engine:
         self._on_device = drafters.on_device(self._drafter, self._target)
         self._running: GenerationStream | None = None
         self._turn = Turn()
-        self._plain_step_s: float | None = None
+        self._baseline: PlainBaseline | None = None
         self._warm_up()
         drafters.adapt(self._drafter, self._target)
         if isinstance(self._drafter, LayerSkipDrafter) and self._drafter.may_search_early:
             self._search_early(self._drafter)
+        if config.measures_speedup and not isinstance(self._drafter, NoneDrafter):
+            self._baseline = PlainBaseline(
+                target=self._target,
+                on_device=None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target),
+                cores=self._cores,
+                num_threads=config.num_threads or len(self._cores.every),
+                max_length=self.max_length,
+            )
 
     def __enter__(self) -> "Engine":
         return self
@@ -144,6 +153,7 @@ class Engine:
             num_prompt=len(prompt_ids),
             num_reused=num_reused,
             prefill_s=prefill_s,
+            compare=None if self._baseline is None else self._baseline.compare(prompt_ids, params, noise, seed),
         )
         return self._running
 
@@ -162,7 +172,10 @@ class Engine:
 
         if self._on_device is not None and self._decodes_on_device(params):
             return self._on_device.decode(near_tie=near_tie, num_tokens=num_tokens, otherwise=on_host)
-        return decode(self._side(prompt_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_tokens)
+        side, stretches = self._side(prompt_ids, params, noise), None
+        if self._baseline is not None:
+            stretches = self._baseline.stretches(self._drafter, params, noise)
+        return decode(side, self._drafter, near_tie=near_tie, num_tokens=num_tokens, stretches=stretches)
 
     def _side(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None) -> TargetSide:
         passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
@@ -208,25 +221,6 @@ class Engine:
     def skip_search(self) -> SkipSearch | None:
         """How a target that drafts for itself finds what to skip; None where another one drafts."""
         return self._drafter.search if isinstance(self._drafter, LayerSkipDrafter) else None
-
-    @property
-    def plain_step_s(self) -> float:
-        """Seconds of one plain target step where the text stands now: the median of a few, measured once."""
-        if self._plain_step_s is None:
-            with self._turn, torch.inference_mode():
-                target = TargetSide(self._target, SamplingParams(), (0,), None)
-                times = [self._time_step(target) for _ in range(3)]
-                while len(times) < 15 and sum(times) < MAX_MEASURING_S:
-                    times.append(self._time_step(target))
-            self._plain_step_s = median(times)
-        return self._plain_step_s
-
-    def _time_step(self, target: TargetSide) -> float:
-        began = perf_counter()
-        target.choose(TokenTree(0))
-        elapsed = perf_counter() - began
-        self._target.cache.truncate(self._target.cache.committed_len)
-        return elapsed
 
     def _warm_up(self) -> None:
         """Let every library choose and load its code now, not during the first request."""

@@ -1,7 +1,8 @@
 """The one decode loop."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -46,6 +47,23 @@ class Passengers(Protocol):
         ...
 
 
+class Stretches(Protocol):
+    """Plain rounds to be played among the drafted ones now and then; see engine/plain_rounds."""
+
+    @property
+    def is_due(self) -> bool:
+        """True where some are to be played now."""
+        ...
+
+    def pass_by(self, seconds: float) -> None:
+        """A drafted round went by."""
+        ...
+
+    def play(self, target: "TargetSide", near_tie: float) -> Generator[Round, None, None]:
+        """Pause the drafter, play them, and begin the request anew for it."""
+        ...
+
+
 class TargetSide:
     """The target of one request: runs trees and chooses a token after each node.
 
@@ -63,6 +81,20 @@ class TargetSide:
         self._runner, self._noise, self._passengers = runner, noise, passengers
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The text so far, the root last."""
+        return [*self._runner.cached_ids, self.root]
+
+    @contextmanager
+    def without_passengers(self) -> Iterator[None]:
+        """Passes of the target's own rows alone, for a while."""
+        passengers, self._passengers = self._passengers, None
+        try:
+            yield
+        finally:
+            self._passengers = passengers
 
     def choose(self, tree: TokenTree, *, is_shared: bool = True) -> Choices:
         """One forward over the tree, one row per node, passengers along where shared; the choice after each node."""
@@ -131,7 +163,9 @@ def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
     return TokenTree(target.root)
 
 
-def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int) -> Generator[Round, None, None]:
+def decode(
+    target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: Stretches | None = None
+) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
     Both sides have begun the request: all prompt tokens but the last are in the target's cache, and the last one is the
@@ -139,15 +173,31 @@ def decode(target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens:
 
     Args:
         near_tie: margins below this could be decided by rounding; they are counted.
+        stretches: of plain rounds, which are timed; None: there are none.
     """
     try:
         num_emitted = 0
         while num_emitted < num_tokens:
-            done = play_round(target, drafter, near_tie)
-            num_emitted += len(done.token_ids)
-            yield done
+            if stretches is not None and stretches.is_due:
+                rounds = stretches.play(target, near_tie)
+            else:
+                rounds = drafted_round(target, drafter, near_tie, stretches)
+            for done in rounds:
+                num_emitted += len(done.token_ids)
+                yield done
     finally:
         drafter.end()
+
+
+def drafted_round(
+    target: TargetSide, drafter: Drafter, near_tie: float, stretches: Stretches | None
+) -> Generator[Round, None, None]:
+    """One round of the drafter's."""
+    began = perf_counter()
+    done = play_round(target, drafter, near_tie)
+    if stretches is not None:
+        stretches.pass_by(perf_counter() - began)
+    yield done
 
 
 def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import torch
+
 from forerun.core.affinity import own_cores, thread_on
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
@@ -22,11 +24,15 @@ class CorePlacement:
     """Disjoint cores; empty where nobody is kept anywhere.
 
     One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
+
+    Args:
+        every: the cores that both have together, and plain decoding would have.
     """
 
     target: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     draft_threads: int = 1
+    every: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
@@ -41,7 +47,7 @@ class CorePlacement:
         cores = own_cores()
         draft = drafter.cores or (tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ())
         target = tuple(core for core in cores if core not in draft) if draft else ()
-        return cls(target=target, draft=draft, draft_threads=num_threads)
+        return cls(target=target, draft=draft, draft_threads=num_threads, every=tuple(cores) if target else ())
 
     @contextmanager
     def staying(self) -> Iterator[None]:
@@ -49,6 +55,22 @@ class CorePlacement:
         keep_pool_on(self.target)
         with thread_on(self.target) if self.target else nullcontext():
             yield
+
+    @contextmanager
+    def everywhere(self, num_threads: int) -> Iterator[None]:
+        """Let the calling thread and so many of the kernels' own run on the draft's cores too for a while."""
+        if not self.every:
+            yield
+            return
+        before = torch.get_num_threads()
+        keep_pool_on(self.every)
+        torch.set_num_threads(num_threads)
+        try:
+            with thread_on(self.every):
+                yield
+        finally:
+            torch.set_num_threads(before)
+            keep_pool_on(self.target)
 
     def placed(self, rounds: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same rounds, each played on the target's cores; between them the thread is its owner's."""

@@ -1,6 +1,6 @@
 """A generation in progress."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
@@ -8,10 +8,20 @@ from types import TracebackType
 import torch
 
 from forerun.core.errors import EngineBusyError
-from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
+from forerun.core.steps import (
+    DecodeStep,
+    DrafterState,
+    FinishReason,
+    Generation,
+    GenerationStats,
+    Speedup,
+    StepStats,
+)
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.loop import Round
 from forerun.engine.turn import Turn
+
+Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's tokens, rounds and seconds of decoding
 
 
 class GenerationStream:
@@ -31,6 +41,7 @@ class GenerationStream:
         num_prompt: int,
         num_reused: int,
         prefill_s: float,
+        compare: Compare | None = None,
     ) -> None:
         self._rounds, self._assembly, self._turn, self._seed = rounds, assembly, turn, seed
         self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
@@ -38,6 +49,8 @@ class GenerationStream:
         self._stats: list[StepStats] = []
         self._decode_s = 0.0
         self._error: BaseException | None = None
+        self._compare = compare
+        self._speedup: Speedup | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
         return self
@@ -79,7 +92,8 @@ class GenerationStream:
             self._rounds.close()
 
     def discard(self) -> None:
-        """The same, for the engine, whose turn it is."""
+        """The same, for the engine, whose turn it is: the caches are another text's from now on."""
+        self._compare = None
         if self._assembly.finish is None:
             self._assembly.end(FinishReason.CANCELLED)
         self._rounds.close()
@@ -91,6 +105,7 @@ class GenerationStream:
         if self._error is not None:
             raise self._error
         assert self._assembly.finish is not None, "a drained stream has ended"
+        self._measure_speedup()
         return Generation(
             text=self._assembly.text,
             token_ids=tuple(self._assembly.token_ids),
@@ -98,6 +113,15 @@ class GenerationStream:
             seed=self._seed,
             stats=self._summary(),
         )
+
+    def _measure_speedup(self) -> None:
+        """Compare with plain decoding, once, unless nobody asked for it, nothing was drafted, or the text was ended."""
+        was_drafted = any(item.num_drafted for item in self._stats)
+        if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
+            return
+        compare, self._compare = self._compare, None
+        with suppress(EngineBusyError), self._turn, self._inference:
+            self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s)
 
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
@@ -121,4 +145,5 @@ class GenerationStream:
             wait_s=sum(item.wait_s for item in self._stats),
             num_rounds_late=sum(item.drafter is DrafterState.LATE for item in self._stats),
             num_rounds_down=sum(item.drafter is DrafterState.DOWN for item in self._stats),
+            speedup=self._speedup,
         )
