@@ -59,9 +59,7 @@ def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
     assert shown.stdout.rstrip("\n") == text.rstrip("\n")
     numbers = [line for line in shown.stderr.splitlines() if "tokens/s" in line]
     assert len(numbers) == 1
-    assert all(
-        part in numbers[0] for part in ("24 tokens", "accepted per round", "hit rate", "seed 1")
-    )
+    assert all(part in numbers[0] for part in ("24 tokens", "accepted per round", "hit rate", "seed 1"))
 
 
 def test_show_tree_explains_its_marks_and_writes_no_escape_codes_into_a_pipe(run: Run, target: str) -> None:
