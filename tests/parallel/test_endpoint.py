@@ -5,20 +5,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError
-from forerun.parallel import endpoint
-from forerun.parallel.endpoint import Address, accept, connect, listen, read_key
+from forerun.parallel import handshake, reception
+from forerun.parallel.endpoint import Address, connect, listen, read_key
+from forerun.parallel.reception import Reception
 
 HANG_S = 60.0
 KEY = b"a key of enough bytes"
 OTHER_KEY = b"another key of enough bytes"
 ANY_PORT = Address(host="127.0.0.1", port=0)
-HELLO_BYTES = len(endpoint.GREETING) + endpoint.HELLO.size
+HELLO_BYTES = len(handshake.GREETING) + handshake.HELLO.size
 
 pytestmark = pytest.mark.timeout(2 * HANG_S)
 
@@ -36,12 +37,12 @@ class Door(threading.Thread):
         self.listener = listen(ANY_PORT, key)
         self.address = address_of(self.listener)
         self.answers: list[socket.socket | None] = []
-        self._key, self._num_peers, self._timeout_s = key, num_peers, timeout_s
+        self._num_peers, self._reception = num_peers, Reception(self.listener, key, handshake_s=timeout_s)
         self.start()
 
     def run(self) -> None:
         for _ in range(self._num_peers):
-            self.answers.append(accept(self.listener, self._key, timeout_s=self._timeout_s))
+            self.answers.append(self._reception.accept(HANG_S))
 
     def wait(self) -> list[socket.socket | None]:
         self.join(HANG_S)
@@ -50,6 +51,7 @@ class Door(threading.Thread):
 
     def close(self) -> None:
         self.join(HANG_S)
+        self._reception.close()
         self.listener.close()
         for answer in self.answers:
             if answer is not None:
@@ -159,7 +161,7 @@ def test_a_short_key_opens_and_knocks_at_no_door(key: bytes) -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         connect(Address(host="127.0.0.1", port=1), key, timeout_s=1)
     with closing(listen(ANY_PORT, KEY)) as listener, pytest.raises(ConfigError, match="at least 16"):
-        accept(listener, key, timeout_s=0)
+        Reception(listener, key, handshake_s=0)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -236,7 +238,7 @@ def test_two_can_talk_by_ipv6() -> None:
             target=lambda: clients.append(connect(address_of(listener), None, timeout_s=HANG_S)),
         )
         thread.start()
-        answer = accept(listener, None, timeout_s=HANG_S)
+        answer = Reception(listener, None, handshake_s=HANG_S).accept(HANG_S)
         thread.join(HANG_S)
         assert answer is not None
         for sock in (answer, *clients):
@@ -291,14 +293,14 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
 @pytest.mark.parametrize("timeout_s", [0, 0.05])
 def test_nobody_coming_is_none_without_a_warning(timeout_s: float, caplog: pytest.LogCaptureFixture) -> None:
     with closing(listen(ANY_PORT, None)) as listener:
-        assert accept(listener, None, timeout_s=timeout_s) is None
+        assert Reception(listener, None, handshake_s=HANG_S).accept(timeout_s) is None
     assert caplog.records == []
 
 
 def test_the_listener_proves_nothing_to_a_stranger(open_door: OpenDoor) -> None:
     door = open_door(KEY)
     with stranger(door.address) as client:
-        client.sendall(endpoint.GREETING + endpoint.HELLO.pack(True, bytes(32)) + bytes(32))
+        client.sendall(handshake.GREETING + handshake.HELLO.pack(True, bytes(32)) + bytes(32))
         heard = read_exactly(client, 1000)
     assert len(heard) == HELLO_BYTES
     assert door.wait() == [None]
@@ -346,7 +348,7 @@ def test_a_proof_carried_over_from_another_connection_fails() -> None:
         for thread in threads:
             thread.start()
         with impostor.accept()[0] as first, impostor.accept()[0] as second:
-            for num_bytes in (HELLO_BYTES, endpoint.PROOF_BYTES):
+            for num_bytes in (HELLO_BYTES, handshake.PROOF_BYTES):
                 said = read_exactly(first, num_bytes), read_exactly(second, num_bytes)
                 assert len(said[0]) == len(said[1]) == num_bytes
                 second.sendall(said[0])
@@ -364,7 +366,7 @@ def test_a_recorded_handshake_opens_nothing_a_second_time(open_door: OpenDoor) -
 
         def carry() -> None:
             with relay.accept()[0] as client, stranger(door.address) as server:
-                for num_bytes in (HELLO_BYTES, endpoint.PROOF_BYTES):
+                for num_bytes in (HELLO_BYTES, handshake.PROOF_BYTES):
                     recorded.append(read_exactly(client, num_bytes))
                     server.sendall(recorded[-1])
                     client.sendall(read_exactly(server, num_bytes))
@@ -387,7 +389,7 @@ def test_a_recorded_handshake_opens_nothing_a_second_time(open_door: OpenDoor) -
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0" * 1000,
         b"forerun\n" + bytes([99]) + bytes(100),
-        endpoint.GREETING,
+        handshake.GREETING,
         b"",
     ],
     ids=["http", "zeros", "version", "half", "nothing"],
@@ -420,7 +422,7 @@ def test_a_peer_of_another_kind_is_known_before_the_time_is_up(open_door: OpenDo
 def test_a_slow_drip_does_not_hold_the_listener(open_door: OpenDoor) -> None:
     """A byte arrives often enough for each wait; the time for all of them is up long before the hello is complete."""
     door = open_door(KEY, timeout_s=0.3)
-    hello = endpoint.GREETING + endpoint.HELLO.pack(True, bytes(32)) + bytes(32)
+    hello = handshake.GREETING + handshake.HELLO.pack(True, bytes(32)) + bytes(32)
     num_sent = 0
     with stranger(door.address) as client, suppress(ConnectionError):
         for byte in hello:
@@ -440,7 +442,7 @@ def test_a_listener_that_does_not_answer_does_not_hold_who_connects(is_dripping:
         def drip() -> None:
             nonlocal num_sent
             with server.accept()[0] as sock, suppress(ConnectionError):
-                for byte in endpoint.GREETING + endpoint.HELLO.pack(True, bytes(32)):
+                for byte in handshake.GREETING + handshake.HELLO.pack(True, bytes(32)):
                     if is_over.wait(0.1):
                         return
                     if is_dripping:
@@ -454,3 +456,44 @@ def test_a_listener_that_does_not_answer_does_not_hold_who_connects(is_dripping:
         is_over.set()
         thread.join(HANG_S)
     assert num_sent < HELLO_BYTES
+
+
+def test_strangers_who_say_nothing_or_half_a_hello_hold_up_nobody(open_door: OpenDoor) -> None:
+    door = open_door(KEY)
+    with ExitStack() as strangers:
+        for words in (b"", handshake.GREETING, b"", handshake.GREETING[:3], b""):
+            strangers.enter_context(stranger(door.address)).sendall(words)
+        with connect(door.address, KEY, timeout_s=HANG_S):
+            (answer,) = door.wait()
+    assert answer is not None
+
+
+def test_of_too_many_handshakes_the_oldest_is_ended(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "MAX_GUESTS", 3)
+    door = open_door(KEY)
+    with ExitStack() as strangers:
+        waiting = []
+        for _ in range(4):
+            waiting.append(strangers.enter_context(stranger(door.address)))
+            assert len(read_exactly(waiting[-1], HELLO_BYTES)) == HELLO_BYTES, "its handshake has begun"
+        assert read_exactly(waiting[0], 1) == b""
+        with connect(door.address, KEY, timeout_s=HANG_S):
+            assert read_exactly(waiting[1], 1) == b""
+            (answer,) = door.wait()
+    assert answer is not None
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such settings")
+def test_both_ends_find_out_within_half_a_minute_that_the_other_one_has_vanished(open_door: OpenDoor) -> None:
+    door = open_door(KEY)
+    with connect(door.address, KEY, timeout_s=HANG_S) as left:
+        (right,) = door.wait()
+        assert right is not None
+        for sock in (left, right):
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            idle, interval, count, unconfirmed_ms = (
+                sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            )
+            assert idle + interval * count <= 30
+            assert unconfirmed_ms <= 30_000

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from forerun.parallel.endpoint import Address, accept, listen
+from forerun.parallel.endpoint import Address, listen
 from forerun.parallel.launch import MAX_RETRY_S, RemoteSupply, retry_s
+from forerun.parallel.reception import Reception
 
 HANG_S = 60.0
 
@@ -24,8 +25,9 @@ def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_usef
 
     def answer() -> None:
         nonlocal num_accepted
+        reception = Reception(listener, None, handshake_s=HANG_S)
         while not is_over.is_set():
-            connection = accept(listener, None, 0.2)
+            connection = reception.accept(0.2)
             if connection is not None:
                 num_accepted += 1
                 connection.close()

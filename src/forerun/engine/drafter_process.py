@@ -22,8 +22,9 @@ from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import vocabulary_digest
 from forerun.model.runner import Runner
 from forerun.parallel.channel import Channel
-from forerun.parallel.endpoint import Address, accept, listen
+from forerun.parallel.endpoint import Address, listen
 from forerun.parallel.nursery import die_with_parent, nurse
+from forerun.parallel.reception import Reception
 from forerun.sampling.noise import KeyedNoise
 
 TREE_ROWS = 256  # rows of the draft cache behind the committed text
@@ -63,11 +64,11 @@ class DrafterProcess:
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[str, int], None]) -> None:
         """Serve targets that connect, one after another, until interrupted; `on_ready` is told host and port."""
-        with listen(address, key) as listener:
+        with listen(address, key) as listener, closing(Reception(listener, key, handshake_s=HANDSHAKE_S)) as reception:
             host = self._load()
             on_ready(*listener.getsockname()[:2])
             while True:
-                connection = accept(listener, key, HANDSHAKE_S)
+                connection = reception.accept(HANDSHAKE_S)
                 if connection is not None:
                     with closing(Channel(connection)) as channel:
                         self._serve(channel, host)

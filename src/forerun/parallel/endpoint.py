@@ -2,40 +2,28 @@
 
 The key authenticates, it does not encrypt: token ids cross in the clear, and who can alter the traffic can take over a
 connection that was opened by others. Across networks that are not yours, use a tunnel (ssh, WireGuard).
-
-Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key the connecting side then
-proves that it knows it, and only then the listening side does, so a stranger gets no proof out of a listener. A proof
-is HMAC-SHA256 over role, own nonce and peer's nonce: a recorded one fails, because the nonces are fresh, and one sent
-back, or carried over from another connection, fails, because the roles differ.
 """
 
-import hmac
 import ipaddress
-import logging
 import os
-import secrets
 import socket
 import stat
-import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError, require
+from forerun.parallel.handshake import shake_hands
 
 MIN_KEY_BYTES = 16
 MAX_PORT = 65535
-MAGIC = b"forerun\n"
-VERSION = 1
-NONCE_BYTES = 32
-PROOF_BYTES = 32
-GREETING = MAGIC + bytes([VERSION])
-HELLO = struct.Struct(f">?{NONCE_BYTES}s")  # what follows the greeting: has a key, nonce
-CONNECTOR = b"forerun connector"
-LISTENER = b"forerun listener"
-
-logger = logging.getLogger(__name__)
+HUNG_UP = "the other side hung up during the handshake: do both have the same key?"
+# A peer whose machine or network vanished without a word is asked for after 10 s of silence, every 5 s, and given up
+# after four questions, or once it has confirmed nothing for 30 s that was sent to it. The system's own two hours would
+# hold a worker, which serves one target at a time, for as long.
+SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,26 +104,6 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
     return listener
 
 
-def accept(listener: socket.socket, key: bytes | None, timeout_s: float) -> socket.socket | None:
-    """The next peer that passes the handshake, or None: nobody came within `timeout_s`, or who came did not pass it.
-
-    The handshake has `timeout_s` of its own, as a whole. The socket returned blocks.
-    """
-    require_long(key)
-    listener.settimeout(timeout_s)
-    try:
-        sock, where = listener.accept()
-    except (TimeoutError, BlockingIOError, ConnectionError):
-        return None
-    try:
-        shake_hands(sock, key, is_listener=True, deadline=time.monotonic() + timeout_s)
-    except OSError as error:
-        sock.close()
-        logger.warning("turned away a connection from %s: %s", where[0], error)
-        return None
-    return sock
-
-
 def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:
     """A blocking socket to whoever listens at `address` and passes the handshake, all within `timeout_s`.
 
@@ -154,12 +122,12 @@ def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.soc
         try:
             sock.settimeout(remaining_s(deadline))
             sock.connect(where)
-            shake_hands(sock, key, is_listener=False, deadline=deadline)
+            introduce(sock, key, deadline)
         except OSError as error:
             sock.close()
             failures.append(f"{where[0]}: {error}")
         else:
-            return sock
+            return settle(sock)
     raise DrafterUnreachableError(
         f"no drafter at {address} within {timeout_s} s ({'; '.join(failures)}): start one there, with the same key"
     )
@@ -175,39 +143,24 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
-def shake_hands(sock: socket.socket, key: bytes | None, *, is_listener: bool, deadline: float) -> None:
-    """Return once the peer has shown who it is; raise OSError otherwise, or when the clock passes `deadline`."""
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    send_all(sock, GREETING + HELLO.pack(key is not None, nonce), deadline)
-    # The greeting by itself, so that a peer of another kind is known at once and not when the time is up.
-    greeting = receive_exactly(sock, len(GREETING), deadline)
-    if not greeting.startswith(MAGIC):
-        raise ConnectionAbortedError("the other side is no forerun process")
-    if greeting != GREETING:
-        raise ConnectionAbortedError("the other side speaks another version: run the same forerun on both")
-    is_keyed, peer_nonce = HELLO.unpack(receive_exactly(sock, HELLO.size, deadline))
-    if is_keyed != (key is not None):
-        with_key, without = ("the other side", "this one") if is_keyed else ("this side", "the other one")
-        raise ConnectionAbortedError(f"{with_key} has a key and {without} has none: give both the same")
-    if peer_nonce == nonce:
-        # An echo, or a connection to ourselves, which TCP permits when nobody listens on a port of the ephemeral range.
-        raise ConnectionAbortedError("the other side sends back what it gets")
-    if key is not None:
-        own, peer = (LISTENER, CONNECTOR) if is_listener else (CONNECTOR, LISTENER)
-        own_proof = prove(key, own + nonce + peer_nonce)
-        peer_proof = prove(key, peer + peer_nonce + nonce)
-        if not is_listener:
-            send_all(sock, own_proof, deadline)
-        if not hmac.compare_digest(receive_exactly(sock, PROOF_BYTES, deadline), peer_proof):
-            raise ConnectionAbortedError("the other side has another key")
-        if is_listener:
-            send_all(sock, own_proof, deadline)
+def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
+    """Return once whoever listens has shown who it is; raise OSError otherwise, or when the clock passes `deadline`."""
+    talk = shake_hands(key, is_listener=False)
+    words, num_wanted = next(talk)
+    with suppress(StopIteration):
+        while True:
+            send_all(sock, words, deadline)
+            words, num_wanted = talk.send(receive_exactly(sock, num_wanted, deadline))
+
+
+def settle(sock: socket.socket) -> socket.socket:
+    """The same socket, blocking, and such that a peer that vanishes is found out within 30 s."""
     sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a peer that vanished without a word is found out
-
-
-def prove(key: bytes, statement: bytes) -> bytes:
-    return hmac.digest(key, statement, "sha256")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SILENCE.items():
+        if hasattr(socket, name):  # each system has some of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
 
 
 def remaining_s(deadline: float) -> float:
@@ -230,6 +183,6 @@ def receive_exactly(sock: socket.socket, num_bytes: int, deadline: float) -> byt
         sock.settimeout(remaining_s(deadline))
         chunk = sock.recv(num_bytes - len(data))
         if not chunk:
-            raise ConnectionAbortedError("the other side hung up during the handshake: do both have the same key?")
+            raise ConnectionAbortedError(HUNG_UP)
         data += chunk
     return data

@@ -1,0 +1,61 @@
+"""How two processes show each other that they know the same key, without any input or output.
+
+Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key the connecting side then
+proves that it knows it, and only then the listening side does, so a stranger gets no proof out of a listener. A proof
+is HMAC-SHA256 over role, own nonce and peer's nonce: a recorded one fails, because the nonces are fresh, and one sent
+back, or carried over from another connection, fails, because the roles differ.
+"""
+
+import hmac
+import secrets
+import struct
+from collections.abc import Generator
+from typing import TypeAlias
+
+MAGIC = b"forerun\n"
+VERSION = 1
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+GREETING = MAGIC + bytes([VERSION])
+HELLO = struct.Struct(f">?{NONCE_BYTES}s")  # what follows the greeting: has a key, nonce
+CONNECTOR = b"forerun connector"
+LISTENER = b"forerun listener"
+
+Handshake: TypeAlias = Generator[tuple[bytes, int], bytes, None]
+
+
+def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
+    """One side of a handshake: yields what to send and how many bytes are then to be received, and is sent those.
+
+    It returns once the peer has shown who it is. No more bytes are asked for than belong to the handshake.
+
+    Raises:
+        ConnectionAbortedError: the peer is somebody else.
+    """
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    # The greeting by itself, so that a peer of another kind is known at once and not when the time is up.
+    greeting = yield GREETING + HELLO.pack(key is not None, nonce), len(GREETING)
+    if not greeting.startswith(MAGIC):
+        raise ConnectionAbortedError("the other side is no forerun process")
+    if greeting != GREETING:
+        raise ConnectionAbortedError("the other side speaks another version: run the same forerun on both")
+    is_keyed, peer_nonce = HELLO.unpack((yield b"", HELLO.size))
+    if is_keyed != (key is not None):
+        with_key, without = ("the other side", "this one") if is_keyed else ("this side", "the other one")
+        raise ConnectionAbortedError(f"{with_key} has a key and {without} has none: give both the same")
+    if peer_nonce == nonce:
+        # An echo, or a connection to ourselves, which TCP permits when nobody listens on a port of the ephemeral range.
+        raise ConnectionAbortedError("the other side sends back what it gets")
+    if key is None:
+        return
+    own, peer = (LISTENER, CONNECTOR) if is_listener else (CONNECTOR, LISTENER)
+    own_proof = prove(key, own + nonce + peer_nonce)
+    proof = yield (b"" if is_listener else own_proof), PROOF_BYTES
+    if not hmac.compare_digest(proof, prove(key, peer + peer_nonce + nonce)):
+        raise ConnectionAbortedError("the other side has another key")
+    if is_listener:
+        yield own_proof, 0
+
+
+def prove(key: bytes, statement: bytes) -> bytes:
+    return hmac.digest(key, statement, "sha256")
