@@ -1,15 +1,17 @@
 """The safetensors files of a folder as one catalogue of tensors."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.header import StoredTensor, read_header
-from forerun.checkpoints.json_file import JsonFile
+from forerun.checkpoints.json_file import JsonFile, short
 from forerun.core.errors import CheckpointError
 
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
+SHARD_NAME: Final = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 PICKLED: Final = (".bin", ".pt", ".pth")
 
 
@@ -48,7 +50,8 @@ def _read_shards(folder: Path) -> dict[str, StoredTensor]:
     for name, shard in shard_of.items():
         if name not in tensors:
             raise CheckpointError(
-                f"{folder / INDEX_NAME} places tensor {name!r} in {shard}, which does not hold it: fetch both again"
+                f"{folder / INDEX_NAME} places tensor {short(name)} in {shard}, which does not hold it: "
+                "fetch both again"
             )
     return tensors
 
@@ -62,11 +65,13 @@ def _check_listed(
 ) -> None:
     if tensor.name in tensors:
         first = tensors[tensor.name].path.name
-        raise CheckpointError(f"{tensor.path} holds tensor {tensor.name!r}, which {first} holds too: fetch both again")
+        raise CheckpointError(
+            f"{tensor.path} holds tensor {short(tensor.name)}, which {first} holds too: fetch both again"
+        )
     if shard_of.get(tensor.name) != shard:
         listed = shard_of.get(tensor.name, "nowhere")
         raise CheckpointError(
-            f"{tensor.path} holds tensor {tensor.name!r}, which {folder / INDEX_NAME} places in {listed}: "
+            f"{tensor.path} holds tensor {short(tensor.name)}, which {folder / INDEX_NAME} places in {listed}: "
             "fetch both again"
         )
 
@@ -77,6 +82,6 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         raise CheckpointError(f"{path}: weight_map is missing or empty: fetch the file again")
     shard_of = {name: weight_map.text(name) for name in weight_map.values}
     for name, shard in shard_of.items():
-        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+        if not SHARD_NAME.fullmatch(shard):
             raise weight_map.wrong(name, "the name of a .safetensors file in the same folder, without any path")
     return shard_of

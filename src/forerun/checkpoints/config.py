@@ -12,6 +12,7 @@ CONFIG_NAME: Final = "config.json"
 FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 MISTRAL_DEFAULT_WINDOW: Final = 4096
 QWEN3_DEFAULT_HEAD_DIM: Final = 128
+MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
 
 def read_model_spec(folder: Path) -> ModelSpec:
@@ -33,7 +34,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
     attention_bias = family in ("llama", "qwen3") and config.flag("attention_bias", False)
     return ModelSpec(
         family=family,
-        num_layers=config.integer("num_hidden_layers"),
+        num_layers=config.integer("num_hidden_layers", most=MAX_LAYERS),
         hidden_size=config.integer("hidden_size"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,

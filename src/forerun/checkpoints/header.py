@@ -6,16 +6,21 @@ library: a mapped file that shrinks kills the process (SIGBUS), and mapped pages
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Final
 
+from forerun.checkpoints.json_file import short
 from forerun.core.errors import CheckpointError
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-MAX_HEADER_BYTES: Final = 100_000_000
+# Room for 8,000 tensors; the largest model of a supported family has 1,138. Parsed JSON takes up to 30 times its text.
+MAX_HEADER_BYTES: Final = 2**20
+MAX_DIMENSIONS: Final = 8
+MAX_BYTES: Final = 2**63  # of anything in a file
 LENGTH_BYTES: Final = 8
 METADATA_KEY: Final = "__metadata__"
 
@@ -59,8 +64,8 @@ def _parse_json(path: Path, raw: bytes) -> dict[str, object]:
         values = dict(pairs)
         if len(values) != len(pairs):
             names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise _damaged(path, f"the header holds {repeated!r} twice")
+            repeated, _ = Counter(names).most_common(1)[0]
+            raise _damaged(path, f"the header holds {short(repeated)} twice")
         return values
 
     try:
@@ -74,26 +79,28 @@ def _parse_json(path: Path, raw: bytes) -> dict[str, object]:
 
 def _parse_tensor(path: Path, name: str, entry: object, data_start: int) -> StoredTensor:
     match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if _are_sizes(
-            [*shape, start, stop]
-        ):
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if len(
+            shape
+        ) <= MAX_DIMENSIONS and _are_sizes([*shape, start, stop]):
             pass
         case _:
-            raise _damaged(path, f"the header entry of tensor {name!r} lacks a dtype, shape or pair of data_offsets")
+            raise _damaged(
+                path, f"the header entry of tensor {short(name)} lacks a dtype, shape or pair of data_offsets"
+            )
     if dtype not in ITEM_BYTES:
         raise CheckpointError(
-            f"{path}: tensor {name!r} is stored as {dtype}, but must be one of {', '.join(ITEM_BYTES)}: "
-            "quantized checkpoints are not supported, choose the original one"
+            f"{path}: tensor {short(name)} is stored as {short(dtype)[1:-1]}, but must be one of "
+            f"{', '.join(ITEM_BYTES)}: quantized checkpoints are not supported, choose the original one"
         )
     num_bytes = prod(shape) * ITEM_BYTES[dtype]
     if stop - start != num_bytes:
-        raise _damaged(path, f"tensor {name!r} of shape {shape} needs {num_bytes} bytes, but has {stop - start}")
+        raise _damaged(path, f"tensor {short(name)} of shape {shape} needs {num_bytes} bytes, but has {stop - start}")
     offset = data_start + start
     return StoredTensor(path=path, name=name, dtype=dtype, shape=tuple(shape), offset=offset, num_bytes=num_bytes)
 
 
 def _are_sizes(values: Sequence[object]) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+    return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_BYTES for value in values)
 
 
 def _check_extent(path: Path, tensors: Sequence[StoredTensor], data_start: int, file_bytes: int) -> None:
@@ -101,10 +108,10 @@ def _check_extent(path: Path, tensors: Sequence[StoredTensor], data_start: int, 
     end = data_start
     for tensor in tensors:
         if tensor.offset != end:
-            raise _damaged(path, f"tensor {tensor.name!r} starts at byte {tensor.offset}, but must start at {end}")
+            raise _damaged(path, f"tensor {short(tensor.name)} starts at byte {tensor.offset}, but must start at {end}")
         end += tensor.num_bytes
         if end > file_bytes:
-            raise _damaged(path, f"tensor {tensor.name!r} ends at byte {end}, but the file has only {file_bytes}")
+            raise _damaged(path, f"tensor {short(tensor.name)} ends at byte {end}, but the file has only {file_bytes}")
     if end != file_bytes:
         raise _damaged(path, f"its tensors end at byte {end}, but the file has {file_bytes}")
 

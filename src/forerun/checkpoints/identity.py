@@ -1,8 +1,10 @@
 """Which model a checkpoint holds, as a short text: what belongs to one model is not used with another."""
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -27,20 +29,22 @@ def model_identity(folder: Path) -> str:
     """
     digest = blake2b(digest_size=DIGEST_BYTES)
     digest.update(json.dumps(asdict(read_model_spec(folder)), sort_keys=True).encode())
-    for name, tensor in sorted(catalogue(folder).items()):
-        digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode())
-        digest.update(_read_sample(tensor))
+    tensors = sorted(catalogue(folder).items())
+    try:
+        with ExitStack() as opened:
+            files = {path: opened.enter_context(FileIO(path)) for path in {tensor.path for _, tensor in tensors}}
+            for name, tensor in tensors:
+                digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode())
+                digest.update(_read_sample(files[tensor.path], tensor))
+    except OSError as error:
+        raise CheckpointError(f"the weights in {folder} cannot be read ({error}): check disk and files") from error
     return digest.hexdigest()
 
 
-def _read_sample(tensor: StoredTensor) -> bytes:
+def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:
     """The first and the last bytes of a tensor; all of them, some twice, where it is small."""
     num_bytes = min(SAMPLE_BYTES, tensor.num_bytes)
-    try:
-        with tensor.path.open("rb", buffering=0) as file:
-            file.seek(tensor.offset)
-            first = file.read(num_bytes)
-            file.seek(tensor.offset + tensor.num_bytes - num_bytes)
-            return first + file.read(num_bytes)
-    except OSError as error:
-        raise CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file") from error
+    file.seek(tensor.offset)
+    first = file.read(num_bytes)
+    file.seek(tensor.offset + tensor.num_bytes - num_bytes)
+    return first + file.read(num_bytes)

@@ -3,12 +3,20 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import EFBIG
 from pathlib import Path
-from typing import cast
+from reprlib import Repr
+from typing import Final, cast
 
 from forerun.core.errors import CheckpointError
 
-REQUIRED = object()
+REQUIRED: Final = object()
+# A config has a few KiB, the index of a model of 126 layers 100 KiB.
+MAX_JSON_BYTES: Final = 2**20
+MAX_JSON_VALUES: Final = 2**18  # which take 30 MB once parsed; 28,000 tokens added to a tokenizer are 200,000 values
+MAX_SIZE: Final = 2**24  # of any one dimension; the longest context published so far has 10 million positions
+MAX_SHOWN: Final = 80  # characters of a value in a message
+MIN_NUMBER, MAX_NUMBER = 1e-12, 1e12  # float32 computes with these and their squares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +28,14 @@ class JsonFile:
     prefix: str = ""
 
     @classmethod
-    def read(cls, path: Path) -> "JsonFile":
+    def read(cls, path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> "JsonFile":
         """The file's top-level object.
 
         Raises:
-            CheckpointError: the file is absent, unreadable, or holds anything but one JSON object.
+            CheckpointError: the file is absent, unreadable, too large, or holds anything but one JSON object.
         """
         try:
-            values = json.loads(path.read_bytes())
+            values = json.loads(_few_values(read_bounded(path, max_bytes)))
         except FileNotFoundError:
             raise CheckpointError(f"{path} does not exist: a checkpoint folder must hold it") from None
         except OSError as error:
@@ -41,18 +49,18 @@ class JsonFile:
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def integer(self, key: str, default: object = REQUIRED) -> int:
-        """A whole number >= 1: every size in a checkpoint is one."""
+    def integer(self, key: str, default: object = REQUIRED, *, most: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `most`: every size in a checkpoint is one."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(key, "a whole number >= 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(key, f"a whole number from 1 to {most}")
         return value
 
-    def number(self, key: str, default: object = REQUIRED) -> float:
-        """A finite number > 0."""
+    def number(self, key: str, default: object = REQUIRED, *, least: float = MIN_NUMBER) -> float:
+        """A number from `least` to 1e12."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise self.wrong(key, "a finite number > 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_NUMBER:
+            raise self.wrong(key, f"a number from {least:g} to {MAX_NUMBER:g}")
         return float(value)
 
     def flag(self, key: str, default: object = REQUIRED) -> bool:
@@ -76,7 +84,9 @@ class JsonFile:
 
     def wrong(self, key: str, needed: str) -> CheckpointError:
         """The error to raise for a key whose value cannot be used."""
-        return CheckpointError(f"{self.path}: {self.prefix}{key} is {self.values.get(key)!r}, but must be {needed}")
+        name = f"{self.prefix}{key}"
+        shown = name if name.isprintable() and len(name) <= MAX_SHOWN else short(name)
+        return CheckpointError(f"{self.path}: {shown} is {short(self.values.get(key))}, but must be {needed}")
 
     def _get(self, key: str, default: object) -> object:
         value = self.values.get(key)
@@ -85,3 +95,31 @@ class JsonFile:
         if default is REQUIRED:
             raise CheckpointError(f"{self.path}: {self.prefix}{key} is missing: add it, or fetch the file again")
         return default
+
+
+def short(value: object) -> str:
+    """The beginning of a value of any size, however deeply nested, on one line."""
+    shown = Repr()
+    shown.maxstring = shown.maxother = shown.maxlong = MAX_SHOWN
+    return shown.repr(value)
+
+
+def _few_values(raw: bytes) -> bytes:
+    """The same JSON, unless parsing would take much more memory than its text does."""
+    num_values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
+    if num_values > MAX_JSON_VALUES:
+        raise ValueError(f"about {num_values} values, more than any such file has")
+    return raw
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """A whole file, of which more than `max_bytes` is never held.
+
+    Raises:
+        OSError: it is absent, unreadable, or larger.
+    """
+    with path.open("rb") as file:
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise OSError(EFBIG, f"more than {max_bytes} bytes, which no file of its kind has")
+    return raw

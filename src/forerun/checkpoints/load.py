@@ -10,6 +10,7 @@ from torch import Tensor
 from forerun.checkpoints.catalogue import catalogue
 from forerun.checkpoints.config import CONFIG_NAME
 from forerun.checkpoints.header import StoredTensor
+from forerun.checkpoints.json_file import short
 from forerun.checkpoints.names import EMBEDDING_NAME, HEAD_NAME, Placement, fused_shapes, is_ignorable, tensor_plan
 from forerun.checkpoints.reader import read_into
 from forerun.core.errors import CheckpointError
@@ -38,8 +39,10 @@ def load_weights(
     Raises:
         CheckpointError: the folder does not hold exactly the tensors `spec` asks for; names file and tensor.
     """
+    present = catalogue(folder)
+    _check_depth(folder, present, spec)
     plan = tensor_plan(spec)
-    stored = _match(folder, catalogue(folder), plan, spec)
+    stored = _match(folder, present, plan, spec)
     weights = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in fused_shapes(plan).items()}
     targets = [_rows(weights, plan[tensor.name]) for tensor in stored]
     num_total, num_done = sum(tensor.num_bytes for tensor in stored), 0
@@ -48,6 +51,15 @@ def load_weights(
         if on_progress is not None:
             on_progress(num_done, num_total)
     return weights
+
+
+def _check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
+    """Refuse more layers than can be stored, before anything is made for each of them."""
+    if spec.num_layers > len(stored):
+        raise CheckpointError(
+            f"{folder / CONFIG_NAME}: num_hidden_layers is {spec.num_layers}, but the folder holds {len(stored)} "
+            "tensors in all: check that config.json and weights belong together"
+        )
 
 
 def _rows(weights: Mapping[str, Tensor], place: Placement) -> Tensor:
@@ -65,8 +77,8 @@ def _match(
             _check_shape(folder, tensor, plan[EMBEDDING_NAME].shape)
         elif not is_ignorable(tensor.name):
             raise CheckpointError(
-                f"{tensor.path} holds tensor {tensor.name!r}, which a {spec.family} model of {folder / CONFIG_NAME} "
-                "does not have: check that config.json and weights belong together"
+                f"{tensor.path} holds tensor {short(tensor.name)}, which a {spec.family} model of "
+                f"{folder / CONFIG_NAME} does not have: check that config.json and weights belong together"
             )
     missing = [name for name in plan if name not in stored]
     if missing:
@@ -77,8 +89,8 @@ def _match(
 def _check_shape(folder: Path, tensor: StoredTensor, needed: tuple[int, ...]) -> None:
     if tensor.shape != needed:
         raise CheckpointError(
-            f"{tensor.path}: tensor {tensor.name!r} has shape {list(tensor.shape)}, but {folder / CONFIG_NAME} needs "
-            f"{list(needed)}: check that config.json and weights belong together"
+            f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but "
+            f"{folder / CONFIG_NAME} needs {list(needed)}: check that config.json and weights belong together"
         )
 
 

@@ -25,7 +25,7 @@ def read_rope(config: JsonFile) -> RopeSpec:
     for key, value in rope.values.items():
         if isinstance(value, dict):
             raise rope.wrong(key, "absent: a rotation of its own for each kind of layer is not supported")
-    theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+    theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA, least=1.0), least=1.0)
     kind_key = "rope_type" if rope.has("rope_type") else "type"
     match rope.text(kind_key, "default"):
         case "default":

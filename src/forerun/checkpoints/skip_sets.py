@@ -17,6 +17,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Final
 
+from forerun.checkpoints.json_file import MAX_JSON_BYTES, read_bounded
 from forerun.core.errors import ConfigError
 from forerun.core.named_set import NamedSet
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
@@ -83,7 +84,7 @@ def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[
         ConfigError: there is no such file, it is not one of skip sets, or it holds none for this model.
     """
     try:
-        values = json.loads(path.read_bytes(), object_pairs_hook=_without_repeats)
+        values = json.loads(read_bounded(path, MAX_JSON_BYTES), object_pairs_hook=_without_repeats)
         if not isinstance(values, dict):
             raise ValueError(f"it is {short(values)}, an object is needed")
         if "version" in values:

@@ -16,8 +16,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from forerun.checkpoints.json_file import MAX_JSON_BYTES, read_bounded
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.engine.tokenizer_files import TOKENIZER_CONFIG_NAME, read_optional
+from forerun.engine.tokenizer_files import TOKENIZER_CONFIG_NAME, read_optional, require_text
 
 Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -57,11 +58,20 @@ def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatT
     """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
     file = folder / TEMPLATE_FILE
     if file.is_file():
-        return ChatTemplate(source=file.read_text(encoding="utf-8"), special_tokens=special_tokens)
+        return ChatTemplate(source=_read_source(file), special_tokens=special_tokens)
     source = read_optional(folder / TOKENIZER_CONFIG_NAME).get("chat_template")
     if isinstance(source, list):
         source = _default_of(source, folder)
-    return None if source is None else ChatTemplate(source=str(source), special_tokens=special_tokens)
+    if source is None:
+        return None
+    return ChatTemplate(source=require_text(str(source), folder, "chat_template"), special_tokens=special_tokens)
+
+
+def _read_source(file: Path) -> str:
+    try:
+        return read_bounded(file, MAX_JSON_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} cannot be read as UTF-8 ({error}): fetch it again") from error
 
 
 def _default_of(entries: list[Any], folder: Path) -> str:

@@ -7,24 +7,36 @@ from typing import Final
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from forerun.checkpoints.json_file import JsonFile
+from forerun.checkpoints.config import CONFIG_NAME
+from forerun.checkpoints.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
 from forerun.core.errors import CheckpointError
 
+MAX_CONFIG_BYTES: Final = 2**23  # models with 28,000 added tokens, for sounds, list them in 5 MiB
+MAX_TOKENIZER_BYTES: Final = 2**26  # 262,000 tokens take 33 MiB
 TOKENIZER_NAME: Final = "tokenizer.json"
 TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
 SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-def read_optional(path: Path) -> Mapping[str, object]:
-    """The object in a JSON file, empty when there is no such file."""
-    return JsonFile.read(path).values if path.exists() else {}
+def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
+    """The object in a JSON file of a tokenizer, empty when there is no such file."""
+    return JsonFile.read(path, max_bytes=max_bytes).values if path.exists() else {}
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
     """bos_token, eos_token and their like by name; absent ones left out."""
     values = {**read_optional(folder / "special_tokens_map.json"), **read_optional(folder / TOKENIZER_CONFIG_NAME)}
     contents = {name: _content(values.get(name)) for name in SPECIAL_NAMES}
-    return {name: content for name, content in contents.items() if content is not None}
+    return {name: require_text(content, folder, name) for name, content in contents.items() if content is not None}
+
+
+def require_text(text: str, folder: Path, name: str) -> str:
+    """The same text, unless it holds half a surrogate pair, which JSON can write and no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{folder}: the tokenizer's {name} is no text ({error.reason}): fetch it") from error
+    return text
 
 
 def read_backend(folder: Path) -> tokenizers.Tokenizer:
@@ -40,10 +52,10 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
             "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
         )
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_buffer(read_bounded(path, MAX_TOKENIZER_BYTES))
     except Exception as error:  # tokenizers raises the bare class for every defect of the file
-        version = tokenizers.__version__
-        raise CheckpointError(f"{path} is not a file of tokenizers {version} ({error}): fetch it again") from error
+        version, fault = tokenizers.__version__, short(str(error))
+        raise CheckpointError(f"{path} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
     _replace_llama_normalizer(backend, folder)
@@ -64,7 +76,7 @@ def _replace_llama_normalizer(backend: tokenizers.Tokenizer, folder: Path) -> No
     """
     config = read_optional(folder / TOKENIZER_CONFIG_NAME)
     is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
-    is_llama_model = read_optional(folder / "config.json").get("model_type", "llama") == "llama"
+    is_llama_model = read_optional(folder / CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama") == "llama"
     if not (is_llama_class and is_llama_model) or "ByteLevel" in str(backend.pre_tokenizer):
         return
     adds_space = config.get("add_prefix_space") is not False
