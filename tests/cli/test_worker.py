@@ -174,7 +174,7 @@ def test_with_another_key_the_engine_decodes_plainly_and_says_so(
 
 
 def test_a_worker_with_other_tokens_is_refused(draft: str) -> None:
-    with worker_of(draft) as worker, pytest.raises(VocabularyError, match="does not have the target's tokens"):
+    with worker_of(draft) as worker, pytest.raises(VocabularyError, match="do not share their tokens"):
         engine_at(worker.address)
 
 

@@ -24,16 +24,17 @@ def check(
 ) -> None:
     """Compare two models token by token. Exit code 3 when they do not fit."""
     from forerun.engine.tokenizer import Tokenizer
-    from forerun.engine.vocabulary import compare_vocabularies
+    from forerun.engine.vocabulary import Fit, Vocabulary, compare_vocabularies
 
     sheets = [read_sheet(name, find_model(name)) for name in (target, draft)]
-    match = compare_vocabularies(*(Tokenizer.load(sheet.folder) for sheet in sheets))
-    fits = match.is_match and all(sheet.problem is None for sheet in sheets)
+    match = compare_vocabularies(*(Vocabulary.of(Tokenizer.load(sheet.folder)) for sheet in sheets))
+    fit = match.fit if all(sheet.problem is None for sheet in sheets) else Fit.NONE
+    why = None if match.fit is Fit.WHOLE else match.explain(target_name=target, draft_name=draft)
     if as_json:
-        print(json.dumps(_to_dict(sheets, match, fits)))
+        print(json.dumps(_to_dict(sheets, match) | {"fits": fit is not Fit.NONE, "why": why}))
     else:
-        print_rows(_rows(sheets, match, fits))
-    if not fits:
+        print_rows([("fits", fit.value), *([] if why is None else [("why", why)]), *_rows(sheets, match)])
+    if fit is Fit.NONE:
         raise typer.Exit(INCOMPATIBLE)
 
 
@@ -43,21 +44,22 @@ def _ratio(sheets: list[ModelSheet]) -> float | None:
     return None if target is None or draft is None else target.num_parameters / draft.num_parameters
 
 
-def _to_dict(sheets: list[ModelSheet], match: "VocabularyMatch", fits: bool) -> dict[str, Any]:
+def _to_dict(sheets: list[ModelSheet], match: "VocabularyMatch") -> dict[str, Any]:
     return {
-        "fits": fits,
         "problems": [sheet.problem for sheet in sheets if sheet.problem is not None],
         "size_ratio": _ratio(sheets),
         "num_shared": match.num_shared,
+        "num_trained": match.num_trained,
+        "num_trained_unequal": match.num_trained_unequal,
         "num_differences": len(match.differences),
         "num_only_in_target": len(match.only_in_target),
         "num_only_in_draft": len(match.only_in_draft),
-        "first_differences": [asdict(entry) for entry in match.first_unequal(MAX_LISTED)],
+        "first_differences": [asdict(entry) for entry in match.unequal[:MAX_LISTED]],
     }
 
 
-def _rows(sheets: list[ModelSheet], match: "VocabularyMatch", fits: bool) -> list[tuple[str, str]]:
-    rows = [("fits", "yes" if fits else "no")]
+def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str, str]]:
+    rows = []
     for role, sheet in zip(("target", "draft"), sheets, strict=True):
         parameters = "unknown size" if sheet.spec is None else f"{count(sheet.spec.num_parameters)} parameters"
         rows.append((role, f"{sheet.name}, {parameters}"))
@@ -72,7 +74,7 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch", fits: bool) -> lis
     rows.append(("only in draft", str(len(match.only_in_draft))))
     return rows + [
         (f"  id {entry.token_id}", f"target {entry.target_token!r}, draft {entry.draft_token!r}")
-        for entry in match.first_unequal(MAX_LISTED)
+        for entry in match.unequal[:MAX_LISTED]
     ]
 
 

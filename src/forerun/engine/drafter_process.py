@@ -19,7 +19,7 @@ from forerun.drafting.parallel.protocol import TREES_PER_CUT
 from forerun.drafting.parallel.worker import Host, serve
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.tokenizer import Tokenizer
-from forerun.engine.vocabulary import vocabulary_digest
+from forerun.engine.vocabulary import Vocabulary
 from forerun.model.runner import Runner
 from forerun.parallel.channel import Channel
 from forerun.parallel.endpoint import Address, listen
@@ -101,7 +101,7 @@ class DrafterProcess:
                 pid=os.getpid(),
                 vocab_size=runner.spec.vocab_size,
                 max_length=max_length,
-                vocabulary=vocabulary_digest(Tokenizer.load(checkpoint.folder)),
+                vocabulary=Vocabulary.of(Tokenizer.load(checkpoint.folder)).to_bytes(),
             ),
             grower=lambda setup: grow_with(runner, setup),
             noise=lambda seed, vocab_size: KeyedNoise(seed, vocab_size, device=placement.torch_device),

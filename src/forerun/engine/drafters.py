@@ -27,7 +27,7 @@ from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
 from forerun.engine.tokenizer import Tokenizer
-from forerun.engine.vocabulary import require_match, vocabulary_digest
+from forerun.engine.vocabulary import Vocabulary, find_mismatch
 from forerun.kernels.dispatch import TritonKernels
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
@@ -49,6 +49,7 @@ class DrafterLoader:
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
         self._cores = cores
         self._placement = read_device(config.device)
+        self._judged: tuple[bytes, str | None] | None = None  # a draft's vocabulary, and why it is of no use
 
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
@@ -169,13 +170,24 @@ class DrafterLoader:
 
     def _open(self, name: str) -> Checkpoint:
         draft = Checkpoint.open(name, locate(name), self._config)
-        require_match(self._tokenizer, Tokenizer.load(draft.folder), target_name=self._config.target, draft_name=name)
+        fault = self._judge(Vocabulary.of(Tokenizer.load(draft.folder)), name)
+        if fault is not None:
+            raise VocabularyError(fault)
         return draft
+
+    def _judge(self, draft: Vocabulary, name: str) -> str | None:
+        """Why a draft with this vocabulary is of no use, or None. Of the one judged last nothing is said again."""
+        marks = draft.to_bytes()
+        if self._judged is None or self._judged[0] != marks:
+            target = Vocabulary.of(self._tokenizer)
+            self._judged = marks, find_mismatch(target, draft, target_name=self._config.target, draft_name=name)
+        return self._judged[1]
 
     def _find_fault(self, hello: Hello) -> str | None:
         """Why a process cannot draft for this target, or None."""
-        if hello.vocabulary != vocabulary_digest(self._tokenizer):
-            return "its model does not have the target's tokens: start it with a draft of the target's own family"
+        fault = self._judge(Vocabulary.from_bytes(hello.vocabulary), "the model of its process")
+        if fault is not None:
+            return fault
         if hello.max_length < self._max_length:
             return (
                 f"it has room for {hello.max_length} tokens, the target may write {self._max_length}: start it with "

@@ -9,8 +9,8 @@ from typing import Final
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.drafting.parallel.messages import (
-    DIGEST_SIZE,
     MAX_NODES,
+    MAX_VOCABULARY,
     Beat,
     Begin,
     Failure,
@@ -30,7 +30,7 @@ class MessageError(ValueError):
     """A payload that is none."""
 
 
-_HELLO = struct.Struct(f"<III{DIGEST_SIZE}s")
+_HELLO = struct.Struct("<IIII")
 _SETUP = struct.Struct("<IHHHHd?????")
 _BEGIN = struct.Struct("<dIddddd?QII")
 _BIAS = struct.Struct("<Id")
@@ -43,7 +43,9 @@ def pack(message: Message) -> tuple[int, bytes]:
     """The message's kind and payload."""
     match message:
         case Hello():
-            return 1, _HELLO.pack(message.pid, message.vocab_size, message.max_length, message.vocabulary)
+            num_bytes = len(message.vocabulary)
+            head = _HELLO.pack(message.pid, message.vocab_size, message.max_length, num_bytes)
+            return 1, head + message.vocabulary
         case Setup():
             return 2, _SETUP.pack(
                 message.target_vocab_size, message.verify_width, message.draft_width, message.children,
@@ -112,7 +114,10 @@ def _pack_begin(message: Begin) -> bytes:
 
 
 def _read_hello(request: int, payload: bytes) -> Hello:
-    pid, vocab_size, max_length, vocabulary = _HELLO.unpack(payload)
+    pid, vocab_size, max_length, num_bytes = _HELLO.unpack_from(payload)
+    _need(num_bytes % 4 == 0 and num_bytes <= MAX_VOCABULARY, f"a vocabulary of {num_bytes} bytes")
+    _need(len(payload) == _HELLO.size + num_bytes, f"{len(payload)} bytes")
+    vocabulary = payload[_HELLO.size :]
     return Hello(request=request, pid=pid, vocab_size=vocab_size, max_length=max_length, vocabulary=vocabulary)
 
 

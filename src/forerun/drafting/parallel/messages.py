@@ -9,13 +9,13 @@ from typing import Final, TypeAlias
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import Parallel
 
-DIGEST_SIZE: Final = 32
+MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # of one proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Drafter to target, once: who is there. `vocabulary` is a digest of its trained tokens."""
+    """Drafter to target, once: who is there. `vocabulary` is what its ids stand for, four bytes each."""
 
     request: int = 0
     pid: int
