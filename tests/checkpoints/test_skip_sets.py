@@ -88,7 +88,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", stop_halfway)
-    with pytest.raises(ConfigError, match=r"sets\.json.*No space left.*: give another file"):
+    with pytest.raises(ConfigError, match=r"sets\.json.*No space left.*: name another file"):
         write_sets(path, IDENTITY, NUM_LAYERS, SETS[:1])
     assert read_sets(path, NUM_LAYERS, IDENTITY) == SETS
     assert [item.name for item in tmp_path.iterdir()] == ["sets.json"]

@@ -168,8 +168,8 @@ def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path, monkeypatc
     [
         ("run.png", r"ends in '\.png'.*\.svg.*\.json"),
         ("run", "ends in 'no suffix'"),
-        ("nowhere/run.svg", "the folder .*nowhere, which does not exist"),
-        ("folder.svg", "is a folder"),
+        ("nowhere/run.svg", "there is no folder .*nowhere"),
+        ("folder.svg", "it is a folder"),
     ],
 )
 def test_a_path_that_cannot_be_drawn_to_is_refused_before_any_work(
@@ -180,7 +180,7 @@ def test_a_path_that_cannot_be_drawn_to_is_refused_before_any_work(
         check_timeline_path(tmp_path / name)
     shown = run("generate", "no/such/model", "-p", "x", "--timeline", str(tmp_path / name))
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "--timeline" in shown.stderr
+    assert str(tmp_path / name) in shown.stderr
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-stream",), ("--show-tree",), ("--json",)])

@@ -54,7 +54,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be written to .*profile\.json.*: give another file"):
+    with pytest.raises(ConfigError, match=r"profile\.json cannot be written .*: name another file"):
         PROFILE.write(tmp_path / "file" / "profile.json")
 
 

@@ -121,24 +121,21 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
 ) -> None:
     forbidden = sets_beside(folder)
 
-    def write_elsewhere(path: Path, identity: str, num_layers: int, sets: Sequence[NamedSet]) -> None:
+    def refuse_one(path: Path) -> None:
         if path == forbidden:
             raise ConfigError(f"{path} is read-only")
-        write_sets(path, identity, num_layers, sets)
 
-    monkeypatch.setattr(skip_finder, "write_sets", write_elsewhere)
+    monkeypatch.setattr(skip_finder, "require_writable", refuse_one)
     cache_folder = tmp_path / "cache"
     path = keep_sets(config_for(folder, cache_folder=cache_folder), [BEST], 3)
     assert path == sets_in_cache(cache_folder, model_identity(folder))
     assert first_skipped(config_for(folder, cache_folder=cache_folder)) == BEST.skipped
-    with pytest.raises(
-        ConfigError, match=r"no place for the sets of .*model is read-only|no place .*read-only.*name a"
-    ):
+    with pytest.raises(ConfigError, match=r"no place for the sets of .*, as neither .* can be written: name a file"):
         keep_sets(config_for(folder), [BEST], 3)
 
 
 def test_where_there_is_no_place_at_all_a_file_is_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no place for the sets of builtin .*: name a file"):
+    with pytest.raises(ConfigError, match=r"there is no place for the sets of builtin, as .*: name a file"):
         keep_sets(BUILTIN, [BEST], 12)
     path = tmp_path / "new" / "sets.json"
     assert keep_sets(BUILTIN, [BEST], 12, out=path) == path

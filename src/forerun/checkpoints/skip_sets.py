@@ -10,7 +10,6 @@ SWIFT's has sets for several models, an object of {name: {"attention": [3, 7], "
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 from forerun.checkpoints.json_file import MAX_JSON_BYTES, read_bounded
 from forerun.core.errors import ConfigError
 from forerun.core.named_set import NamedSet
+from forerun.core.output_file import write_whole
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 
 VERSION: Final = 1
@@ -58,17 +58,11 @@ def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedS
         f'{{\n  "version": {VERSION},\n  "model": {json.dumps(identity)},\n  "num_layers": {num_layers},\n'
         f'  "sets": [\n{lines}\n  ]\n}}\n'
     )
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")  # engines in several processes may share a cache
     try:
         _read_own(json.loads(text), num_layers, identity)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the skip sets cannot be written to {path} ({error}): give another file") from error
+    except ValueError as error:
+        raise ConfigError(f"the skip sets for {path} would not be read again: {error}") from error
+    write_whole(path, text, makes_folder=True)
 
 
 def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[NamedSet]:

@@ -1,7 +1,6 @@
 """forerun bench kernels: how fast every op is, how near to what the machine can do, and whether it is right."""
 
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,6 +10,7 @@ import typer
 from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,12 +59,12 @@ def kernels(
         budget_s=budget_s,
     )
     if json_file is not None:
-        make_folder(json_file)
+        require_writable(json_file)
     say(f"measuring {', '.join(plan.shapes)} in {plan.dtype} for about {budget_s:g} s")
     report = measure_kernels(plan)
     show(report)
     if json_file is not None:
-        json_file.write_text(json.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")
+        write_whole(json_file, json.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n", makes_folder=True)
     if report.wrong:
         raise typer.Exit(1)
 
@@ -75,18 +75,6 @@ def read_rows(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise ConfigError(f"rows {text!r} are no numbers between commas: write them like 1,8,16,32") from error
-
-
-def make_folder(path: Path) -> None:
-    """The folder of a file that will be written: found out before anything is measured."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError("it is a folder")
-        if not os.access(path.parent, os.W_OK):
-            raise PermissionError("its folder may not be written to")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error}): choose another place for --json") from error
 
 
 def show(report: "KernelReport") -> None:

@@ -8,6 +8,7 @@ import typer
 from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +42,8 @@ def report(
         html = folder / "report.html" if has_matplotlib() else None
         if html is None:
             say(f"forerun: report.html is left out: {NO_PICTURES}")
+    for path in filter(None, (json_file, markdown, html)):
+        require_writable(path, needs_folder=True)
     run, name = read_run_with(out, baseline)
     summary = summarise_run(run, baseline=name)
     _show(summary)
@@ -118,8 +121,5 @@ def _page(summary: "Summary", run: "RecordedRun") -> str:
 
 
 def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from error
+    write_whole(path, text)
     say(f"wrote {path}")

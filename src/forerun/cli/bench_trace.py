@@ -12,6 +12,7 @@ from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import require
+from forerun.core.output_file import require_writable
 from forerun.core.trace import write_traces
 
 OnAnswer = Callable[[int], None]
@@ -32,6 +33,7 @@ def trace(
     threads: Annotated[int | None, option("--threads", help="CPU threads.")] = None,
 ) -> None:
     """Let the target answer questions and record what the draft would have guessed at every token."""
+    require_writable(out)
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads)

@@ -14,6 +14,7 @@ from forerun.cli.options import DTYPE_HELP, DType
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace, read_traces
@@ -86,6 +87,8 @@ def plan(
     plot: Annotated[Path | None, output("--plot", help="Draw the splits: plan.svg or plan.png.")] = None,
 ) -> None:
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
+    for path in filter(None, (times.calibrate, as_json, plot)):
+        require_writable(path)
     profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length
     if times.calibrate is not None:
         _calibrate(times, target, draft)
@@ -102,7 +105,7 @@ def plan(
     source = KINDS_OF_NUMBERS[chosen.source]
     _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length))
     if as_json is not None:
-        _write(as_json, json.dumps(_to_dict(plans, chosen, source), indent=2) + "\n")
+        write_whole(as_json, json.dumps(_to_dict(plans, chosen, source), indent=2) + "\n")
     if plot is not None:
         from forerun.planner.picture import draw_plans
 
@@ -278,10 +281,3 @@ def _entry(entry: "Plan") -> dict[str, Any]:
         "expansions_per_round": outcome.expansions_per_round,
         "miss_rate": outcome.miss_rate if entry.kind == "parallel" else None,
     }
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error}): give another file") from error

@@ -51,13 +51,13 @@ def prepare(
         target=model, dtype=dtype.value, device=device, num_threads=threads, cache_folder=str(cache_folder())
     )
     find_model(model)
-    from forerun.engine.skip_finder import find_skip_sets, keep_sets  # imports torch
+    from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
 
-    drafter = LayerSkip(weights=draft_weights.value, seed=seed)
+    place, drafter = place_for_sets(config, out), LayerSkip(weights=draft_weights.value, seed=seed)
     with _progress(num_prompts) as on_answer:
         found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)
     _print(found)
-    say(f"written to {keep_sets(config, found.sets, found.num_layers, out)}")
+    say(f"written to {keep_sets(config, found.sets, found.num_layers, place)}")
 
 
 def _prompts(data: Path | None, num_prompts: int, max_new_tokens: int) -> "Callable[[Engine], Iterable[Sequence[int]]]":

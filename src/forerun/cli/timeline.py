@@ -1,7 +1,6 @@
 """Who worked when in a generation: a picture to look at, or a trace for a viewer."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import require_writable, write_whole
 from forerun.core.timing import Span
 
 SUFFIXES: Final = (".svg", ".json")
@@ -81,25 +81,14 @@ def check_timeline_path(path: Path) -> None:
             f"--timeline {path} ends in {path.suffix or 'no suffix'!r}: "
             "name a file that ends in .svg, to look at, or in .json, for a trace viewer"
         )
-    if not path.parent.is_dir():
-        raise ConfigError(f"--timeline {path} needs the folder {path.parent}, which does not exist: create it first")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        obstacle = "is a folder" if path.is_dir() else f"is in {path.parent}, which cannot be written to"
-        raise ConfigError(f"--timeline {path} {obstacle}: name a file that can be written")
+    require_writable(path, needs_folder=True)
 
 
 def write_timeline(path: Path, spans: Sequence[Span], *, title: str) -> None:
     """Write the picture or the trace, by the file's suffix; a file that is there stays whole until the new one is."""
     check_timeline_path(path)
     text = draw_svg(spans, title=title) if path.suffix.lower() == ".svg" else trace_json(spans)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"--timeline {path} could not be written ({error.strerror}): name another file") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def trace_json(spans: Sequence[Span]) -> str:

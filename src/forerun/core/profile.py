@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
 
 Source = Literal["measured", "paced", "stated", "roofline"]
@@ -73,13 +74,7 @@ class Profile:
             **{name: getattr(self, name) for name in OVERHEADS},
             "about": dict(self.about),
         }
-        beside = path.with_suffix(path.suffix + ".part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-            beside.replace(path)
-        except OSError as error:
-            raise ConfigError(f"the profile cannot be written to {path} ({error}): give another file") from error
+        write_whole(path, json.dumps(values, indent=2) + "\n", makes_folder=True)
 
     @classmethod
     def read(cls, path: Path) -> "Profile":

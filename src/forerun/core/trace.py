@@ -82,7 +82,7 @@ def write_traces(path: Path, traces: Iterable[AnswerTrace]) -> int:
                 file.flush()
                 num_written += 1
     except OSError as error:
-        raise ConfigError(f"the traces cannot be written to {path} ({error}): give another file") from error
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from error
     return num_written
 
 

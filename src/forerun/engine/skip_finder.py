@@ -1,6 +1,7 @@
 """Find skip sets for a model before anybody waits for an answer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.named_set import NamedSet
+from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.engine.engine import Engine
 
@@ -82,25 +84,29 @@ def find_skip_sets(
         )
 
 
-def keep_sets(config: EngineConfig, sets: Sequence[NamedSet], num_layers: int, out: Path | None = None) -> Path:
-    """Write sets where an engine for this model looks: beside it, else in the cache folder; or to `out`.
+def place_for_sets(config: EngineConfig, out: Path | None = None) -> Path:
+    """Where sets can be written: `out`, else where an engine for this model looks, beside it or in the cache folder.
 
     Raises:
         ConfigError: there is no place that can be written to.
     """
-    folder = locate(config.target)
-    identity = model_identity(folder)
     if out is not None:
-        write_sets(out, identity, num_layers, sets)
+        require_writable(out)
         return out
+    folder = locate(config.target)
     places = [] if config.target in BUILTIN_FOLDERS else [sets_beside(folder)]
     if config.cache_folder is not None:
-        places.append(sets_in_cache(Path(config.cache_folder), identity))
-    refusals = []
+        places.append(sets_in_cache(Path(config.cache_folder), model_identity(folder)))
     for place in places:
-        try:
-            write_sets(place, identity, num_layers, sets)
+        with suppress(ConfigError):
+            require_writable(place)
             return place
-        except ConfigError as error:
-            refusals.append(str(error))
-    raise ConfigError(f"there is no place for the sets of {config.target} ({'; '.join(refusals)}): name a file")
+    tried = f"neither {' nor '.join(map(str, places))} can be written" if places else "there is no folder for them"
+    raise ConfigError(f"there is no place for the sets of {config.target}, as {tried}: name a file")
+
+
+def keep_sets(config: EngineConfig, sets: Sequence[NamedSet], num_layers: int, out: Path | None = None) -> Path:
+    """Write sets where `place_for_sets` says."""
+    place = place_for_sets(config, out)
+    write_sets(place, model_identity(locate(config.target)), num_layers, sets)
+    return place
