@@ -14,7 +14,7 @@ from forerun.core.errors import ConfigError
 from tests.bench.sample_run import sample_records
 
 NUM_DATASETS, NUM_CONTESTANTS, NUM_PROMPTS = 4, 4, 20
-NOTHING = Speed(mean=None, total=None, slow=None)
+NOTHING = Speed(mean=None, slow=None)
 NO_LATENCY = Latency(
     first_token_s=None,
     slow_first_token_s=None,
@@ -60,6 +60,7 @@ def row(dataset: str, contestant: str, speeds: list[float]) -> Row:
         speed=Estimate(value=1.0, low=None, high=None, num_prompts=len(speeds)),
         slow_tokens_per_s=None,
         ratio=None,
+        mean_ratio=None,
         decode=NOTHING,
         whole=NOTHING,
         latency=NO_LATENCY,
@@ -68,7 +69,10 @@ def row(dataset: str, contestant: str, speeds: list[float]) -> Row:
         exactness=None,
         floor_share=None,
         floor_token_s=None,
-        prompts=tuple(PromptSpeed(question_id=place, tokens_per_s=float(speed)) for place, speed in enumerate(speeds)),
+        prompts=tuple(
+            PromptSpeed(question_id=place, tokens_per_s=float(speed), num_tokens=64)
+            for place, speed in enumerate(speeds)
+        ),
     )
 
 

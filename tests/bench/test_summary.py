@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forerun.bench.answers import Record
 from forerun.bench.bootstrap import Estimate
 from forerun.bench.foreign_records import read_any_records
 from forerun.bench.record_speed import speed_comparison
@@ -58,16 +59,17 @@ def test_there_is_a_row_for_everything_and_the_baseline_comes_first(summary: Sum
     assert [row.dataset for row in summary.rows[:9:3]] == ["qa", "gsm8k", None]
 
 
-def test_the_row_over_all_is_the_mean_over_all_prompts(summary: Summary) -> None:
+def test_the_row_over_all_is_all_tokens_over_all_their_time(summary: Summary) -> None:
     found = row(summary, None, "draft_model")
     prompts = [
-        prompt.tokens_per_s
+        prompt
         for each in summary.rows
         if each.dataset is not None and each.contestant == "draft_model" and each.temperature == 0.0
         for prompt in each.prompts
     ]
     assert found.speed is not None
-    assert found.speed.value == pytest.approx(sum(prompts) / len(prompts))
+    seconds = sum(prompt.num_tokens / prompt.tokens_per_s for prompt in prompts)
+    assert found.speed.value == pytest.approx(sum(prompt.num_tokens for prompt in prompts) / seconds)
     assert (found.speed.num_prompts, found.num_answers, found.prompts) == (12, 24, ())
 
 
@@ -135,7 +137,9 @@ def test_unknown_arrival_times_of_one_turn_all_speeds_into_those_with_prefill() 
     none = row(found, None, "none")
     assert found.speed_kind == "whole"
     assert none.speed is not None
-    assert none.speed.value == pytest.approx(none.whole.mean) != pytest.approx(none.decode.mean)
+    rows = [each for each in found.rows if (each.contestant, each.temperature) == ("none", 0.0)]
+    speeds = [prompt.tokens_per_s for each in rows for prompt in each.prompts]
+    assert sum(speeds) / len(speeds) == pytest.approx(none.whole.mean) != pytest.approx(none.decode.mean)
 
 
 @pytest.mark.parametrize("absent", ["draft_model", "none"])
@@ -154,6 +158,29 @@ def value_of(found: Estimate | None) -> float:
     return found.value
 
 
+def test_one_repetitive_question_does_not_carry_the_ratio() -> None:
+    """Nine questions without a gain and one that is written ten times as fast: a tenth of the time is saved, less."""
+    records = []
+    for place in range(10):
+        for contestant, gain in (("none", 1.0), ("prompt_lookup", 10.0 if place == 0 else 1.0)):
+            records += answers(contestant, place, seconds_per_token=0.01 / gain)
+    found = row(summarise_run(RecordedRun(records=tuple(records)), baseline="none"), None, "prompt_lookup")
+    assert value_of(found.ratio) == pytest.approx(10 / 9.1)
+    assert value_of(found.mean_ratio) == pytest.approx(1.9)
+
+
+def answers(contestant: str, question_id: int, *, seconds_per_token: float) -> list[Record]:
+    """One answer of 65 tokens, one an arrival."""
+    (record,) = sample_records(
+        datasets=("qa",), contestants=("none",), temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=65
+    )
+    (turn,) = record.turns
+    turn = replace(
+        turn, num_new_tokens=65, emitted=(1,) * 65, emitted_at_s=tuple(0.1 + seconds_per_token * n for n in range(65))
+    )
+    return [replace(record, contestant=contestant, question_id=question_id, turns=(turn,))]
+
+
 def test_no_answers_give_no_rows() -> None:
     assert summarise_run(RecordedRun(records=()), baseline=None).rows == ()
 
@@ -167,7 +194,10 @@ def test_files_of_others_give_the_published_speedup_and_accepted_tokens(tmp_path
     published = speed_comparison(read_any_records(ours).records, read_any_records(theirs).records).overall
     fast = next(row for row in found.rows if row.dataset is None and row.ratio is not None)
     assert fast.ratio is not None
-    assert fast.ratio.value == pytest.approx(published.speedup)
+    assert fast.mean_ratio is not None
+    assert fast.mean_ratio.value == pytest.approx(published.speedup)
+    seconds, baseline_seconds = (sum(first + more * n for n in range(6)) for first, more in ((1.0, 0.1), (2.0, 0.3)))
+    assert fast.ratio.value == pytest.approx(baseline_seconds / seconds)
     assert fast.drafting.tokens_per_round == published.mean_accepted == 4.0
     assert (found.speed_kind, len(found.contestants)) == ("whole", 2)
 

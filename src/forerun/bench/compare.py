@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from forerun.bench.bootstrap import Estimate, Resamples
-from forerun.bench.summary import Row, Summary
+from forerun.bench.summary import PromptSpeed, Row, Summary, times_taken
 from forerun.core.errors import ConfigError
 
 FALSE_ALARMS: Final = 0.025  # of all comparisons of equal runs; an interval of 95 % has as much on each side
@@ -24,7 +24,8 @@ class ComparedRow:
     """One row of both runs; data set None stands for all of them.
 
     Args:
-        ratio: second over first, on the prompts that both have.
+        ratio: second over first: the time that the second run's tokens would have taken in the first, prompt by
+            prompt, over the time that they took, on the prompts that both have.
         chance: how likely a ratio this small is where the second run is no slower, the tolerance granted.
         is_slower: the chance is too small for this many rows.
     """
@@ -67,7 +68,7 @@ def compare(before: Summary, after: Summary, *, tolerance: float = 0.0) -> Compa
             f"the first report is about {before.speed_kind} speeds, the second about {after.speed_kind} ones: "
             "compare runs with the same kinds of contestants"
         )
-    first, second = _speeds(before), _speeds(after)
+    first, second = _prompts(before), _prompts(after)
     pairs = {key: _paired(first[key], second[key]) for key in first if key in second}
     pairs = {key: pair for key, pair in pairs.items() if pair[0]}
     if not pairs:
@@ -89,14 +90,14 @@ def holm(chances: Sequence[float], allowed: float) -> list[bool]:
     return is_rejected
 
 
-def _speeds(summary: Summary) -> dict[RowKey, dict[PromptKey, float]]:
-    """Tokens/s by prompt, for each row and, where there are several data sets, over all."""
-    speeds: dict[RowKey, dict[PromptKey, float]] = {}
+def _prompts(summary: Summary) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
+    """Prompts for each row and, where there are several data sets, over all."""
+    prompts: dict[RowKey, dict[PromptKey, PromptSpeed]] = {}
     for row in summary.rows:
         for key in _keys(row, has_many=len(summary.datasets) > 1):
-            found = speeds.setdefault(key, {})
-            found |= {(row.dataset, prompt.question_id): prompt.tokens_per_s for prompt in row.prompts}
-    return speeds
+            found = prompts.setdefault(key, {})
+            found |= {(row.dataset, prompt.question_id): prompt for prompt in row.prompts}
+    return prompts
 
 
 def _keys(row: Row, *, has_many: bool) -> list[RowKey]:
@@ -106,14 +107,17 @@ def _keys(row: Row, *, has_many: bool) -> list[RowKey]:
     return [(row.dataset, row.contestant, row.temperature), *over_all]
 
 
-def _paired(first: Mapping[PromptKey, float], second: Mapping[PromptKey, float]) -> tuple[list[float], list[float]]:
-    common = [key for key in first if key in second]
-    return [second[key] for key in common], [first[key] for key in common]
+def _paired(
+    first: Mapping[PromptKey, PromptSpeed], second: Mapping[PromptKey, PromptSpeed]
+) -> tuple[list[float], list[float]]:
+    before, after = ({key: prompt.tokens_per_s for key, prompt in side.items()} for side in (first, second))
+    tokens = {key: prompt.num_tokens for key, prompt in second.items()}
+    return times_taken(tokens, before, after, [key for key in first if key in second])
 
 
 def _judged(pairs: Mapping[RowKey, tuple[list[float], list[float]]], bound: float) -> tuple[ComparedRow, ...]:
     num_resamples = max(NUM_RESAMPLES, int(4 * len(pairs) / FALSE_ALARMS))  # enough for the smallest p-value asked for
-    resamples = [Resamples(after, before, num_resamples=num_resamples) for after, before in pairs.values()]
+    resamples = [Resamples(before, after, num_resamples=num_resamples) for before, after in pairs.values()]
     chances = [each.chance_of_at_least(bound) for each in resamples]
     verdicts = holm(chances, FALSE_ALARMS)
     return tuple(

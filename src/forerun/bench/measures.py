@@ -5,16 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Tokens per second of several answers, taken together in three ways.
+    """Tokens per second of several answers, taken together in two ways.
 
     Args:
         mean: mean over prompts of a prompt's tokens/s (the median over its repeats); the way speeds are published.
-        total: all tokens over all the time they took, in which slow prompts weigh more.
         slow: the tokens/s that the slowest 5 % of prompts do not exceed.
     """
 
     mean: float | None
-    total: float | None
     slow: float | None
 
 

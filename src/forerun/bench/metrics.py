@@ -57,14 +57,19 @@ def prompt_speeds(records: Iterable[Record], speed_of: SpeedOf) -> dict[PromptKe
     return {key: median(values) for key, values in speeds.items()}
 
 
+def prompt_tokens(records: Iterable[Record]) -> dict[PromptKey, int]:
+    """New tokens of each prompt's answer: by so much it weighs in a total."""
+    return {
+        (record.dataset, record.question_id): sum(turn.num_new_tokens for turn in record.turns) for record in records
+    }
+
+
 def decode_speed(records: Sequence[Record]) -> Speed:
-    return _speed(prompt_speeds(records, decode_tokens_per_s), *_decoded(records))
+    return _speed(prompt_speeds(records, decode_tokens_per_s))
 
 
 def whole_speed(records: Sequence[Record]) -> Speed:
-    turns = _turns(records)
-    totals = sum(turn.num_new_tokens for turn in turns), sum(turn.wall_s for turn in turns)
-    return _speed(prompt_speeds(records, whole_tokens_per_s), *totals)
+    return _speed(prompt_speeds(records, whole_tokens_per_s))
 
 
 def latency(records: Iterable[Record]) -> Latency:
@@ -225,12 +230,10 @@ def _decoded(records: Iterable[Record]) -> tuple[int, float]:
     return num_tokens, sum(turn.emitted_at_s[-1] - turn.emitted_at_s[0] for turn in turns)
 
 
-def _speed(by_prompt: dict[PromptKey, float], num_tokens: int, seconds: float) -> Speed:
+def _speed(by_prompt: dict[PromptKey, float]) -> Speed:
     speeds = list(by_prompt.values())
     slow = _quantiles(speeds, (SLOW,))
-    return Speed(
-        mean=fmean(speeds) if speeds else None, total=_ratio(num_tokens, seconds), slow=slow[0] if slow else None
-    )
+    return Speed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
 
 
 def _ratio(part: float, whole: float) -> float | None:

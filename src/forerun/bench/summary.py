@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from forerun.bench import metrics
 from forerun.bench.answers import Record
@@ -14,6 +14,7 @@ from forerun.bench.recorded_run import RecordedRun, read_files, read_folder, wit
 from forerun.core.errors import ConfigError
 
 NONE: Final = "none"
+PromptKeyT = TypeVar("PromptKeyT")
 SpeedKind = Literal["decode", "whole"]
 SPEED_OF: Final[Mapping[SpeedKind, metrics.SpeedOf]] = {
     "decode": metrics.decode_tokens_per_s,
@@ -23,10 +24,11 @@ SPEED_OF: Final[Mapping[SpeedKind, metrics.SpeedOf]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSpeed:
-    """A prompt's tokens/s, the median over its repeats."""
+    """A prompt's tokens/s, the median over its repeats, and the new tokens of its answer."""
 
     question_id: int | str
     tokens_per_s: float
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,14 @@ class Row:
     """One contestant on one data set, or on all, at one temperature.
 
     Args:
-        dataset: None for the row over all data sets, whose prompts count alike.
-        speed: the mean over prompts of tokens/s of the summary's kind; None where it is not known.
+        dataset: None for the row over all data sets.
+        speed: all tokens over all the time they took, in tokens/s of the summary's kind, each prompt at the median over
+            its repeats; None where it is not known.
         slow_tokens_per_s: what the slowest 5 % of prompts do not exceed, of the same kind.
-        ratio: speed over the baseline's on the same prompts; None without a baseline, and for it.
+        ratio: the time that the baseline would have taken for these tokens, prompt by prompt, over the time they took;
+            None without a baseline, and for it.
+        mean_ratio: the mean over prompts of tokens/s over the baseline's mean, as speed-ups are mostly published: one
+            prompt whose text repeats itself can carry the others.
         decode, whole: tokens/s without and with the prefill.
         floor_share: the byte floor over the mean time of a one-row pass: how much of the bandwidth was used.
         floor_token_s: the byte floor per token at this row's tokens per round: what the best kernels would give if
@@ -53,6 +59,7 @@ class Row:
     speed: Estimate | None
     slow_tokens_per_s: float | None
     ratio: Estimate | None
+    mean_ratio: Estimate | None
     decode: Speed
     whole: Speed
     latency: Latency
@@ -189,8 +196,10 @@ def _row(
     floor: Mapping[str, float] | None,
 ) -> Row:
     dataset, contestant, temperature = key
-    speeds = metrics.prompt_speeds(records, SPEED_OF[kind])
+    speeds, tokens = metrics.prompt_speeds(records, SPEED_OF[kind]), metrics.prompt_tokens(records)
     compared_with = groups.get((dataset, baseline, temperature), ()) if baseline not in (None, contestant) else ()
+    base = metrics.prompt_speeds(compared_with, SPEED_OF[kind])
+    common = [key for key in speeds if key in base]
     drafting = metrics.drafting(records)
     decode, whole = metrics.decode_speed(records), metrics.whole_speed(records)
     floor_s = floor["bytes_per_step"] / floor["bytes_per_s"] if floor else None
@@ -201,9 +210,10 @@ def _row(
         temperature=temperature,
         num_answers=len(records),
         num_tokens=sum(turn.num_new_tokens for record in records for turn in record.turns),
-        speed=estimate(list(speeds.values())) if speeds else None,
+        speed=estimate(*totals([tokens[key] for key in speeds], list(speeds.values()))) if speeds else None,
         slow_tokens_per_s=(decode if kind == "decode" else whole).slow,
-        ratio=_ratio(speeds, metrics.prompt_speeds(compared_with, SPEED_OF[kind])),
+        ratio=estimate(*times_taken(tokens, base, speeds, common)) if common else None,
+        mean_ratio=estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None,
         decode=decode,
         whole=whole,
         latency=metrics.latency(records),
@@ -212,16 +222,28 @@ def _row(
         exactness=metrics.exactness(records),
         floor_share=floor_s / one_row_s if floor_s and one_row_s else None,
         floor_token_s=floor_s / drafting.tokens_per_round if floor_s and drafting.tokens_per_round else None,
-        prompts=tuple(PromptSpeed(question_id=name[1], tokens_per_s=speed) for name, speed in speeds.items())
+        prompts=tuple(
+            PromptSpeed(question_id=name[1], tokens_per_s=speed, num_tokens=tokens[name])
+            for name, speed in speeds.items()
+        )
         if dataset is not None
         else (),
     )
 
 
-def _ratio(speeds: Mapping[metrics.PromptKey, float], base: Mapping[metrics.PromptKey, float]) -> Estimate | None:
-    """Over the prompts both answered."""
-    common = [key for key in speeds if key in base]
-    return estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None
+def totals(tokens: Sequence[int], speeds: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Tokens and seconds of each prompt."""
+    return [float(num) for num in tokens], [num / speed for num, speed in zip(tokens, speeds, strict=True)]
+
+
+def times_taken(
+    tokens: Mapping[PromptKeyT, int],
+    slower: Mapping[PromptKeyT, float],
+    faster: Mapping[PromptKeyT, float],
+    keys: Sequence[PromptKeyT],
+) -> tuple[list[float], list[float]]:
+    """Seconds that the same tokens take at one speed and at another, prompt by prompt."""
+    return [tokens[key] / slower[key] for key in keys], [tokens[key] / faster[key] for key in keys]
 
 
 def _gaps(groups: Groups) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from forerun.bench.summary import Summary, summarise
 from forerun.core.errors import ConfigError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def to_json(summary: Summary) -> str:

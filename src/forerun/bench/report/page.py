@@ -58,7 +58,7 @@ def _tiles(summary: Summary, row: Row | None) -> str:
     compared = row.exactness
     is_wrong = compared is not None and compared.num_different > 0 and summary.kind_of(row.contestant) != "peer"
     name, slow = row.contestant, row.latency.token_p95_s
-    tiles = [(speed(row.speed.value if row.speed else None), "tokens/s", f"{name}, mean over prompts", "")]
+    tiles = [(speed(row.speed.value if row.speed else None), "tokens/s", f"{name}, all tokens over all their time", "")]
     if row.drafting.tokens_per_round is not None:
         tiles.append((number(row.drafting.tokens_per_round), "tokens", "per pass of the target, bonus included", ""))
     if slow is not None:
@@ -75,7 +75,7 @@ def _tiles(summary: Summary, row: Row | None) -> str:
 
 def _overview(summary: Summary, looks: Looks) -> str:
     peer = fastest_peer(summary)
-    about = "Mean over all prompts of tokens/s; whiskers are 95 % intervals over prompts."
+    about = "All tokens over all the time they took; whiskers are 95 % intervals over prompts."
     if summary.baseline is not None:
         about += f" The dashed line is {summary.baseline}."
     if peer is not None and peer.speed is not None:

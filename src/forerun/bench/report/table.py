@@ -108,6 +108,6 @@ def _cell(rows: Sequence[Row], contestant: str) -> Text:
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the highest mean tokens/s; None where no speed is known."""
+    """The row with the highest tokens/s; None where no speed is known."""
     known = [row for row in rows if row.speed is not None]
     return max(known, key=lambda row: row.speed.value if row.speed else 0.0, default=None)

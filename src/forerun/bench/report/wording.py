@@ -34,6 +34,8 @@ def headline(summary: Summary) -> Headline:
         return Headline(text=f"{best.contestant}: {value} tokens/s", detail=_detail(summary, best), row=best)
     versus = "plain decoding" if summary.baseline == NONE else str(summary.baseline)
     text = f"{best.contestant} writes {times(best.ratio)} as fast as {versus}"
+    if best.ratio.low is not None and best.ratio.low < 1.0 < (best.ratio.high or 1.0):
+        text += ", which may be chance"
     return Headline(text=text, detail=_detail(summary, best), row=best)
 
 
@@ -116,6 +118,8 @@ def _ranked(summary: Summary) -> list[Row]:
 
 def _detail(summary: Summary, row: Row) -> str:
     parts = [f"95 % interval {interval(row.ratio)}{TIMES}"] if row.ratio and row.ratio.low is not None else []
+    if row.mean_ratio is not None:
+        parts.append(f"mean of speeds {times(row.mean_ratio)}")
     num_prompts = row.speed.num_prompts if row.speed else 0
     num_sets = len(summary.datasets)
     parts.append(f"{num_prompts} prompt{'s' * (num_prompts != 1)} of {num_sets} data set{'s' * (num_sets != 1)}")
