@@ -1,6 +1,7 @@
 """Random cases are the same in every run and never too slow for a busy machine; tiny checkpoints for whole engines."""
 
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Without a GPU Triton's kernels run in its interpreter; whether they do is settled when they are imported."""
     marks = config.option.markexpr
     if "gpu" not in marks or "not gpu" in marks:
+        assert "triton" not in sys.modules, "a conftest imports Triton, perhaps by transformers: let a fixture do it"
         os.environ["TRITON_INTERPRET"] = "1"
 
 

@@ -10,13 +10,19 @@ from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.load import load_weights
 from forerun.kernels.dispatch import ModelKernels
 from forerun.model.runner import Runner
-from tests.golden.families import Golden
+from tests.golden.families import FAMILIES, Golden
 from tests.model.kernel_sets import KERNEL_SETS
 
 NUM_PROMPT = 48
 NUM_NEW = 64
 MAX_ERROR = 2e-5
 KERNELS = pytest.mark.parametrize("kernels", KERNEL_SETS)
+
+
+@pytest.fixture(scope="session", params=list(FAMILIES))
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """One checkpoint of each family per test run, with the transformers model it was written from."""
+    return FAMILIES[request.param].save(tmp_path_factory.mktemp(request.param))
 
 
 def build_runner(golden: Golden, kernels: ModelKernels) -> Runner:

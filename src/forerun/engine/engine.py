@@ -21,7 +21,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.drafters import DrafterLoader
-from forerun.engine.loading import Checkpoint, Progress, resolve_max_length
+from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
 from forerun.engine.loop import Round, TargetSide, decode
 from forerun.engine.placement import CorePlacement
 from forerun.engine.plain_rounds import PlainBaseline
@@ -59,6 +59,7 @@ class Engine:
         if num_threads:
             torch.set_num_threads(num_threads)
         self.config, self._placement = config, read_device(config.device)
+        hint_at_gpu(config.device)
         target = Checkpoint.open(config.target, locate(config.target), config)
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
         self.tokenizer = Tokenizer.load(target.folder)

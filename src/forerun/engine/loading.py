@@ -1,7 +1,9 @@
 """A model's name to a runner: locate, read, pack."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -19,6 +21,10 @@ from forerun.model.runner import Runner
 
 Progress = Callable[[str, int, int], None]  # what is loaded, bytes done, bytes in all
 DEFAULT_MAX_LENGTH = 8192
+SUPPORTED = ("cpu", "cuda")  # kinds of device
+PLANNED = ("mps", "xpu")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +101,28 @@ def find_device(name: str) -> torch.device:
     """A device that is there.
 
     Raises:
-        ConfigError: it is not, or this is no device's name.
+        ConfigError: it is not, or forerun runs on no such device.
     """
+    kind = name.partition(":")[0]
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"{name!r} is no device: write cpu, cuda or cuda:1") from error
+        device = torch.device(name) if kind in SUPPORTED else None
+    except RuntimeError:
+        device = None
+    if device is None:
+        yet = " yet" if kind in PLANNED else ""
+        raise ConfigError(f"forerun does not run on device {name!r}{yet}: write cpu, cuda or cuda:1")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"torch sees no GPU for device {name!r}: choose cpu, or install a torch made for CUDA")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"there is no {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
     return device
+
+
+@cache
+def hint_at_gpu(device: str) -> None:
+    """Say once that a GPU stands idle beside a model on the CPU, which is the default device."""
+    if device == "cpu" and torch.cuda.is_available():
+        logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
 
 
 def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
