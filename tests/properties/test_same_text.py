@@ -18,6 +18,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from tests.dense_reference import reference_text
+from tests.random_settings import random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 400, 50
@@ -40,21 +41,6 @@ class Case:
     params: SamplingParams
     seed: int
     num_tokens: int
-
-
-def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
-    biased = rng.sample(range(vocab_size), min(vocab_size, rng.choice([0, 0, 0, 2])))
-    penalised = rng.random() < 0.3
-    return SamplingParams(
-        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
-        top_k=rng.choice([0, 0, 0, 1, 2, 5, 40]),
-        top_p=rng.choice([1.0, 1.0, 0.9, 0.5]),
-        min_p=rng.choice([0.0, 0.0, 0.05, 0.3]),
-        repetition_penalty=rng.choice([0.8, 1.0, 1.3]) if penalised else 1.0,
-        presence_penalty=rng.choice([-1.0, 0.0, 0.7]) if penalised else 0.0,
-        frequency_penalty=rng.choice([-0.5, 0.0, 0.4]) if penalised else 0.0,
-        logit_bias={token: rng.uniform(-4.0, 4.0) for token in biased},
-    )
 
 
 def random_draft(
@@ -177,7 +163,7 @@ def test_every_drafter_gives_the_text_of_a_full_recomputation_in_many_cases(
 def test_the_cases_cover_what_they_are_for() -> None:
     cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
     assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial"}
-    assert {case.params.temperature for case in cases} == {0.0, 0.7, 1.0, 1.5}
+    assert {case.params.temperature for case in cases} >= {0.0, 0.7, 1.0, 1.5}
     assert {case.spec.rope.kind for case in cases} == {"default", "linear", "llama3"}
     assert len({(case.drafter.noise_aware, case.drafter.lookup) for case in cases}) == 4
     assert {(case.spec.qkv_bias, case.spec.qk_norm, case.spec.tied_embeddings) for case in cases} >= {

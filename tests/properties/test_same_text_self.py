@@ -17,7 +17,7 @@ from forerun.model.lent import LentRunner
 from forerun.model.runner import Runner
 from tests.dense_reference import reference_text
 from tests.drafting.skip_costs import adapt_to_slow_passes
-from tests.properties.test_same_text import random_params
+from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 200, 50

@@ -8,7 +8,7 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.sampling.distribution import LogitShaper
 from tests.dense_reference import shaped_scores
-from tests.properties.test_same_text import random_params
+from tests.random_settings import random_params
 
 VOCAB_SIZE = 23
 

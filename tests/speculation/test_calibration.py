@@ -41,3 +41,12 @@ def test_kinds_of_guesses_are_told_apart() -> None:
     assert len({table.cells([-0.1], depth)[0] for depth in (1, 2, 3, 4, 9)}) == 3
     assert table.cells([0.0], 1)[0] == table.cells([1e-9], 1)[0], "rounding may leave a hair above zero"
     assert table.cells([-1e9], 1)[0] == table.cells([-50.0], 1)[0]
+
+
+def test_a_guess_as_good_as_impossible_has_a_chance_that_can_be_reckoned_with() -> None:
+    """At a low temperature a draft's second guess may be a thousand nats behind its first."""
+    table = AcceptanceTable()
+    cell = table.cells([-1e5], 1)[0]
+    for _ in range(3 * round(MEMORY)):
+        assert -1000.0 < table.log_prob(cell, -1e5) < -500.0
+        table.count(cell, False)

@@ -117,12 +117,13 @@ def widened(logits_TV: Tensor) -> Tensor:
 
 
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Repetition penalty on tokens of prompt and answer; presence and frequency penalties on the answer alone.
+    """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer alone.
 
-    Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Presence and frequency
+    Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Frequency and presence
     are subtracted, as in the OpenAI API.
     """
     penalty = params.repetition_penalty
     repeated = torch.where(scores_TV > 0, scores_TV / penalty, scores_TV * penalty)
     scores_TV = torch.where(seen_TV, repeated, scores_TV)
-    return scores_TV - params.presence_penalty * (counts_TV > 0) - params.frequency_penalty * counts_TV
+    counts_TV = counts_TV.to(scores_TV.dtype)
+    return scores_TV - params.frequency_penalty * counts_TV - params.presence_penalty * counts_TV.clamp(max=1)

@@ -10,6 +10,7 @@ NUM_RANKS: Final = 4  # the last one is open
 NUM_DEPTHS: Final = 3  # 1, 2 to 3, deeper
 CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
 PRIOR_TRIALS: Final = 20.0  # how many trials the draft's own word counts as for its bin, and the bin's for a cell
+LEAST_LOG_PROB: Final = -600.0  # a chance that is a float, and has a logarithm, also after many failures
 MEMORY: Final = 2000.0  # trials after which a cell forgets
 
 
@@ -34,7 +35,8 @@ class AcceptanceTable:
     def log_prob(self, cell: int, log_prob: float) -> float:
         """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""
         num_true, num_tried, bin_ = self._num_true, self._num_tried, bin_of(cell)
-        chance = (num_true[bin_] + PRIOR_TRIALS * math.exp(log_prob)) / (num_tried[bin_] + PRIOR_TRIALS)
+        said = math.exp(max(log_prob, LEAST_LOG_PROB))
+        chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
         return math.log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS))
 
     def count(self, cell: int, came_true: bool) -> None:

@@ -1,0 +1,57 @@
+"""Shaping and choosing, row by row, against a sampler written from the textbooks, on the same noise."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.sampling.choose import choose
+from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.noise import KeyedNoise
+from tests.random_settings import random_logits, random_params
+from tests.textbook import gumbel, kept, pick
+
+NUM_CASES = 60
+NUM_ROWS = 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_choices_are_the_textbooks(dtype: torch.dtype) -> None:
+    num_chosen = 0
+    for case in range(NUM_CASES):
+        rng = random.Random(f"{case} {dtype}")
+        vocab_size = rng.choice([2, 7, 60, 300, 1500])
+        params = random_params(rng, vocab_size)
+        prompt_ids = [rng.randrange(vocab_size) for _ in range(rng.randint(1, 30))]
+        answer = [rng.randrange(vocab_size) for _ in range(rng.randint(0, 30))]
+        paths = [[rng.randrange(vocab_size) for _ in range(rng.randint(0, 4))] for _ in range(NUM_ROWS)]
+        logits = random_logits(rng, NUM_ROWS, vocab_size, dtype)
+        shaper = LogitShaper(params, vocab_size, prompt_ids)
+        shaper.commit(answer)
+        noise = KeyedNoise(case, vocab_size)
+        scores = shaper.shape(logits, paths)
+        for row, path in enumerate(paths):
+            noise_V = None if params.is_greedy else gumbel(case, row, vocab_size)
+            wide_V = logits[row].double().numpy() if dtype == torch.float64 else logits[row].float().numpy()
+            expected = pick(wide_V, params, prompt_ids, [*answer, *path], noise_V)
+            if expected is None:
+                continue
+            rows = None if params.is_greedy else noise.at([row])
+            chosen = choose(scores[row : row + 1], rows, temperature=shaper.temperature_left).token_ids[0]
+            assert chosen in expected.possible, (case, row, params, chosen, expected)
+            num_chosen += len(expected.possible) == 1
+    assert num_chosen > 0.75 * NUM_CASES * NUM_ROWS
+
+
+def test_noise_is_the_textbooks() -> None:
+    for position in (0, 9, 2**31):
+        assert np.array_equal(KeyedNoise(7, 5000).rows([position])[0].numpy(), gumbel(7, position, 5000))
+
+
+def test_the_textbook_keeps_what_its_sentences_say() -> None:
+    scores_V = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
+    assert kept(scores_V, SamplingParams(temperature=1.0, top_p=0.6), 0.0).nonzero()[0].tolist() == [1, 3]
+    assert kept(scores_V, SamplingParams(temperature=1.0, top_k=3, min_p=0.6), 0.0).nonzero()[0].tolist() == [1, 3]
+    assert kept(np.zeros(5), SamplingParams(temperature=1.0, top_k=2), 0.0).nonzero()[0].tolist() == [0, 1]
