@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.dtype import read_dtype
 from forerun.checkpoints.stop_ids import read_stop_ids
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
@@ -170,25 +169,6 @@ def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -
 def test_an_absent_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
         read_model_spec(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "dtype"),
-    [
-        ({}, "float32"),
-        ({"torch_dtype": None}, "float32"),
-        ({"torch_dtype": "bfloat16"}, "bfloat16"),
-        ({"dtype": "torch.float16"}, "float16"),
-        ({"dtype": "float64", "torch_dtype": "bfloat16"}, "float64"),
-    ],
-)
-def test_the_stored_dtype_is_read_under_either_key(tmp_path: Path, changes: dict[str, Any], dtype: str) -> None:
-    assert read_dtype(write_config(tmp_path, **changes)) == dtype
-
-
-def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json: torch_dtype is 'int8'.*bfloat16"):
-        read_dtype(write_config(tmp_path, torch_dtype="int8"))
 
 
 @pytest.mark.parametrize(

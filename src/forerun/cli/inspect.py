@@ -32,8 +32,8 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         rows += _architecture_rows(sheet)
     rows += [
         ("chat template", "yes" if sheet.has_chat_template else "no"),
-        ("stored", size(sheet.stored_bytes)),
-        ("weights", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}"),
+        ("stored", f"{size(sheet.stored_bytes)} in {sheet.stored_dtype or 'an unknown dtype'}"),
+        ("computed", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}, on a CPU with --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]

@@ -16,12 +16,18 @@ ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSheet:
-    """A model folder in numbers. `problem` says why it cannot run; what could not be read is None."""
+    """A model folder in numbers. `problem` says why it cannot run; what could not be read is None.
+
+    Args:
+        stored_dtype: that of most of the stored bytes.
+        dtype: what `--dtype auto` computes in on this machine's CPU.
+    """
 
     name: str
     folder: Path
     problem: str | None
     spec: ModelSpec | None
+    stored_dtype: str | None
     dtype: str | None
     stored_bytes: int | None
     has_chat_template: bool
@@ -56,6 +62,7 @@ class ModelSheet:
             "problem": self.problem,
             "spec": None if self.spec is None else asdict(self.spec),
             "num_parameters": None if self.spec is None else self.spec.num_parameters,
+            "stored_dtype": self.stored_dtype,
             "dtype": self.dtype,
             "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
@@ -68,18 +75,20 @@ class ModelSheet:
 
 def read_sheet(name: str, folder: Path) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
-    from forerun.engine.tokenizer import Tokenizer  # not free to import
+    from forerun.engine.loading import resolve_dtype  # neither is free to import
+    from forerun.engine.tokenizer import Tokenizer
 
     problems: list[str] = []
     spec = _attempt(lambda: read_model_spec(folder), problems)
-    dtype = _attempt(lambda: read_dtype(folder), problems)
     tensors = _attempt(lambda: catalogue(folder), problems)
+    dtype = None if tensors is None else str(resolve_dtype("auto", folder, "cpu")).removeprefix("torch.")
     tokenizer = _attempt(lambda: Tokenizer.load(folder), problems)
     return ModelSheet(
         name=name,
         folder=folder,
         problem=problems[0] if problems else None,
         spec=spec,
+        stored_dtype=None if tensors is None else read_dtype(folder),
         dtype=dtype,
         stored_bytes=None if tensors is None else sum(tensor.num_bytes for tensor in tensors.values()),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,

@@ -126,7 +126,7 @@ def hint_at_gpu(device: str) -> None:
 
 
 def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
-    """The dtype to compute in. "auto" is the checkpoint's own, except where this CPU would only emulate it.
+    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
 
     Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
     the checkpoint's dtype, unless it would only emulate it.

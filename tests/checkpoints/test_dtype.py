@@ -1,0 +1,36 @@
+"""The dtype of a checkpoint is the one its weights are stored in, whatever its config says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.checkpoints.dtype import read_dtype
+from forerun.core.config import EngineConfig
+from forerun.core.errors import CheckpointError
+from forerun.engine.loading import Checkpoint, resolve_dtype
+from tests.checkpoints.folders import random_tensors, write_config, write_shards, write_single
+
+
+@pytest.mark.parametrize("said", [..., None, "float32", "float64", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_the_weights_decide(tmp_path: Path, dtype: torch.dtype, said: object) -> None:
+    write_single(tmp_path, random_tensors(dtype), torch_dtype=said)
+    assert f"torch.{read_dtype(tmp_path)}" == str(dtype)
+
+
+def test_most_bytes_decide_over_all_shards(tmp_path: Path) -> None:
+    tensors = random_tensors(torch.bfloat16)
+    norms = {name: tensor.float() for name, tensor in tensors.items() if "norm" in name}
+    assert read_dtype(write_shards(tmp_path, tensors | norms)) == "bfloat16"
+
+
+def test_bfloat16_weights_beside_a_config_of_float32_compute_in_bfloat16(tmp_path: Path) -> None:
+    write_single(tmp_path, random_tensors(torch.bfloat16), torch_dtype="float32")
+    assert resolve_dtype("auto", tmp_path, "cuda:0") == torch.bfloat16
+    assert Checkpoint.open("x", tmp_path, EngineConfig(dtype="float64")).dtype == torch.float64
+
+
+def test_a_folder_without_weights_has_no_dtype(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors"):
+        read_dtype(write_config(tmp_path))
