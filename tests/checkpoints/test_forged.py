@@ -11,6 +11,7 @@ from time import process_time
 
 import pytest
 
+from forerun.checkpoints.default_sampling import read_default_sampling
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.load import load_weights
 from forerun.checkpoints.stop_ids import read_stop_ids
@@ -34,6 +35,7 @@ def open_all(folder: Path) -> None:
     resolve_max_length(config, checkpoint.spec)
     Tokenizer.load(folder)
     read_stop_ids(folder)
+    read_default_sampling(folder)
     model_identity(folder)
     load_weights(folder, checkpoint.spec, dtype=checkpoint.dtype)
 

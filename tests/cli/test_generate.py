@@ -5,6 +5,7 @@ import signal
 import subprocess
 from dataclasses import fields
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -164,3 +165,20 @@ def test_ctrl_c_stops_with_the_text_so_far(target: str) -> None:
     assert 0 < len(first + rest.rstrip("\n")) < 500
     assert "tokens/s" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("command_line", [("generate", "--no-stream", "--prompt"), ("chat", "--quick")])
+def test_the_model_s_own_sampling_is_the_default_of_a_command(
+    run: Run, target: str, tmp_path: Path, command_line: tuple[str, ...]
+) -> None:
+    name, *flags = command_line
+    folder = copytree(target, tmp_path / "model")
+    recommended = {"do_sample": True, "temperature": 1.5, "repetition_penalty": 1.3}
+    (folder / "generation_config.json").write_text(json.dumps(recommended))
+    rest = (*flags, "The fox", "-n", "20", "--ignore-eos", "--seed", "3")
+    shown = run(name, str(folder), *rest)
+    assert shown.stdout == run(name, target, "--temperature", "1.5", "--repetition-penalty", "1.3", *rest).stdout
+    assert "says: temperature 1.5, repetition_penalty 1.3; --temperature 0 is greedy" in shown.stderr
+    greedy = run(name, str(folder), "--temperature", "0", *rest)
+    assert greedy.stdout == run(name, target, *rest).stdout != shown.stdout
+    assert "generation_config" not in greedy.stderr

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from forerun.cli.drafter_options import DrafterName, DrafterOptions, DraftWeights, LayerSearchName, read_cores
-from forerun.cli.options import DType, EngineOptions, ExactnessName, SamplingOptions
+from forerun.cli.options import OWN_TO_MODELS, DType, EngineOptions, ExactnessName, SamplingOptions, settle
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
@@ -36,6 +36,21 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     expected = EngineConfig(drafter=DraftModel(), cache_folder=str(tmp_path), measures_speedup=True)
     assert EngineOptions().config(BUILTIN_TARGET, drafter) == expected
     assert SamplingOptions().params() == SamplingParams()
+
+
+def test_what_the_model_says_holds_where_a_flag_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    of_model = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.05)
+    assert settle(SamplingOptions(), of_model) == of_model
+    said = capsys.readouterr().err
+    assert "generation_config.json says: temperature 0.6, top_p 0.9, repetition_penalty 1.05; --temp" in said
+    assert settle(SamplingOptions(top_p=1.0, top_k=5), of_model) == replace(of_model, top_p=1.0, top_k=5)
+    assert "says: temperature 0.6, repetition_penalty 1.05;" in capsys.readouterr().err
+    assert settle(SamplingOptions(temperature=0.0), of_model) == SamplingParams()
+    assert settle(SamplingOptions(temperature=0.0, top_p=0.5), of_model) == SamplingParams(top_p=0.5)
+    everything = {name: getattr(of_model, name) for name in OWN_TO_MODELS}
+    assert settle(SamplingOptions(**everything), of_model) == of_model
+    assert settle(SamplingOptions(), SamplingParams()) == SamplingParams()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

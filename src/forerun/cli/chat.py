@@ -9,7 +9,7 @@ from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
 from forerun.cli.loading import open_engine
-from forerun.cli.options import EngineOptions, SamplingOptions
+from forerun.cli.options import EngineOptions, SamplingOptions, settle
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ForerunError, require
@@ -44,8 +44,10 @@ def chat(
 ) -> None:
     """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
     require(quick is None or quick.strip() != "", "the message of --quick is empty: give at least one character")
-    config, params = engine_options.config(model, drafter_options.config(model)), sampling.params()
+    config = engine_options.config(model, drafter_options.config(model))
+    sampling.params()  # complains before the model is loaded
     with open_engine(config) as engine:
+        params = settle(sampling, engine.default_sampling)
         session = Session(engine, params, system_prompt=system_prompt, says_stats=stats, shows_tree=show_tree)
         if quick is not None:
             if session.answer(quick):

@@ -14,7 +14,7 @@ from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
-from forerun.cli.options import EngineOptions, SamplingOptions
+from forerun.cli.options import EngineOptions, SamplingOptions, settle
 from forerun.cli.timeline import check_timeline_path, write_timeline
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, Parallel
@@ -49,10 +49,12 @@ def generate(
     if timeline is not None:
         check_timeline_path(timeline)
         drafter = _traced(drafter)
-    config, params = engine_options.config(model, drafter), sampling.params()
+    config = engine_options.config(model, drafter)
+    sampling.params()  # complains before the model is loaded
     text = _read_prompt(prompt, model)
     spans: list[Span] = []
     with open_engine(config) as engine:
+        params = settle(sampling, engine.default_sampling)
         if as_json or no_stream:
             stream = engine.stream(text, params)
             spans += [span for step in stream for span in step.stats.spans]

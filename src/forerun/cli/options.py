@@ -1,16 +1,19 @@
 """The flags that generate and chat share beside the drafter's, and what they mean to the engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
 from forerun.cli.declare import option
+from forerun.cli.failures import say
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
 
 DEFAULTS: Final = SamplingParams()
+OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 SAMPLING: Final = "Sampling"
 MACHINE: Final = "Machine"
 DTYPE_HELP: Final = "What to compute in; int8 and int4 round the weights on loading."
@@ -103,18 +106,23 @@ class SamplingOptions:
         ),
     ] = DEFAULTS.max_new_tokens
     temperature: Annotated[
-        float, option("--temperature", "--temp", help="0 always takes the likeliest token.", panel=SAMPLING)
-    ] = DEFAULTS.temperature
-    top_k: Annotated[int, option("--top-k", help="Keep the k likeliest; 0 keeps all.", panel=SAMPLING)] = DEFAULTS.top_k
-    top_p: Annotated[float, option("--top-p", help="Keep the likeliest up to this probability.", panel=SAMPLING)] = (
-        DEFAULTS.top_p
-    )
+        float | None, option("--temperature", "--temp", help=f"0 is greedy. {OF_THE_MODEL}", panel=SAMPLING)
+    ] = None
+    top_k: Annotated[
+        int | None, option("--top-k", help=f"Keep the k likeliest; 0 keeps all. {OF_THE_MODEL}", panel=SAMPLING)
+    ] = None
+    top_p: Annotated[
+        float | None,
+        option("--top-p", help=f"Keep the likeliest up to this probability. {OF_THE_MODEL}", panel=SAMPLING),
+    ] = None
     min_p: Annotated[
-        float, option("--min-p", help="Drop what is less likely than this share of the best.", panel=SAMPLING)
-    ] = DEFAULTS.min_p
+        float | None,
+        option("--min-p", help=f"Drop what is less likely than this share of the best. {OF_THE_MODEL}", panel=SAMPLING),
+    ] = None
     repetition_penalty: Annotated[
-        float, option("--repetition-penalty", help="Above 1: fewer repeats.", panel=SAMPLING)
-    ] = DEFAULTS.repetition_penalty
+        float | None,
+        option("--repetition-penalty", help=f"Above 1: fewer repeats; 1 is none. {OF_THE_MODEL}", panel=SAMPLING),
+    ] = None
     presence_penalty: Annotated[
         float, option("--presence-penalty", help="Taken off tokens written before.", panel=SAMPLING)
     ] = DEFAULTS.presence_penalty
@@ -130,14 +138,17 @@ class SamplingOptions:
     ] = False
     seed: Annotated[int | None, option("--seed", help="Same seed, same text.", panel=SAMPLING)] = DEFAULTS.seed
 
-    def params(self) -> SamplingParams:
-        """What these flags ask for."""
-        return SamplingParams(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
+    def params(self, default: SamplingParams = DEFAULTS) -> SamplingParams:
+        """What these flags ask for.
+
+        Args:
+            default: what holds for the model where a flag was not given. `--temperature 0` asks for greedy decoding and
+                leaves all of it aside.
+        """
+        given = {name: value for name in OWN_TO_MODELS if (value := getattr(self, name)) is not None}
+        return replace(
+            DEFAULTS if self.temperature == 0 else default,
+            **given,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=dict(map(_read_bias, self.logit_bias or ())),
@@ -146,6 +157,20 @@ class SamplingOptions:
             ignore_eos=self.ignore_eos,
             seed=self.seed,
         )
+
+
+def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
+    """What flags and model together ask for; where the model has a say, that is told."""
+    params = sampling.params(default)
+    of_model = {
+        name: value
+        for name in OWN_TO_MODELS
+        if getattr(sampling, name) is None and (value := getattr(params, name)) != getattr(DEFAULTS, name)
+    }
+    if of_model:
+        listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
+        say(f"sampling as the model's generation_config.json says: {listed}; --temperature 0 is greedy")
+    return params
 
 
 def _read_bias(text: str) -> tuple[int, float]:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import torch
 
+from forerun.checkpoints.default_sampling import read_default_sampling
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
 from forerun.core.config import EngineConfig, SamplingParams
@@ -64,6 +65,7 @@ class Engine:
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
         self.tokenizer = Tokenizer.load(target.folder)
         self._eos_ids = read_stop_ids(target.folder)
+        self.default_sampling = read_default_sampling(target.folder)
         drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self._cores)
         self._drafter, self._target = drafters.load(
             config.drafter or automatic_drafter(config.target, None),
@@ -125,7 +127,7 @@ class Engine:
 
         Args:
             prompt: a text, token ids, or chat messages for the checkpoint's own template.
-            params: greedy when left out.
+            params: greedy when left out; `default_sampling` is what the model's authors recommend.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.

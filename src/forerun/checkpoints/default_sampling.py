@@ -1,0 +1,60 @@
+"""How a checkpoint's authors want it to be sampled, as its generation_config.json says."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.json_file import JsonFile
+from forerun.checkpoints.stop_ids import GENERATION_CONFIG_NAME
+from forerun.core.config import SamplingParams
+from forerun.core.errors import CheckpointError, ConfigError
+
+FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
+NAMES: Final = (*FILTERS, "repetition_penalty")
+
+GREEDY: Final = SamplingParams()
+
+logger = logging.getLogger(__name__)
+
+
+def read_default_sampling(folder: Path) -> SamplingParams:
+    """The sampling that the folder recommends; greedy where it recommends none.
+
+    What the file states holds, and what it leaves out is off, as in vLLM; transformers puts its own defaults (top_k 50)
+    in place of what is left out. `do_sample` false is greedy whatever else the file states, as in transformers, which
+    vLLM does not look at. Without `do_sample`, a file that states any temperature or filter wants sampling, as in vLLM:
+    who wrote them meant them. A temperature left out beside them is 1. A value that cannot be used is warned of and
+    left out.
+
+    Raises:
+        CheckpointError: the file is there and is no JSON object.
+    """
+    path = folder / GENERATION_CONFIG_NAME
+    if not path.exists():
+        return GREEDY
+    file = JsonFile.read(path)
+    stated = {name: file.values[name] for name in NAMES if file.has(name) and _is_usable(file, name)}
+    if _does_sample(file, stated):
+        stated.setdefault("temperature", 1.0)
+    else:
+        stated = {name: value for name, value in stated.items() if name not in FILTERS}
+    return SamplingParams(**stated)  # type: ignore[arg-type]  # every value was tried
+
+
+def _does_sample(file: JsonFile, stated: Mapping[str, object]) -> bool:
+    says_so = any(name in stated for name in FILTERS)
+    try:
+        return file.flag("do_sample", says_so)
+    except CheckpointError as error:
+        logger.warning("%s; it is left out", error)
+        return says_so
+
+
+def _is_usable(file: JsonFile, name: str) -> bool:
+    try:
+        SamplingParams(**{name: file.values[name]})  # type: ignore[arg-type]  # which is what it finds out
+    except ConfigError as error:
+        logger.warning("%s: %s; it is left out", file.path, error)
+        return False
+    return True
