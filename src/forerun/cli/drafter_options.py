@@ -68,7 +68,7 @@ FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
     DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", *OF_ITSELF),
-    DrafterName.PROMPT_LOOKUP: ("verify_width",),
+    DrafterName.PROMPT_LOOKUP: ("verify_width", "adaptive"),
     DrafterName.NONE: (),
 }
 

@@ -70,11 +70,14 @@ class PromptLookup:
         verify_width: rows the target verifies per round, root included.
         max_match: longest suffix looked for, in tokens.
         min_match: shortest suffix that counts as a match.
+        adaptive: take verify_width as an upper limit, and propose so many tokens of a continuation, or none, as pay by
+            what rows cost and by how often such continuations came true in the texts so far.
     """
 
     verify_width: int = 8
     max_match: int = 4
     min_match: int = 2
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         read_fields(self)

@@ -1,4 +1,4 @@
-"""Prompt lookup as a branch of another drafter's tree: free guesses where the text repeats itself."""
+"""Prompt lookup as a chain, alone or in another drafter's tree: free guesses where the text repeats itself."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ class LookupChain:
     draft forwards are saved, not only added to.
     """
 
-    def __init__(self, *, num_tokens: int) -> None:
-        self._num_tokens = num_tokens
+    def __init__(self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH) -> None:
+        self._num_tokens, self._min_match, self._max_match = num_tokens, min_match, max_match
         self._record = LookupRecord()
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        self._index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
+        self._index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
         self._index.extend(prompt_ids)
         self._hung = Continuation(token_ids=[], match_length=0)
         self._pending: list[tuple[Continuation, int]] = []  # chains that came true so far, and how far
@@ -31,8 +31,9 @@ class LookupChain:
         self._hung = self._index.continuation(self._num_tokens)
 
     def log_probs(self) -> list[list[float]]:
-        """What every token of a chain is worth, for each length of its match from MIN_MATCH on."""
-        return [self._record.log_probs(length, self._num_tokens) for length in range(MIN_MATCH, MAX_MATCH + 1)]
+        """What every token of a chain is worth, for each length of its match, shortest first."""
+        lengths = range(self._min_match, self._max_match + 1)
+        return [self._record.log_probs(length, self._num_tokens) for length in lengths]
 
     def hang_into(self, tree: TokenTree | BestFirstGrowth) -> None:
         """Add the current continuation below the root."""

@@ -1,37 +1,50 @@
 """Draft by looking up what followed the last few tokens earlier in the text."""
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
+from forerun.core.pace import Pace
 from forerun.drafting.drafter import DraftReport
+from forerun.drafting.lookup_chain import LookupChain
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.prompt_index import PromptIndex
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
+from forerun.speculation.widths import WidthRule, chances_of
 
 
 class PromptLookupDrafter:
-    """Proposes one chain: the continuation of the longest suffix that occurred before."""
+    """Proposes one chain: the continuation of the longest suffix that occurred before, as far as that pays."""
 
     def __init__(self, config: PromptLookup) -> None:
-        self._config = config
-        self.verify_width = config.verify_width
+        self.verify_width, self.is_adaptive = config.verify_width, config.adaptive
+        self._chain = LookupChain(
+            num_tokens=config.verify_width - 1, min_match=config.min_match, max_match=config.max_match
+        )
+        self._rule: WidthRule | None = None  # None: the whole chain, always
+
+    def adapt(self, target: Pace) -> None:
+        """Propose by what rows cost from now on."""
+        self._rule = WidthRule(target, None)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._index = PromptIndex(min_match=self._config.min_match, max_match=self._config.max_match)
-        self._index.extend(prompt_ids)
+        self._chain.begin(prompt_ids)
         self._root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
+        self._began = perf_counter()
         tree = TokenTree(self._root)
-        for token_id in self._index.continuation(self.verify_width - 1).token_ids:
-            tree.add(len(tree) - 1, token_id, 0.0)
-        return tree
+        self._chain.hang_into(tree)
+        if self._rule is None:
+            return tree
+        return tree.select(tree.best(self._rule.num_rows(chances_of(tree.log_probs), self.verify_width)))
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._index.extend(acceptance.tokens)
+        self._chain.accept(acceptance.tokens)
         self._root = acceptance.bonus_token
+        if self._rule is not None:
+            self._rule.end_round(perf_counter() - self._began)
         return DraftReport()
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
-from forerun.core.pace import read_device
+from forerun.core.pace import Pace, read_device
 from forerun.core.profile import Profile
 from forerun.core.sublayers import write_skips
 from forerun.drafting.build import build_drafter
@@ -23,6 +23,7 @@ from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.drafting.parallel.messages import Hello
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
@@ -108,14 +109,21 @@ class DrafterLoader:
                 measure_for(drafter, target)
             case DraftModelDrafter() | ParallelDrafter():
                 if drafter.is_adaptive:
-                    self._adapt_widths(drafter, target)
+                    of_target, of_draft = self._known_paces()
+                    widths = widths_up_to(drafter.verify_width)
+                    drafter.adapt(of_target or measure_pace(target, widths), of_draft)
+            case PromptLookupDrafter():
+                if drafter.is_adaptive and drafter.verify_width > 1:
+                    of_target, _ = self._known_paces()
+                    drafter.adapt(of_target or measure_pace(target, (1, drafter.verify_width)))
 
-    def _adapt_widths(self, drafter: DraftModelDrafter | ParallelDrafter, target: Runner) -> None:
-        profile = None if self._config.profile is None else Profile.read(Path(self._config.profile))
+    def _known_paces(self) -> tuple[Pace | None, Pace | None]:
+        """What passes of target and draft cost by the profile, where it is there and says so."""
+        if self._config.profile is None:
+            return None, None
+        profile = Profile.read(Path(self._config.profile))
         units = torch.get_num_threads() if self._placement.torch_device == "cpu" else 1
-        of_target = None if profile is None else profile.target.get(units)
-        of_draft = None if profile is None else profile.draft.get(units)
-        drafter.adapt(of_target or measure_pace(target, widths_up_to(drafter.verify_width)), of_draft)
+        return profile.target.get(units), profile.draft.get(units)
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)
