@@ -38,7 +38,8 @@ def profile_file(folder: Path, target_ms: float, draft_ms: dict[int, float]) -> 
 @pytest.mark.usefixtures("eight_cores")
 def test_target_and_draft_share_no_core_and_leave_none() -> None:
     found = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=3)))
-    assert found == CorePlacement(target=(0, 1, 2, 3, 4), draft=(5, 6, 7), draft_threads=3)
+    every = tuple(range(8))
+    assert found == CorePlacement(target=(0, 1, 2, 3, 4), draft=(5, 6, 7), draft_threads=3, every=every)
 
 
 @pytest.mark.usefixtures("eight_cores")
@@ -64,12 +65,8 @@ def test_a_serial_drafter_and_one_elsewhere_keep_nobody_from_any_core() -> None:
 def test_the_thread_stays_on_the_targets_cores_for_a_while_only() -> None:
     before = os.sched_getaffinity(0)
     one = (min(before),)
-    seen = []
-    rounds = CorePlacement(target=one, draft=()).placed(os.sched_getaffinity(0) for _ in range(3))
-    for inside in rounds:
-        seen.append(inside)
-        assert os.sched_getaffinity(0) == before, "between rounds the thread is its owner's"
-    assert seen == [set(one)] * 3
-    with pytest.raises(KeyError), CorePlacement(target=one).staying():
-        raise KeyError
+    assert CorePlacement(target=one).run(lambda: os.sched_getaffinity(0)) == set(one)
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(KeyError):
+        CorePlacement(target=one).run(lambda: {}["nothing"])
     assert os.sched_getaffinity(0) == before

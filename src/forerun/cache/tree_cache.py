@@ -10,6 +10,7 @@ import torch
 
 from forerun.cache.slots import SlotTable
 from forerun.core.model_spec import ModelSpec
+from forerun.kernels.inference import inference
 from forerun.kernels.native.slots import can_move, move_slots
 
 
@@ -72,7 +73,7 @@ class TreeCache:
         if self._moves_natively:
             move_slots(self.storage_2LSKD, sources[num_in_place:], start + num_in_place)
             return
-        with torch.inference_mode():
+        with inference():
             moved = torch.tensor(sources[num_in_place:], device=self.storage_2LSKD.device)
             self.storage_2LSKD[:, :, start + num_in_place : start + len(sources)] = self.storage_2LSKD.index_select(
                 2, moved

@@ -1,8 +1,10 @@
 """Which cores a thread may run on, where the system knows such a limit."""
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def own_cores() -> list[int]:
@@ -12,15 +14,18 @@ def own_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-@contextmanager
-def thread_on(cores: Collection[int]) -> Iterator[None]:
-    """Keep the calling thread, and what it starts meanwhile, on these cores, where the system can."""
+def run_on(cores: Collection[int], work: Callable[[], T]) -> T:
+    """Do the work with the calling thread, and what it starts meanwhile, on these cores, where the system can.
+
+    An interrupt cannot leave the thread there: Python acts on signals when a call has returned and at a function's
+    beginning, and between the work and the call that puts the cores back there is neither. In a context manager
+    written in Python there is.
+    """
     if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
+        return work()
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
     try:
-        yield
+        os.sched_setaffinity(0, cores)
+        return work()
     finally:
         os.sched_setaffinity(0, before)

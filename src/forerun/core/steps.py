@@ -25,6 +25,18 @@ class DrafterState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillStep:
+    """How far the prompt has been read: `num_read` of `num_tokens`, of which `num_reused` were in the cache already.
+
+    The last token is no part of it: it belongs to the first round.
+    """
+
+    num_read: int
+    num_tokens: int
+    num_reused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """One round in numbers. `num_accepted` leaves out the bonus token.
 

@@ -42,8 +42,9 @@ class DraftModelDrafter:
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
-        while self._draft.prefill():
-            pass
+
+    def prefill(self) -> bool:
+        return self._draft.prefill()
 
     def propose(self) -> TokenTree:
         self._began = perf_counter()
@@ -57,7 +58,7 @@ class DraftModelDrafter:
         return tree.select(tree.best(width))
 
     def _grow(self) -> None:
-        while self._draft.prefill():  # text that was committed in rounds without an expansion
+        while self.prefill():  # text that was committed in rounds without an expansion
             pass
         for _ in range(self._depth):
             if not self._draft.expand():

@@ -41,6 +41,10 @@ class Drafter(Protocol):
         """Start a request. The last prompt token is the first root; `noise` is the target's own, None when greedy."""
         ...
 
+    def prefill(self) -> bool:
+        """One wide pass over text that this drafter has yet to read in this process; False when there is none."""
+        ...
+
     def propose(self) -> TokenTree:
         """A tree whose root is the last committed token."""
         ...

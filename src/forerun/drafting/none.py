@@ -17,6 +17,9 @@ class NoneDrafter:
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self.root = prompt_ids[-1]
 
+    def prefill(self) -> bool:
+        return False
+
     def propose(self) -> TokenTree:
         return TokenTree(self.root)
 

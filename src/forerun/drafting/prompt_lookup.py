@@ -32,6 +32,9 @@ class PromptLookupDrafter:
         self._chain.begin(prompt_ids)
         self._root = prompt_ids[-1]
 
+    def prefill(self) -> bool:
+        return False
+
     def propose(self) -> TokenTree:
         self._began = perf_counter()
         tree = TokenTree(self._root)

@@ -15,7 +15,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import automatic_drafter
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
-from forerun.core.steps import Generation
+from forerun.core.steps import Generation, PrefillStep
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.none import NoneDrafter
@@ -23,7 +23,7 @@ from forerun.drafting.parallel.client import ParallelDrafter
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
-from forerun.engine.loop import Round, TargetSide, decode
+from forerun.engine.loop import Round, TargetSide, decode, prefill
 from forerun.engine.placement import CorePlacement
 from forerun.engine.plain_rounds import PlainBaseline
 from forerun.engine.prompt import Prompt, encode, require_config, require_params
@@ -31,6 +31,7 @@ from forerun.engine.stream import GenerationStream
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
 from forerun.kernels.dispatch import missing_kernels
+from forerun.kernels.inference import inference
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -139,46 +140,50 @@ class Engine:
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         noise = self._noise(params, seed)
-        with self._turn, torch.inference_mode(), self._cores.staying():
-            self._end_running()
-            began = perf_counter()
-            if self._on_device is not None and self._decodes_on_device(params):
-                self._on_device.begin(prompt_ids, params, seed)
-            else:
-                self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
-            num_reused = self._target.sync(prompt_ids[:-1])
-            prefill_s = perf_counter() - began
-        self._running = GenerationStream(
-            self._cores.placed(self._rounds(prompt_ids, params, noise, max_new_tokens)),
+        stream = GenerationStream(
+            self._request(prompt_ids, params, noise, seed, max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._turn,
+            self._cores,
             seed=seed,
             num_prompt=len(prompt_ids),
-            num_reused=num_reused,
-            prefill_s=prefill_s,
             compare=None if self._baseline is None else self._baseline.compare(prompt_ids, params, noise, seed),
         )
-        return self._running
+        with self._turn:
+            self._end_running()
+            self._running = stream
+        return stream
 
-    def _decodes_on_device(self, params: SamplingParams) -> bool:
-        return self._on_device is not None and not params.shapes_scores
+    def _request(
+        self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, seed: int, num_tokens: int
+    ) -> Generator[PrefillStep | Round, None, None]:
+        """A request from its first pass to its last round.
 
-    def _rounds(
-        self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, num_tokens: int
-    ) -> Generator[Round, None, None]:
-        """The rounds of a request that both sides have begun."""
+        Nothing of it outlives it but what the caches hold: whatever an interrupt leaves half done elsewhere is made
+        anew when the next request begins.
+        """
+
         near_tie = self.near_tie(params)
 
         def on_host(token_ids: list[int], num_left: int) -> Generator[Round, None, None]:
             self._drafter.begin(token_ids, params, noise)
             return decode(self._side(token_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_left)
 
-        if self._on_device is not None and self._decodes_on_device(params):
-            return self._on_device.decode(near_tie=near_tie, num_tokens=num_tokens, otherwise=on_host)
-        side, stretches = self._side(prompt_ids, params, noise), None
-        if self._baseline is not None:
-            stretches = self._baseline.stretches(self._drafter, params, noise)
-        return decode(side, self._drafter, near_tie=near_tie, num_tokens=num_tokens, stretches=stretches)
+        self._cores.place_pool()
+        try:
+            if self._on_device is not None and not params.shapes_scores:
+                self._on_device.begin(prompt_ids, params, seed)
+                yield from prefill(self._target, prompt_ids, None)
+                yield from self._on_device.decode(near_tie=near_tie, num_tokens=num_tokens, otherwise=on_host)
+                return
+            self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
+            yield from prefill(self._target, prompt_ids, self._drafter)
+            side, stretches = self._side(prompt_ids, params, noise), None
+            if self._baseline is not None:
+                stretches = self._baseline.stretches(self._drafter, params, noise)
+            yield from decode(side, self._drafter, near_tie=near_tie, num_tokens=num_tokens, stretches=stretches)
+        finally:
+            self._drafter.end()
 
     def _side(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None) -> TargetSide:
         passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
@@ -186,7 +191,7 @@ class Engine:
 
     def forget(self) -> None:
         """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
-        with self._turn, torch.inference_mode():
+        with self._turn, inference():
             self._end_running()
             # A request of one token has nothing before its root, so that no drafter keeps anything of another text.
             self._drafter.begin((0,), SamplingParams(), None)
@@ -199,7 +204,7 @@ class Engine:
         Where two texts part, this says whether rounding can have been the cause. Penalties take all ids for the
         prompt's. The target's cache is empty afterwards.
         """
-        with self._turn, torch.inference_mode():
+        with self._turn, inference():
             self._end_running()
             self._target.sync(prompt_ids[:-1])
             noise = self._noise(params, params.seed or 0)

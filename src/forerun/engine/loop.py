@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.core.steps import StepStats
+from forerun.core.steps import PrefillStep, StepStats
 from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.model.inputs import ForwardInput
@@ -161,6 +161,21 @@ def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
         return tree
     logger.warning("a proposal was dropped: %s", fault)
     return TokenTree(target.root)
+
+
+def prefill(target: Runner, prompt_ids: Sequence[int], drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
+    """Read all prompt tokens but the last, pass by pass, the drafter beside the target where it reads here too."""
+    num_tokens = len(prompt_ids) - 1
+    passes = target.read(prompt_ids[:-1])
+    num_reused = num_read = next(passes)
+    while num_read < num_tokens:
+        yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
+        num_read = next(passes)
+        if drafter is not None:
+            drafter.prefill()
+    while drafter is not None and drafter.prefill():
+        pass
+    yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
 
 
 def decode(

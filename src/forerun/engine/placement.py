@@ -1,14 +1,13 @@
 """Which cores target and draft run on when they work at the same time."""
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 import torch
 
-from forerun.core.affinity import own_cores, thread_on
+from forerun.core.affinity import own_cores, run_on
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.pace import read_device
@@ -49,43 +48,29 @@ class CorePlacement:
         target = tuple(core for core in cores if core not in draft) if draft else ()
         return cls(target=target, draft=draft, draft_threads=num_threads, every=tuple(cores) if target else ())
 
-    @contextmanager
-    def staying(self) -> Iterator[None]:
-        """Keep the calling thread and the kernels' own threads on the target's cores for a while."""
+    def place_pool(self) -> None:
+        """Keep the kernels' own threads on the target's cores from now on."""
         keep_pool_on(self.target)
-        with thread_on(self.target) if self.target else nullcontext():
-            yield
 
-    @contextmanager
-    def everywhere(self, num_threads: int) -> Iterator[None]:
-        """Let the calling thread and so many of the kernels' own run on the draft's cores too for a while."""
+    def everywhere(self, num_threads: int, work: Callable[[], T]) -> T:
+        """Do the work with the calling thread and so many of the kernels' own on the draft's cores too."""
         if not self.every:
-            yield
-            return
+            return work()
         before = torch.get_num_threads()
-        keep_pool_on(self.every)
-        torch.set_num_threads(num_threads)
         try:
-            with thread_on(self.every):
-                yield
+            keep_pool_on(self.every)
+            torch.set_num_threads(num_threads)
+            return run_on(self.every, work)
         finally:
-            torch.set_num_threads(before)
-            keep_pool_on(self.target)
+            torch.set_num_threads(before)  # first: no interrupt can come before it
+            self.place_pool()
 
-    def placed(self, rounds: Generator[T, None, None]) -> Generator[T, None, None]:
-        """The same rounds, each played on the target's cores; between them the thread is its owner's."""
+    def run(self, work: Callable[[], T]) -> T:
+        """Do the work with the calling thread on the target's cores, too; afterwards it is its owner's again."""
         if not self.target:
-            yield from rounds
-            return
-        try:
-            while True:
-                with self.staying():
-                    played = next(rounds, None)
-                if played is None:
-                    return
-                yield played
-        finally:
-            rounds.close()
+            return work()
+        self.place_pool()
+        return run_on(self.target, work)
 
 
 def cores_by_profile(config: EngineConfig, drafter: Parallel) -> int:

@@ -63,8 +63,11 @@ class PlainBaseline:
             num_wanted = min(num_missing, self.max_length - len(text))
             if num_wanted > UNCOUNTED:
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
-                with self.cores.everywhere(self.num_threads), suppress(NumericalError):
-                    self._time(self._decode(text, params, noise, seed, num_wanted), until)
+                with suppress(NumericalError):
+                    self.cores.everywhere(
+                        self.num_threads,
+                        lambda: self._time(self._decode(text, params, noise, seed, num_wanted), until),
+                    )
             return speedup_of(len(token_ids), num_rounds, decode_s, self.times.near(began))
 
         return compare
@@ -123,12 +126,13 @@ class PlainStretches:
         self._drafter.end()
         with target.without_passengers():
             for number in range(STRETCH):
-                with baseline.cores.everywhere(baseline.num_threads):
-                    done, seconds = play_plainly(target, near_tie)
+                done, seconds = baseline.cores.everywhere(baseline.num_threads, lambda: play_plainly(target, near_tie))
                 if number >= UNCOUNTED:
                     self._times.note(perf_counter(), seconds)
                 yield done
         self._drafter.begin(target.token_ids, self._params, self._noise)
+        while self._drafter.prefill():
+            pass
         self._times.spend(perf_counter() - began)
 
 

@@ -5,8 +5,6 @@ from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 
-import torch
-
 from forerun.core.errors import EngineBusyError
 from forerun.core.steps import (
     DecodeStep,
@@ -14,12 +12,15 @@ from forerun.core.steps import (
     FinishReason,
     Generation,
     GenerationStats,
+    PrefillStep,
     Speedup,
     StepStats,
 )
 from forerun.engine.assembly import TextAssembly
 from forerun.engine.loop import Round
+from forerun.engine.placement import CorePlacement
 from forerun.engine.turn import Turn
+from forerun.kernels.inference import inference
 
 Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's tokens, rounds and seconds of decoding
 
@@ -27,27 +28,33 @@ Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's toke
 class GenerationStream:
     """Iterate for the steps; `result()` for the whole. Closing early cancels and leaves nothing behind.
 
+    Nothing is computed before the first step is asked for. The prompt is read first, in one go, or pass by pass by
+    whoever wants to see how far that is: `for part in stream.prefill(): print(part.num_read)`.
+
     Invariant: every id a step carries is final. The steps' texts joined are the result's text, except that a cancelled
     one's result also has what was still held back.
+
+    Args:
+        request: the passes that read the prompt, then the rounds.
     """
 
     def __init__(
         self,
-        rounds: Generator[Round, None, None],
+        request: Generator[PrefillStep | Round, None, None],
         assembly: TextAssembly,
         turn: Turn,
+        cores: CorePlacement,
         *,
         seed: int,
         num_prompt: int,
-        num_reused: int,
-        prefill_s: float,
         compare: Compare | None = None,
     ) -> None:
-        self._rounds, self._assembly, self._turn, self._seed = rounds, assembly, turn, seed
-        self._num_prompt, self._num_reused, self._prefill_s = num_prompt, num_reused, prefill_s
-        self._inference = torch.inference_mode()
+        self._request, self._assembly, self._turn, self._cores = request, assembly, turn, cores
+        self._seed, self._num_prompt = seed, num_prompt
+        self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
-        self._decode_s = 0.0
+        self._prefill_s = self._decode_s = 0.0
+        self._is_torn = False  # a step was interrupted: what it did is not known, and nothing can come after it
         self._error: BaseException | None = None
         self._compare = compare
         self._speedup: Speedup | None = None
@@ -55,26 +62,62 @@ class GenerationStream:
     def __iter__(self) -> Iterator[DecodeStep]:
         return self
 
+    def prefill(self) -> Iterator[PrefillStep]:
+        """Read the prompt pass by pass; nothing where that was done before."""
+        while self._is_reading and isinstance(played := self._play(), PrefillStep):
+            yield played
+
     def __next__(self) -> DecodeStep:
+        while self._is_reading:
+            self._play()
+        played = self._play()
+        if isinstance(played, DecodeStep):
+            return played
+        raise StopIteration
+
+    @property
+    def _is_reading(self) -> bool:
+        read = self._read
+        return self._assembly.finish is None and (read is None or read.num_read < read.num_tokens)
+
+    def _play(self) -> PrefillStep | DecodeStep | None:
+        """The next pass or round; None at the end. What else it ends with ends the text, and `result` raises it too."""
         if self._assembly.finish is not None:
-            raise StopIteration
-        began = perf_counter()
+            return None
         try:
-            with self._turn, self._inference:
-                step = next(self._rounds)
+            return self._advance()
         except EngineBusyError:
             raise
         except BaseException as error:
             self._error = error
             self.cancel()
             raise
-        self._decode_s += perf_counter() - began
-        self._stats.append(step.stats)
-        token_ids, text = self._assembly.add(step.token_ids)
-        done = DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=step.stats)
-        if done.finish is not None:
-            self._rounds.close()
-        return done
+
+    def _advance(self) -> PrefillStep | DecodeStep | None:
+        with self._turn, inference():
+            if self._is_torn:
+                self._end()
+                return None
+            self._is_torn = True
+            began = perf_counter()
+            played = self._cores.run(self._request.__next__)
+            elapsed = perf_counter() - began
+            done = self._note(played, elapsed) if isinstance(played, PrefillStep) else self._take(played, elapsed)
+            self._is_torn = False
+            return done
+
+    def _note(self, played: PrefillStep, elapsed: float) -> PrefillStep:
+        self._prefill_s += elapsed
+        self._read = played
+        return played
+
+    def _take(self, played: Round, elapsed: float) -> DecodeStep:
+        self._decode_s += elapsed
+        self._stats.append(played.stats)
+        token_ids, text = self._assembly.add(played.token_ids)
+        if self._assembly.finish is not None:
+            self._request.close()
+        return DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=played.stats)
 
     def __enter__(self) -> "GenerationStream":
         return self
@@ -86,17 +129,19 @@ class GenerationStream:
 
     def cancel(self) -> None:
         """End the text where it stands; without effect once it has ended."""
-        if self._assembly.finish is None:
-            self._assembly.end(FinishReason.CANCELLED)
+        self._end()
         with suppress(EngineBusyError), self._turn:  # a round that another thread is in comes to its own end
-            self._rounds.close()
+            self._request.close()
 
     def discard(self) -> None:
         """The same, for the engine, whose turn it is: the caches are another text's from now on."""
         self._compare = None
+        self._end()
+        self._request.close()
+
+    def _end(self) -> None:
         if self._assembly.finish is None:
             self._assembly.end(FinishReason.CANCELLED)
-        self._rounds.close()
 
     def result(self) -> Generation:
         """Run to the end and return the whole text with its statistics; raise again what ended it early."""
@@ -120,7 +165,7 @@ class GenerationStream:
         if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
             return
         compare, self._compare = self._compare, None
-        with suppress(EngineBusyError), self._turn, self._inference:
+        with suppress(EngineBusyError), self._turn, inference():
             self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s)
 
     def _summary(self) -> GenerationStats:
@@ -128,7 +173,7 @@ class GenerationStream:
         num_accepted = sum(item.num_accepted for item in self._stats)
         return GenerationStats(
             num_prompt_tokens=self._num_prompt,
-            num_reused_tokens=self._num_reused,
+            num_reused_tokens=0 if self._read is None else self._read.num_reused,
             num_new_tokens=num_new,
             num_rounds=num_rounds,
             num_drafted=sum(item.num_drafted for item in self._stats),

@@ -14,6 +14,7 @@ from torch import Tensor
 from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, all_sublayers
+from forerun.kernels.inference import inference
 from forerun.kernels.quantise import head_format, quantise
 from forerun.kernels.triton.attention import SPLIT
 from forerun.kernels.triton.language import on_device
@@ -61,21 +62,21 @@ class DeviceExecutor:
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
         self.head, self.fold = self._launches.head(program)
 
-    @torch.inference_mode()
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Run the program; return float32 logits [num_logit_rows, V].
 
         `observe` sees the last op of every kernel, and the buffer it wrote.
         """
-        self._writer.write(inputs)
-        shape = shape_of(inputs)
-        if shape.num_rows > NARROW_ROWS or observe is not None:
-            logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.spec.vocab_size)
-            with on_device(logits_RV.device):
-                self.launch(shape, logits_RV, observe)
-            return logits_RV
-        self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
-        return self.logits_RV[: shape.num_logit_rows].clone()
+        with inference():
+            self._writer.write(inputs)
+            shape = shape_of(inputs)
+            if shape.num_rows > NARROW_ROWS or observe is not None:
+                logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.spec.vocab_size)
+                with on_device(logits_RV.device):
+                    self.launch(shape, logits_RV, observe)
+                return logits_RV
+            self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
+            return self.logits_RV[: shape.num_logit_rows].clone()
 
     def launch(self, shape: PassShape, logits_RV: Tensor, observe: Observer | None = None) -> None:
         """All kernels of a pass over the rows of `rows`."""

@@ -16,6 +16,7 @@ from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
 from forerun.kernels.dispatch import Kernels
+from forerun.kernels.inference import inference
 from forerun.kernels.layers import Linear, Norm
 from forerun.kernels.mask import TreeMask
 from forerun.kernels.quantise import head_format, quantise
@@ -74,18 +75,18 @@ class EagerExecutor:
         self._steps_without_logits = self._steps[: [op.kind for op in program].index("select_rows")]
         self._no_logits = storage.new_empty(0, spec.vocab_size)
 
-    @torch.inference_mode()
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Run the program; return logits [num_logit_rows, V] in the model's dtype.
 
         `observe` sees each op and the buffer it wrote.
         """
-        frame = self._open(inputs)
-        for op, step in self._chosen(inputs):
-            step(frame)
-            if observe is not None:
-                observe(op, getattr(frame, op.writes))
-        return frame.logits
+        with inference():
+            frame = self._open(inputs)
+            for op, step in self._chosen(inputs):
+                step(frame)
+                if observe is not None:
+                    observe(op, getattr(frame, op.writes))
+            return frame.logits
 
     def _chosen(self, inputs: ForwardInput) -> Iterable[tuple[Op, Step]]:
         steps = self._steps if inputs.num_logit_rows else self._steps_without_logits

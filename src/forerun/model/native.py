@@ -20,6 +20,7 @@ from forerun.kernels.native.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Sha
 from forerun.kernels.native.layouts import Op as NativeOp
 from forerun.kernels.native.linear import PackedLinear
 from forerun.kernels.native.program import NativeProgram
+from forerun.kernels.native.sampler import address
 from forerun.kernels.quantise import head_format, quantise
 from forerun.model.eager import Observer
 from forerun.model.inputs import ForwardInput
@@ -172,22 +173,29 @@ class NativeExecutor:
 
 
 class PassBuffers:
-    """The memory through which a pass is described to the library: filled anew for each, its addresses stay."""
+    """The memory through which a pass is described to the library, filled anew for each.
+
+    Everything is kept such that the next pass is described right, wherever an interrupt stopped the last one.
+    """
 
     def __init__(self, sublayers: dict[Sublayer, int]) -> None:
         self._sublayers, self._none_skipped = sublayers, frozenset[Sublayer]()
         self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
-        self._skipped_now = self._none_skipped
-        self._max_rows = self._max_ancestry = 0
+        self._skipped_now: frozenset[Sublayer] | None = self._none_skipped  # None: being changed
+        self._rows = np.zeros((2, 0), np.int64)  # token ids and positions
+        self._ancestry = np.zeros(0, np.bool_)
         self._pass = Pass()
 
     def fill(self, inputs: ForwardInput) -> Pass:
         """The pass as the library reads it, valid until the next one is filled."""
         one_pass, num_rows = self._pass, len(inputs.token_ids)
-        if num_rows > self._max_rows:
-            self._make_room(num_rows)
-        self._token_ids[:num_rows] = inputs.token_ids
-        self._positions[:num_rows] = inputs.positions
+        rows = self._rows
+        if num_rows > rows.shape[1]:
+            rows = self._rows = np.zeros((2, num_rows), np.int64)
+        rows[0, :num_rows] = inputs.token_ids
+        rows[1, :num_rows] = inputs.positions
+        one_pass.token_ids = address(rows)
+        one_pass.positions = one_pass.token_ids + rows.strides[0]
         one_pass.num_rows, one_pass.first_slot = num_rows, inputs.first_slot
         one_pass.prefix_len, one_pass.num_logit_rows = inputs.prefix_len, inputs.num_logit_rows
         if inputs.ancestry is None:
@@ -202,19 +210,12 @@ class PassBuffers:
             self._skip(inputs.skipped)
         return one_pass
 
-    def _make_room(self, num_rows: int) -> None:
-        self._max_rows = num_rows
-        self._token_ids, self._positions = np.zeros((2, num_rows), np.int64)
-        self._pass.token_ids, self._pass.positions = self._token_ids.ctypes.data, self._positions.ctypes.data
-
     def _copy_ancestry(self, ancestry: NDArray[np.bool_]) -> int:
-        size = ancestry.size
-        if size > self._max_ancestry:
-            self._max_ancestry = 2 * size
-            self._ancestry = np.zeros(self._max_ancestry, np.bool_)
-            self._ancestry_address: int = self._ancestry.ctypes.data
-        self._ancestry[:size].reshape(ancestry.shape)[...] = ancestry
-        return self._ancestry_address
+        size, room = ancestry.size, self._ancestry
+        if size > len(room):
+            room = self._ancestry = np.zeros(2 * size, np.bool_)
+        room[:size].reshape(ancestry.shape)[...] = ancestry
+        return address(room)
 
     def _gate(self, row_skips: NDArray[np.bool_]) -> int:
         num_sublayers = len(self._sublayers)
@@ -223,6 +224,7 @@ class PassBuffers:
         return self._row_skips.ctypes.data
 
     def _skip(self, skipped: frozenset[Sublayer]) -> None:
+        self._skipped_now = None  # or, after an interrupt, the target's own passes could be taken for set up
         self._skipped[:] = 0
         self._skipped[[self._sublayers[name] for name in skipped]] = 1
         self._pass.skipped = self._skipped.ctypes.data if skipped else c_void_p()

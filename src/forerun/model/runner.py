@@ -1,6 +1,6 @@
 """A model with its cache behind one forward()."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter, sleep
 
 import torch
@@ -11,6 +11,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.kernels.dispatch import ModelKernels, NativeKernels
+from forerun.kernels.inference import inference
 from forerun.model.eager import Observer
 from forerun.model.executor import Executor, build_executor
 from forerun.model.inputs import ForwardInput
@@ -46,7 +47,7 @@ class Runner:
         self.thread_exact = isinstance(kernels, NativeKernels)  # ... nor on the number of threads
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
         self.cached_ids: list[int] = []
-        with torch.inference_mode():
+        with inference():
             self._executor = build_executor(spec, weights, self.cache, kernels, weight_format, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
@@ -82,13 +83,20 @@ class Runner:
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Make the cache hold exactly `token_ids`; return how many of them it held already."""
+        num_shared, *_ = self.read(token_ids)
+        return num_shared
+
+    def read(self, token_ids: Sequence[int]) -> Iterator[int]:
+        """The same in wide passes: first how many tokens the cache held already, then after every pass how many it
+        holds."""
         num_shared = shared_length(self.cached_ids, token_ids)
         del self.cached_ids[num_shared:]  # before the cache: an interrupt between may leave it longer, never shorter
         self.cache.truncate(num_shared)
+        yield num_shared
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
             self.extend(rows, num_logit_rows=0)
-        return num_shared
+            yield start + len(rows)
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
         """Run `token_ids` after the committed text, commit them all, return the last rows' logits."""

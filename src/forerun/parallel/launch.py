@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
 
-from forerun.core.affinity import own_cores, thread_on
+from forerun.core.affinity import own_cores, run_on
 from forerun.core.errors import DrafterUnreachableError
 from forerun.parallel.channel import Channel
 from forerun.parallel.endpoint import Address, connect
@@ -140,13 +140,15 @@ class LocalSupply:
         ours.setblocking(False)
         # Linux ties a child to the thread that made it; only the main thread is sure to last as long as the process.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-        with thread_on(self._cores):  # not those that the calling thread keeps to just now
-            self._process = subprocess.Popen(
+        self._process = run_on(  # not those that the calling thread keeps to just now
+            self._cores,
+            lambda: subprocess.Popen(
                 self._command(theirs.fileno(), parent),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the engine to act on
-            )
+            ),
+        )
         theirs.close()
         self._control, self._held, self._descriptor = ours, b"", None
         self._finalizer = weakref.finalize(self, _end, self._process, ours)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.kernels.native.cores import torch_on_one_thread
+from forerun.kernels.native.cores import on_one_thread
 from forerun.sampling.filters import filter_scores
 
 
@@ -63,8 +63,7 @@ class LogitShaper:
         scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
         if not self._is_shaped:
             return scores_TV
-        with torch_on_one_thread():
-            return self._shaped(scores_TV, paths)
+        return on_one_thread(lambda: self._shaped(scores_TV, paths))
 
     def _shaped(self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None) -> Tensor:
         params = self._params

@@ -110,6 +110,9 @@ class LayerSkipDrafter:
         self._search.begin(len(prompt_ids))
         self._pending, self._root, self._num_left = [], prompt_ids[-1], 0
 
+    def prefill(self) -> bool:
+        return False
+
     def propose(self) -> TokenTree:
         if self._num_left:
             self._num_left -= 1

@@ -99,6 +99,9 @@ class ParallelDrafter:
             self._send(messages)
         self._asked_at = self._told_at = self._clock()
 
+    def prefill(self) -> bool:
+        return False
+
     def propose(self) -> TokenTree:
         began, self._was_empty = self._clock(), False
         if self._end.tree() is None:  # else the poll after the verdict has brought it

@@ -1,15 +1,15 @@
 """The machine's cores: where the library's own threads run, and what they share."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import c_int
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
 from forerun.kernels.native.binding import fault, library
 
+T = TypeVar("T")
 USUAL_CACHE_BYTES: Final = 32 << 20
 ALL_CORES: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
@@ -24,14 +24,16 @@ def keep_pool_on(cores: Sequence[int]) -> None:
         library().forerun_set_cores((c_int * len(named))(*named), len(named))
 
 
-@contextmanager
-def torch_on_one_thread() -> Iterator[None]:
-    """For torch calls between two passes: its threads keep spinning after a call that was shared among them, and the
-    next pass would have to share the cores with them, for milliseconds."""
+def on_one_thread(work: Callable[[], T]) -> T:
+    """Do torch's work between two passes: its threads keep spinning after a call that was shared among them, and the
+    next pass would have to share the cores with them, for milliseconds.
+
+    No interrupt can leave torch on one thread, see `core.affinity.run_on`.
+    """
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield
+        torch.set_num_threads(1)
+        return work()
     finally:
         torch.set_num_threads(num_threads)
 

@@ -3,12 +3,17 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.kernels.native.binding import library
 from forerun.kernels.native.layouts import Buffer, Op, Pass, Shape
+
+# A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
+# multiplications take 10 to 60 ms on two cores.
+MOST_WORK_AT_ONCE: Final = 5e9
 
 
 class NativeProgram:
@@ -26,35 +31,42 @@ class NativeProgram:
         self, shape: Shape, ops: Sequence[Op], widths: Mapping[str, int], output: str, holds: Sequence[object]
     ) -> None:
         self.num_ops = len(ops)
+        self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
         self._widths, self._holds, self._max_rows = dict(widths), list(holds), 0
+        self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library knows of it
         self._output, self._output_number = output, list(widths).index(output)
         self._handle = library().forerun_program_new(byref(shape), (Op * len(ops))(*ops), len(ops), len(widths))
         weakref.finalize(self, library().forerun_program_free, self._handle)
         self._run = library().forerun_program_run
 
     def run(self, one_pass: Pass, output: Tensor, first_op: int = 0, last_op: int | None = None) -> None:
-        """Run ops [first_op, last_op) on torch's number of threads.
+        """Run ops [first_op, last_op), of which there is one at least, on torch's number of threads.
 
         Args:
             output: contiguous float32 for the rows of the output buffer.
         """
         if one_pass.num_rows > self._max_rows:
             self._make_room(one_pass.num_rows)
-        self._run(
-            self._handle, one_pass, self._output_number, output.data_ptr(), first_op, self.num_ops
-            if last_op is None else last_op, torch.get_num_threads(),
-        )  # fmt: skip
+        last_op, num_threads = self.num_ops if last_op is None else last_op, torch.get_num_threads()
+        stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
+        for op in range(first_op, last_op, stride):
+            self._run(
+                self._handle, one_pass, self._output_number, output.data_ptr(), op, op + stride, num_threads,
+            )  # fmt: skip
 
     def buffer(self, name: str, num_rows: int) -> Tensor:
         """The first rows of a buffer, as they are."""
-        return self._buffers[name][:num_rows]
+        return self._rooms[-1][name][:num_rows]
 
     def _make_room(self, num_rows: int) -> None:
-        self._max_rows = num_rows
-        self._buffers = {
+        """Larger buffers. In an order in which an interrupt leaves the library no memory that is freed or too small."""
+        buffers = {
             name: torch.zeros(num_rows, 0 if name == self._output else width) for name, width in self._widths.items()
         }
         described = (Buffer * len(self._widths))(
-            *(Buffer(self._buffers[name].data_ptr(), width) for name, width in self._widths.items())
+            *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())
         )
+        self._rooms.append(buffers)
         library().forerun_program_set_buffers(self._handle, described, num_rows)
+        self._max_rows = num_rows
+        del self._rooms[:-1]

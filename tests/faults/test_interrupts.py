@@ -1,0 +1,245 @@
+"""An interrupt at any instruction leaves an engine usable, and its next text right.
+
+Ten thousand at random moments, spread over all drafters, are counted by benchmarks/interrupts.py.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
+from threading import Event, Thread
+from time import perf_counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from forerun import (
+    DraftModel,
+    Engine,
+    EngineBusyError,
+    EngineConfig,
+    FinishReason,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+)
+from forerun.core.sublayers import every_other_layer
+from forerun.engine.turn import Turn
+from forerun.kernels.native.binding import fault
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import PREFILL_ROWS, Runner
+from tests.faults.ordeal import KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
+from tests.tiny import plain_spec, random_weights, tiny_runner
+
+DRAFTERS = {
+    "none": NoDrafter(),
+    "draft_model": DraftModel(),
+    "prompt_lookup": PromptLookup(),
+    "layer_skip": LayerSkip(),
+    "layer_skip always": LayerSkip(adaptive=False, search="off"),
+    "layer_skip int4": LayerSkip(weights="int4"),
+    "parallel": Parallel(),
+}
+FEW_PLACES, FEW_MOMENTS = 10, 8
+ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
+CRITICAL = (
+    "engine/turn.py", "engine/stream.py", "engine/engine.py", "engine/loop.py", "engine/placement.py",
+    "engine/assembly.py", "core/affinity.py", "native/cores.py", "native/program.py", "model/native.py",
+    "model/runner.py", "cache/slots.py", "cache/tree_cache.py",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1)) as plain:
+        return ask(plain)
+
+
+@pytest.fixture(scope="module", params=DRAFTERS)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with Engine(EngineConfig(drafter=DRAFTERS[request.param], num_threads=1)) as engine:
+        yield engine
+
+
+def write_a_little(engine: Engine, question: Question) -> None:
+    stream = engine.stream(question.prompt, question.params)
+    for _ in islice(stream, 3):
+        pass
+    stream.cancel()
+    stream.result()
+
+
+def interrupt_everywhere(engine: Engine, questions: list[Question], files: tuple[str, ...], *, most: int) -> None:
+    """Interrupt a short request at evenly spread places, one at a time, each followed by a check."""
+    ordeal, question = Ordeal(engine, questions, random.Random(1)), questions[len(KINDS) - 1]
+    counting = Interrupter(files=files, stop_at=ALL_PLACES)
+    counting.run(lambda: write_a_little(engine, question))
+    stride = 1 + counting.num_places // most
+    for place in count(1, stride):
+        interrupter = Interrupter(files=files, stop_at=place)
+        if not interrupter.run(lambda: write_a_little(engine, question)):
+            break
+        try:
+            ordeal.check()
+        except (AssertionError, EngineBusyError) as error:
+            raise AssertionError(f"interrupted at {interrupter.place}") from error
+
+
+def test_an_interrupt_at_any_place_of_a_request_leaves_the_engine_as_it_was(
+    engine: Engine, questions: list[Question]
+) -> None:
+    interrupt_everywhere(engine, questions, CRITICAL, most=FEW_PLACES)
+    interrupt_everywhere(engine, questions, (".py",), most=FEW_PLACES)
+
+
+@pytest.mark.slow
+def test_an_interrupt_at_every_place_of_a_request_leaves_the_engine_as_it_was(
+    engine: Engine, questions: list[Question]
+) -> None:
+    interrupt_everywhere(engine, questions, CRITICAL, most=ALL_PLACES)
+
+
+def moments(engine: Engine, questions: list[Question], number: int) -> int:
+    rng = random.Random(2)
+    ordeal = Ordeal(engine, questions, rng)
+    began = perf_counter()
+    for _ in range(3):
+        ordeal.act()
+    return interrupt_at_random(ordeal, rng, within_s=(perf_counter() - began) / 3, count=number)
+
+
+def test_an_interrupt_at_any_moment_leaves_the_engine_as_it_was(engine: Engine, questions: list[Question]) -> None:
+    assert moments(engine, questions, FEW_MOMENTS) > 0
+
+
+@pytest.mark.slow
+def test_hundreds_of_interrupts_leave_the_engine_as_it_was(engine: Engine, questions: list[Question]) -> None:
+    assert moments(engine, questions, MANY_MOMENTS) > MANY_MOMENTS // 4
+
+
+@pytest.mark.slow
+def test_an_engine_whose_closing_is_interrupted_can_be_closed() -> None:
+    for place in count(1):
+        engine = Engine(EngineConfig(drafter=NoDrafter(), num_threads=1))
+        next(engine.stream(TEXT))
+        was_interrupted = Interrupter(files=CRITICAL, stop_at=place).run(engine.close)
+        engine.close()
+        with pytest.raises(EngineBusyError, match="closed"):
+            engine.generate(TEXT)
+        if not was_interrupted:
+            break
+
+
+def test_reading_a_prompt_can_be_watched_and_given_up_and_what_was_read_is_kept(
+    engine: Engine, questions: list[Question]
+) -> None:
+    question = questions[-1]
+    engine.forget()
+    with engine.stream(question.prompt, question.params) as stream, closing(stream.prefill()) as parts:
+        first, second = islice(parts, 2)
+    num_tokens = len(engine.encode(question.prompt)) - 1
+    assert (first.num_read, second.num_read, second.num_tokens) == (0, PREFILL_ROWS, num_tokens)
+    assert (stream.result().finish_reason, stream.result().text) == (FinishReason.CANCELLED, "")
+    again = engine.stream(question.prompt, question.params)
+    places = [part.num_read for part in again.prefill()]
+    assert places == [*range(PREFILL_ROWS, num_tokens, PREFILL_ROWS), num_tokens]
+    assert list(again.prefill()) == []
+    assert again.result().token_ids == question.token_ids
+    assert again.result().stats.num_reused_tokens == PREFILL_ROWS
+
+
+def test_nothing_comes_after_a_step_that_was_interrupted(engine: Engine, questions: list[Question]) -> None:
+    """Its tokens may be in the cache and not in the text; a stream goes on only where nothing was lost."""
+    question = questions[0]
+    for place in count(1, 7):
+        stream = engine.stream(question.prompt, question.params)
+        first = next(stream).token_ids
+        interrupter = Interrupter(files=("engine/stream.py", "engine/assembly.py"), stop_at=place)
+        if not interrupter.run(lambda: next(stream)):  # noqa: B023 - run at once
+            break
+        rest = tuple(token for step in stream for token in step.token_ids)
+        assert rest in ((), question.token_ids[len(first) :]), interrupter.place
+
+
+class TestTurn:
+    """Whose call it is."""
+
+    def test_a_turn_whose_owner_never_came_to_its_end_is_free_for_every_thread(self) -> None:
+        turn = Turn()
+
+        def take_and_lose() -> None:
+            turn.__enter__()
+
+        take_and_lose()
+        taken: list[bool] = []
+
+        def take() -> None:
+            with turn:
+                taken.append(True)
+
+        take()
+        thread = Thread(target=take)
+        take_and_lose()
+        thread.start()
+        thread.join()
+        assert len(taken) == 2
+
+    def test_one_call_at_a_time_has_it(self) -> None:
+        turn, is_in, may_leave = Turn(), Event(), Event()
+
+        def hold() -> None:
+            with turn:
+                is_in.set()
+                may_leave.wait(60)
+
+        def take() -> None:
+            with turn:
+                pass
+
+        thread = Thread(target=hold)
+        thread.start()
+        is_in.wait(60)
+        with pytest.raises(EngineBusyError):
+            take()
+        may_leave.set()
+        thread.join()
+        take()
+        with turn, pytest.raises(EngineBusyError):
+            take()
+
+
+SPEC = plain_spec(num_layers=4)
+SKIPPED = every_other_layer(SPEC.num_layers)
+
+
+def small_runner() -> Runner:
+    return tiny_runner(SPEC, random_weights(SPEC, torch.Generator().manual_seed(5)), exactness="fast", capacity=400)
+
+
+def logits_of(runner: Runner, *, skips_first: bool = False) -> Tensor:
+    """Of a text that is longer than a pass was before, perhaps behind a pass that left sublayers out."""
+    for skipped in [SKIPPED] * skips_first + [frozenset()]:
+        inputs = ForwardInput(
+            token_ids=[3, 1], positions=[0, 1], first_slot=0, prefix_len=0, num_logit_rows=1, skipped=skipped,
+            ancestry=np.tri(2, dtype=np.bool_),
+        )  # fmt: skip
+        runner.forward(inputs)
+    runner.sync(())
+    return runner.extend([token % SPEC.vocab_size for token in range(300)], num_logit_rows=4)
+
+
+@pytest.mark.skipif(fault() is not None, reason=str(fault()))
+def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one() -> None:
+    """Buffers that grow, and sublayers that are skipped, are the library's to remember from pass to pass."""
+    expected = logits_of(small_runner())
+    for place in count(1):
+        runner = small_runner()
+        interrupter = Interrupter(files=("model/native.py", "native/program.py"), stop_at=place)
+        was_interrupted = interrupter.run(lambda: logits_of(runner, skips_first=True))  # noqa: B023 - run at once
+        runner.sync(())
+        assert torch.equal(logits_of(runner), expected), interrupter.place
+        if not was_interrupted:
+            break
