@@ -55,17 +55,19 @@ def test_the_speed_up_is_told_with_its_scatter_and_only_where_it_is_known() -> N
     known = Speedup(value=1.31, low=1.25, high=1.38, plain_token_s=0.007, num_plain_rounds=16)
     stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_drafted": 9, "hit_rate": 0.5, "speedup": known})
     result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result)
+    line = describe_stats(result, is_greedy=True)
     assert "1.31x plain decoding (1.25 to 1.38; plain 7.00 ms a token)" in line
     assert "hit rate 50%" in line
-    assert "plain" not in describe_stats(replace(result, stats=replace(stats, speedup=None)))
+    assert "seed" not in line
+    assert "seed 7" in describe_stats(result, is_greedy=False)
+    assert "plain" not in describe_stats(replace(result, stats=replace(stats, speedup=None)), is_greedy=True)
 
 
 def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
     names = GenerationStats.__dataclass_fields__
     stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_rounds": 80, "num_rounds_down": 12, "speedup": None})
     result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result)
+    line = describe_stats(result, is_greedy=True)
     assert line.endswith(" · drafter away in 12 of 80 rounds")
     late = replace(result, stats=replace(stats, num_rounds_down=0, num_rounds_late=3))
-    assert describe_stats(late).endswith(" · drafter late in 3 of 80 rounds")
+    assert describe_stats(late, is_greedy=True).endswith(" · drafter late in 3 of 80 rounds")

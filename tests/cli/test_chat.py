@@ -46,7 +46,7 @@ def test_commands_are_obeyed_and_unknown_ones_answered_with_the_list(run: Run, t
     shown = run("chat", target, *SHORT, typed="/stats\nHi\n!stats\n/clear\n/nonsense\n/exit\nnever read\n")
     assert shown.exit_code == 0, shown.output
     assert "nothing was answered yet" in shown.stderr
-    assert shown.stderr.count("tokens/s") == 1
+    assert shown.stderr.count("first token after") == 1
     assert "forgotten" in shown.stderr
     assert "there is no command /nonsense" in shown.stderr
     assert "cut after 8 tokens" in shown.stderr
@@ -83,6 +83,20 @@ def test_a_model_without_a_template_says_once_that_it_continues_text(run_process
     finished = run_process("chat", plain, *SHORT, typed="the fox\nand the\n")
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr.count("no chat template") == 1
+
+
+def test_a_message_is_answered_as_ollama_is_asked(run: Run, target: str) -> None:
+    expected = run("chat", target, "-q", "Hi\nyou", "-sys", "Be brief.", *SHORT).stdout
+    assert run("run", target, "Hi\nyou", "--system", "Be brief.", *SHORT).stdout == expected
+    assert run("run", target, "--system-prompt", "Be brief.", *SHORT, typed="Hi\nyou\n").stdout == expected
+    assert run("run", target, " ").stderr == "forerun: error: the message is empty: give at least one character\n"
+
+
+def test_every_answer_of_a_chat_may_be_an_object(run: Run, target: str) -> None:
+    shown = run("chat", target, "--json", *SHORT, typed="Hi\nHi\n")
+    texts = [json.loads(line)["text"] for line in shown.stdout.splitlines()]
+    assert len(texts) == 2
+    assert texts[0].strip() == run("chat", target, "-q", "Hi", *SHORT).stdout.strip()
 
 
 def test_ctrl_c_stops_the_answer_and_at_the_prompt_the_chat(target: str) -> None:

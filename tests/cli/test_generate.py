@@ -23,7 +23,12 @@ def test_json_is_one_object_with_text_ids_and_all_statistics(run_process: RunPro
     )
     assert finished.returncode == 0, finished.stderr
     result = json.loads(finished.stdout)
-    assert set(result) == {"text", "token_ids", "finish_reason", "seed", "stats"}
+    assert set(result) == {"done", "text", "token_ids", "finish_reason", "seed", "stats", "engine"}
+    assert result["engine"] == {
+        "model": target, "num_parameters": 84288, "dtype": "float32", "kernels": "fused", "device": "cpu",
+        "num_threads": 1, "drafter": "draft_model", "draft": draft, "max_length": 512,
+    }  # fmt: skip
+    assert result["stats"]["first_token_s"] > result["stats"]["prefill_s"] > 0
     assert set(result["stats"]) == {field.name for field in fields(GenerationStats)}
     assert (len(result["token_ids"]), result["finish_reason"], result["seed"]) == (24, "length", 1)
     assert finished.stderr == ""
@@ -60,7 +65,7 @@ def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
     assert shown.stdout.rstrip("\n") == text.rstrip("\n")
     numbers = [line for line in shown.stderr.splitlines() if "tokens/s" in line]
     assert len(numbers) == 1
-    assert all(part in numbers[0] for part in ("24 tokens", "accepted per round", "hit rate", "seed 1"))
+    assert all(part in numbers[0] for part in ("24 tokens", "accepted per round", "first token after", "seed 1"))
 
 
 def test_show_tree_explains_its_marks_and_writes_no_escape_codes_into_a_pipe(run: Run, target: str) -> None:
@@ -90,7 +95,9 @@ def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
     assert json.loads(forced.stdout)["token_ids"] == [40] * 5
     text = json.loads(forced.stdout)["text"]
     stopped = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--stop", text[0] * 2)
-    assert json.loads(stopped.stdout) | {"stats": 0, "seed": 0} == {
+    assert json.loads(stopped.stdout) | {"stats": 0, "seed": 0, "engine": 0} == {
+        "done": True,
+        "engine": 0,
         "text": "",
         "token_ids": [40, 40],
         "finish_reason": "stop",
@@ -119,9 +126,11 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
         (("--max-length", "100000"), 2, "--max-length 100000 exceeds"),
         (("--max-new-tokens", "600"), 2, "ask for at most 511 new tokens; the model has no more positions than that"),
         (("--max-length", "20", "-n", "20"), 2, "or raise --max-length (the model itself has 512 positions)"),
-        (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1; left out it is 256"),
+        (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1, or -1 for as many as fit"),
         (("--draft-min", "3"), 2, "there is no flag --draft-min: how much is drafted"),
         (("--prompt", ""), 2, "the prompt is empty"),
+        (("--model", "x"), 2, "the model is named twice"),
+        (("--file", "no/such/file"), 2, "--prompt and --file are two prompts"),
         (("--max-new-tokenz", "3"), 2, "--max-new-tokens"),
         (("--dtype", "int3"), 2, "bfloat16"),
         (("--draft", "no/where/at/all"), 5, "no/where/at/all"),
@@ -133,7 +142,46 @@ def test_a_wrong_flag_is_told_in_one_message(
     shown = run("generate", target, "-p", "x", *flags)
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert message in shown.stderr
-    assert shown.stderr.count("\n") == 1
+    told = [line for line in shown.stderr.splitlines() if "; context " not in line]  # what runs, where it came so far
+    assert len(told) == 1
+
+
+def test_an_answer_may_come_as_a_line_of_json_a_step(run: Run, target: str) -> None:
+    shown = run("generate", target, "--json-lines", *SAMPLED)
+    *steps, last = map(json.loads, shown.stdout.splitlines())
+    assert [step["done"] for step in (*steps, last)] == [False] * len(steps) + [True]
+    assert "".join(step["text"] for step in steps) == last["text"]
+    assert [token for step in steps for token in step["token_ids"]] == last["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_lines"), [((), 2), (("--quiet",), 0), (("--log-level", "error"), 0), (("-v",), 4)]
+)
+def test_how_much_is_said_beside_the_text_can_be_chosen(
+    run: Run, target: str, flags: tuple[str, ...], num_lines: int
+) -> None:
+    shown = run("generate", target, *flags, *SAMPLED)
+    assert len(shown.stderr.splitlines()) == num_lines
+    if num_lines:
+        assert f"{target}: 84.3 K parameters in float32 on cpu, 1 thread, " in shown.stderr
+        assert "; drafter prompt_lookup; context 512 tokens" in shown.stderr
+
+
+def test_the_names_that_other_programs_have_for_flags_mean_the_same(run: Run, target: str, tmp_path: Path) -> None:
+    file = tmp_path / "prompt"
+    file.write_bytes(b"Once upon\n")
+    ours = run("generate", target, "--json", *SAMPLED, "--repetition-penalty", "1.1")
+    theirs = run(
+        *("generate", "-m", target, "-f", str(file), "-n", "24", "--temp", "0.7", "-s", "1", "--ignore-eos", "--json"),
+        *("--repeat-penalty", "1.1"),
+    )
+    assert json.loads(theirs.stdout)["token_ids"] == json.loads(ours.stdout)["token_ids"]
+
+
+def test_minus_one_new_tokens_fill_the_context(run: Run, target: str) -> None:
+    shown = run("generate", target, "-p", "x", "-n", "-1", "--ignore-eos", "--max-length", "40", "--json")
+    stats = json.loads(shown.stdout)["stats"]
+    assert stats["num_prompt_tokens"] + stats["num_new_tokens"] == 40
 
 
 def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:

@@ -19,11 +19,12 @@ def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     assert "generate" in shown.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "inspect", "check", "worker"])
+@pytest.mark.parametrize("command", ["generate", "chat", "run", "inspect", "check", "worker"])
 def test_every_command_has_help(run: Run, command: str) -> None:
     shown = run(command, "--help")
     assert shown.exit_code == 0
     assert "--" in shown.stdout
+    assert run("help", command).stdout == shown.stdout
 
 
 def test_help_of_the_program_imports_no_rich_text(run_process: RunProcess) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
+from forerun.cli.streams import takes_colours
 from forerun.core.steps import DecodeStep, Generation, Speedup
 
 if TYPE_CHECKING:
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from forerun.engine.tokenizer import Tokenizer
 
 Show = Callable[[DecodeStep], None]
+End = Callable[[Generation, str], None]  # given the text that was shown so far
 GREEN_UNDERLINED: Final = "\x1b[32;4m"
 UNDERLINED: Final = "\x1b[4m"
 RESET: Final = "\x1b[0m"
 
 
-def write_answer(start: "Callable[[], GenerationStream]", show: Show) -> tuple[Generation, bool]:
+def write_answer(
+    start: "Callable[[], GenerationStream]", show: Show, end: "End | None" = None
+) -> tuple[Generation, bool]:
     """Start a stream, show every step, and end the line. Ctrl-C stops the answer, also while the prompt is read.
 
     Returns:
@@ -36,9 +40,13 @@ def write_answer(start: "Callable[[], GenerationStream]", show: Show) -> tuple[G
             if interrupt.is_asked:
                 stream.cancel()
         result = stream.result()
-    end = result.text[len(shown) :]  # what a cancelled answer had held back
-    print(end, end="" if result.text.endswith("\n") else "\n", flush=True)
+    (end or end_text)(result, shown)
     return result, interrupt.is_asked
+
+
+def end_text(result: Generation, shown: str) -> None:
+    """What a cancelled answer had held back, and the end of the line."""
+    print(result.text[len(shown) :], end="" if result.text.endswith("\n") else "\n", flush=True)
 
 
 def show_plainly(step: DecodeStep) -> None:
@@ -60,7 +68,7 @@ def tree_shower(tokenizer: "Tokenizer") -> Show:
 
 def _marks(stream: TextIO) -> tuple[str, str]:
     """What to write around drafted text: green and underlined on a terminal, under NO_COLOR underlined alone."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+    if not takes_colours("stdout" if stream is sys.stdout else "stderr"):
         return "", ""
     return UNDERLINED if os.environ.get("NO_COLOR") else GREEN_UNDERLINED, RESET
 
@@ -93,15 +101,21 @@ class TokenOrigins:
         return pieces
 
 
-def describe_stats(result: Generation) -> str:
+def describe_stats(result: Generation, *, is_greedy: bool) -> str:
     """Tokens per second, how well drafting went and whether it ever stopped, and what it gained over plain decoding."""
     stats = result.stats
     parts = [f"{stats.num_new_tokens} tokens", f"{stats.tokens_per_s:.1f} tokens/s"]
     if stats.num_drafted:
-        parts += [f"{stats.accepted_per_round:.2f} accepted per round", f"hit rate {stats.hit_rate:.0%}"]
+        parts.append(f"{stats.accepted_per_round:.2f} accepted per round")
+    if stats.hit_rate:  # of drafters whose tree is larger than what they propose
+        parts.append(f"hit rate {stats.hit_rate:.0%}")
     if stats.speedup is not None:
         parts.append(describe_speedup(stats.speedup))
-    parts += [f"prefill {stats.prefill_s:.2f} s", f"seed {result.seed}"]
+    speed = f", {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
+    parts.append(f"prompt {stats.num_prompt_tokens} tokens{speed}")
+    parts.append(f"first token after {stats.first_token_s:.2f} s")
+    if not is_greedy:
+        parts.append(f"seed {result.seed}")
     if stats.num_near_ties:
         parts.append(f"{stats.num_near_ties} near-ties")
     absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))

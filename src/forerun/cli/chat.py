@@ -1,15 +1,19 @@
 """forerun chat: talk to a model in the terminal."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from forerun.cli.answer import Show, describe_stats, is_terminal, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import describe_stats, is_terminal, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
 from forerun.cli.loading import open_engine
-from forerun.cli.options import EngineOptions, SamplingOptions, settle
+from forerun.cli.logs import LogOptions, note, note_all
+from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.output_options import OutputOptions
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ForerunError, require
@@ -28,53 +32,80 @@ A line that ends in \\ goes on in the next one. ! works in place of /."""
 PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """How the conversation goes."""
+
+    system_prompt: Annotated[
+        str | None, option("--system-prompt", "--system", "-sys", help="What comes before the first message.")
+    ] = None
+    stats: Annotated[bool, option("--stats", help="Print statistics after every answer.")] = False
+
+
 @shows_errors
-@with_options(DrafterOptions, EngineOptions, SamplingOptions)
+@with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def chat(
-    drafter_options: DrafterOptions,
-    engine_options: EngineOptions,
-    sampling: SamplingOptions,
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
+    *options: Any,
+    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
     quick: Annotated[
         str | None, option("--quick", "-q", help="Send this one message, print the answer, leave.")
     ] = None,
-    system_prompt: Annotated[str | None, option("--system-prompt", help="What comes before the first message.")] = None,
-    stats: Annotated[bool, option("--stats", help="Print statistics after every answer.")] = False,
-    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
 ) -> None:
     """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
-    require(quick is None or quick.strip() != "", "the message of --quick is empty: give at least one character")
-    config = engine_options.config(model, drafter_options.config(model))
+    _talk(*options, model=model, message=quick)
+
+
+@shows_errors
+@with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
+def run(
+    *options: Any,
+    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    message: Annotated[str | None, typer.Argument(help="One message; else what is piped in, else a chat.")] = None,
+) -> None:
+    """Answer one message, or talk where there is none: chat, called as ollama calls it."""
+    if message is None and not is_terminal():
+        message = sys.stdin.read().removesuffix("\n")
+    _talk(*options, model=model, message=message)
+
+
+def _talk(
+    talk: ChatOptions,
+    model_options: ModelOptions,
+    drafter_options: DrafterOptions,
+    engine_options: EngineOptions,
+    sampling: SamplingOptions,
+    form: OutputOptions,
+    logs: LogOptions,
+    *,
+    model: str | None,
+    message: str | None,
+) -> None:
+    require(message is None or message.strip() != "", "the message is empty: give at least one character")
+    target = model_options.choose(model)
+    config = engine_options.config(target, drafter_options.config(target))
     sampling.params()  # complains before the model is loaded
-    with open_engine(config) as engine:
+    with logs.speaking(), open_engine(config) as engine:
         params = settle(sampling, engine.default_sampling)
-        session = Session(engine, params, system_prompt=system_prompt, says_stats=stats, shows_tree=show_tree)
-        if quick is not None:
-            if session.answer(quick):
-                raise typer.Exit(INTERRUPTED)
-            return
-        session.run()
+        note_all(config=config, params=params)
+        session = Session(engine, params, talk, form)
+        if message is None:
+            session.run()
+        elif session.answer(message):
+            raise typer.Exit(INTERRUPTED)
 
 
 class Session:
     """A chat from the first prompt to /exit."""
 
-    def __init__(
-        self,
-        engine: "Engine",
-        params: SamplingParams,
-        *,
-        system_prompt: str | None,
-        says_stats: bool,
-        shows_tree: bool,
-    ) -> None:
-        self._engine, self._params = engine, params
-        self._says_stats, self._shows_tree = says_stats, shows_tree
+    def __init__(self, engine: "Engine", params: SamplingParams, talk: ChatOptions, form: OutputOptions) -> None:
+        self._engine, self._params, self._form = engine, params, form
+        self._says_stats = talk.stats
         has_template = engine.tokenizer.has_chat_template
-        self._conversation = Conversation(has_template=has_template, system_prompt=system_prompt)
+        self._conversation = Conversation(has_template=has_template, system_prompt=talk.system_prompt)
         self._last: Generation | None = None
+        self._make_show, self._end = form.begin(engine)
         if not has_template:
-            say(PLAIN_MODE)
+            note(PLAIN_MODE)
 
     def run(self) -> None:
         """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on."""
@@ -95,13 +126,18 @@ class Session:
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
         prompt = self._conversation.prompt(said)
-        self._last, is_interrupted = write_answer(lambda: self._engine.stream(prompt, self._params), self._make_show())
+        self._last, is_interrupted = write_answer(
+            lambda: self._engine.stream(prompt, self._params), self._make_show(), self._end
+        )
         self._conversation.add(said, self._missing_space(prompt, self._last) + self._last.text)
-        if self._last.finish_reason is FinishReason.LENGTH:
+        if self._last.finish_reason is FinishReason.LENGTH and not self._form.is_json:
             say(f"({self._cause_of_cut(self._last)})")
         if self._says_stats:
-            say(describe_stats(self._last))
+            self._form.note_numbers(self._numbers(self._last))
         return is_interrupted
+
+    def _numbers(self, answer: Generation) -> str:
+        return describe_stats(answer, is_greedy=self._params.is_greedy)
 
     def _cause_of_cut(self, answer: Generation) -> str:
         num_new, longest = answer.stats.num_new_tokens, self._engine.spec.max_positions
@@ -119,9 +155,6 @@ class Session:
         joined = tokenizer.decode([*prompt_ids, *answer.token_ids])[len(tokenizer.decode(prompt_ids)) :]
         return joined[: len(joined) - len(tokenizer.decode(answer.token_ids))]
 
-    def _make_show(self) -> Show:
-        return tree_shower(self._engine.tokenizer) if self._shows_tree else show_plainly
-
     def _obey(self, command: str) -> bool:
         """Do what a command says; False to leave."""
         match command:
@@ -131,7 +164,7 @@ class Session:
                 self._conversation.clear()
                 say("forgotten")
             case "stats" if self._last is not None:
-                say(describe_stats(self._last))
+                say(self._numbers(self._last))
             case "stats":
                 say("nothing was answered yet")
             case "multi":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
 from functools import wraps
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -33,7 +33,8 @@ def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[len(groups) :]
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        own = [item for item in parameters if get_origin(item.annotation) is Annotated]
 
         @wraps(command)
         def call(**given: Any) -> None:

@@ -150,7 +150,7 @@ class DrafterOptions:
     def config(self, model: str) -> DrafterConfig:
         """The drafter these flags ask for, for the target `model`."""
         chosen = self._choose(model)
-        self._refuse_foreign(_name_of(chosen))
+        self._refuse_foreign(name_of(chosen))
         shape = self._given((*SHAPE, "depth"))
         if isinstance(chosen, Parallel):
             return replace(chosen, draft=replace(chosen.draft, **shape))
@@ -242,7 +242,7 @@ def _no_effect(names: Iterable[str]) -> str:
     return f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect"
 
 
-def _name_of(drafter: DrafterConfig) -> DrafterName:
+def name_of(drafter: DrafterConfig) -> DrafterName:
     match drafter:
         case NoDrafter():
             return DrafterName.NONE

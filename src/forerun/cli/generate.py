@@ -1,24 +1,26 @@
 """forerun generate: one prompt, one text."""
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from forerun.cli.answer import Show, describe_stats, is_terminal, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import Show, describe_stats, is_terminal, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.loading import open_engine
-from forerun.cli.options import EngineOptions, SamplingOptions, settle
+from forerun.cli.logs import LogOptions, note_all
+from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.output_options import OutputOptions
+from forerun.cli.streams import decoded
 from forerun.cli.timeline import check_timeline_path, write_timeline
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, Parallel
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation
 from forerun.core.timing import Span
@@ -27,44 +29,38 @@ SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text
 
 
 @shows_errors
-@with_options(DrafterOptions, EngineOptions, SamplingOptions)
+@with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def generate(
+    model_options: ModelOptions,
     drafter_options: DrafterOptions,
     engine_options: EngineOptions,
     sampling: SamplingOptions,
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
+    form: OutputOptions,
+    logs: LogOptions,
+    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="The text to continue; else read from stdin.")] = None,
-    as_json: Annotated[bool, option("--json", help="Print one JSON object and nothing else.")] = False,
-    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False,
-    no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False,
+    file: Annotated[Path | None, option("--file", "-f", help="File with the text to continue.")] = None,
     timeline: Annotated[
         Path | None,
         output("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer."),
     ] = None,
 ) -> None:
-    """Continue a text. The text goes to stdout, one line of statistics to stderr."""
-    if as_json and show_tree:
-        raise ConfigError("--json and --show-tree exclude each other: JSON has no colours")
+    """Continue a text. The text goes to stdout; what runs, and a line of numbers, to stderr."""
+    model = model_options.choose(model)
     drafter = drafter_options.config(model)
     if timeline is not None:
         check_timeline_path(timeline)
         drafter = _traced(drafter)
     config = engine_options.config(model, drafter)
     sampling.params()  # complains before the model is loaded
-    text = _read_prompt(prompt, model)
+    text = _read_prompt(prompt, file, model)
     spans: list[Span] = []
-    with open_engine(config) as engine:
+    with logs.speaking(), open_engine(config) as engine:
         params = settle(sampling, engine.default_sampling)
-        if as_json or no_stream:
-            stream = engine.stream(text, params)
-            spans += [span for step in stream for span in step.stats.spans]
-            result, is_interrupted = stream.result(), False
-            print(_to_json(result) if as_json else result.text)
-        else:
-            show = tree_shower(engine.tokenizer) if show_tree else show_plainly
-            result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, show))
-        if not as_json:
-            say(describe_stats(result))
+        note_all(config=config, params=params)
+        make_show, end = form.begin(engine)
+        result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
+        form.note_numbers(describe_stats(result, is_greedy=params.is_greedy))
     if timeline is not None:
         _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:
@@ -99,27 +95,29 @@ def _title(config: EngineConfig, result: Generation) -> str:
     return f"{name} · {stats.tokens_per_s:.1f} tokens/s · {stats.tokens_per_round:.2f} tokens per round{paced}"
 
 
-def _read_prompt(prompt: str | None, model: str) -> str:
-    """The prompt given, else stdin less the newline that ends a piped text, else for the built-in model a sample."""
-    require(prompt != "", "the prompt is empty: give at least one character with --prompt")
-    if prompt is not None:
-        return prompt
-    text = "" if is_terminal() else sys.stdin.read().removesuffix("\n")
+def _read_prompt(prompt: str | None, file: Path | None, model: str) -> str:
+    """The prompt given, else stdin, else for the built-in model a sample. The newline that ends a file is left out."""
+    if prompt is not None and file is not None:
+        raise ConfigError("--prompt and --file are two prompts: leave out one")
+    if prompt is None and file is None and is_terminal():
+        text = ""
+    else:
+        text = prompt if prompt is not None else _read_file(file).removesuffix("\n")
     if text:
         return text
+    if prompt is not None or file is not None:
+        raise ConfigError(f"the prompt{f' in {file}' if file else ''} is empty: give at least one character")
     if model != BUILTIN_TARGET:
         raise ConfigError("there is no prompt: give one with --prompt, or pipe a text in")
     say(f"no prompt given, so here is a sample one:\n{SAMPLE_PROMPT}")
     return SAMPLE_PROMPT
 
 
-def _to_json(result: Generation) -> str:
-    return json.dumps(
-        {
-            "text": result.text,
-            "token_ids": list(result.token_ids),
-            "finish_reason": result.finish_reason.value,
-            "seed": result.seed,
-            "stats": asdict(result.stats),
-        }
-    )
+def _read_file(file: Path | None) -> str:
+    """The text of a file, or of stdin without one."""
+    if file is None:
+        return sys.stdin.read()
+    try:
+        return decoded(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--file {file} cannot be read ({error.strerror}): name a file with a text") from error

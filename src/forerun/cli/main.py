@@ -10,7 +10,7 @@ import typer
 
 from forerun import __version__
 from forerun.cli.bench import bench
-from forerun.cli.chat import chat
+from forerun.cli.chat import chat, run
 from forerun.cli.check import check
 from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, inspect, check, worker, plan, prepare):
+for command in (generate, chat, run, inspect, check, worker, plan, prepare):
     add_command(app, command)
 app.add_typer(bench)
 
@@ -54,6 +54,14 @@ def root(
     if ctx.invoked_subcommand != "worker":  # most are started by an engine, whose command has warned already
         for line in unknown_variables(ctx.command, os.environ):
             say(f"forerun: warning: {line}")
+
+
+@app.command("help", cls=PlainCommand)
+def show_help(
+    ctx: typer.Context, words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Of which.")] = None
+) -> None:
+    """Show the help of forerun, or of one of its commands."""
+    ctx.find_root().command.main([*(words or ()), "--help"], prog_name="forerun")
 
 
 @app.command("version", cls=PlainCommand)

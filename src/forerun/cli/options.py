@@ -5,10 +5,10 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from forerun.cli.declare import option
-from forerun.cli.failures import say
+from forerun.cli.logs import note
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DrafterConfig
+from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import ConfigError
 
 DEFAULTS: Final = SamplingParams()
@@ -51,6 +51,19 @@ class KernelsChoice(StrEnum):
     AUTO = "auto"
     TORCH = "torch"
     TRITON = "triton"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The target by a flag, as other programs have it."""
+
+    named_model: Annotated[str | None, option("--model", "-m", help="The same as the argument MODEL.")] = None
+
+    def choose(self, argument: str | None) -> str:
+        """The model by argument or flag, else the built-in one."""
+        if argument is not None and self.named_model is not None:
+            raise ConfigError(f"the model is named twice, {argument} and --model {self.named_model}: leave out one")
+        return argument or self.named_model or BUILTIN_TARGET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +114,7 @@ class SamplingOptions:
             "--max-new-tokens",
             "--max-tokens",
             "-n",
-            help="Tokens to write at most [256, or what fits].",
+            help="Tokens to write at most; -1: until the context is full [256, or what fits].",
             panel=SAMPLING,
         ),
     ] = DEFAULTS.max_new_tokens
@@ -121,7 +134,12 @@ class SamplingOptions:
     ] = None
     repetition_penalty: Annotated[
         float | None,
-        option("--repetition-penalty", help=f"Above 1: fewer repeats; 1 is none. {OF_THE_MODEL}", panel=SAMPLING),
+        option(
+            "--repetition-penalty",
+            "--repeat-penalty",
+            help=f"Above 1: fewer repeats; 1 is none. {OF_THE_MODEL}",
+            panel=SAMPLING,
+        ),
     ] = None
     presence_penalty: Annotated[
         float, option("--presence-penalty", help="Taken off tokens written before.", panel=SAMPLING)
@@ -136,7 +154,7 @@ class SamplingOptions:
     ignore_eos: Annotated[
         bool, option("--ignore-eos", help="Go on after the model's own end of text.", panel=SAMPLING)
     ] = False
-    seed: Annotated[int | None, option("--seed", help="Same seed, same text.", panel=SAMPLING)] = DEFAULTS.seed
+    seed: Annotated[int | None, option("--seed", "-s", help="Same seed, same text.", panel=SAMPLING)] = DEFAULTS.seed
 
     def params(self, default: SamplingParams = DEFAULTS) -> SamplingParams:
         """What these flags ask for.
@@ -169,7 +187,7 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
     }
     if of_model:
         listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
-        say(f"sampling as the model's generation_config.json says: {listed}; --temperature 0 is greedy")
+        note(f"sampling as the model's generation_config.json says: {listed}; --temperature 0 is greedy")
     return params
 
 

@@ -48,6 +48,11 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def takes_colours(name: str) -> bool:
+    """Whether escape codes on this stream reach a terminal that knows them."""
+    return bool(getattr(sys, name).isatty()) and os.environ.get("TERM") != "dumb"
+
+
 def decoded(text: bytes) -> str:
     """The text, with one word about bytes that are none."""
     codecs.register_error(HANDLER, undecodable)

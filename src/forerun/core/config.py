@@ -13,13 +13,15 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8",
 Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
 MOST_BIAS: Final = 1e38  # within float32
+UNTIL_FULL: Final = -1  # tokens to write: until the context is full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
 
-    `seed` None draws a fresh seed for each request. `max_new_tokens` None means 256, or as many as still fit.
+    `seed` None draws a fresh seed for each request. `max_new_tokens` None means 256, or as many as still fit;
+    -1 as many as fit.
 
     Settings apply in the order logit_bias, repetition_penalty, frequency and presence penalty, temperature, top_k,
     top_p, min_p. That is transformers' order, and vLLM's but for min_p, which vLLM applies before top_k. Both keep
@@ -57,8 +59,8 @@ class SamplingParams:
             value = getattr(self, name)
             require(-2.0 <= value <= 2.0, f"{name} {value} must lie in [-2, 2] (0 switches it off)")
         require(
-            self.max_new_tokens is None or self.max_new_tokens >= 1,
-            f"max_new_tokens {self.max_new_tokens} must be >= 1; left out it is 256, or as many as fit",
+            self.max_new_tokens is None or self.max_new_tokens >= 1 or self.max_new_tokens == UNTIL_FULL,
+            f"max_new_tokens {self.max_new_tokens} must be >= 1, or -1 for as many as fit; left out it is at most 256",
         )
         for token_id, bias in self.logit_bias.items():
             require(

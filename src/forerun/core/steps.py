@@ -95,6 +95,8 @@ class Speedup:
 class GenerationStats:
     """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill.
 
+    prompt_tokens_per_s: those that were not reused, over prefill_s; 0 where all were.
+    first_token_s: from the request to its first token.
     num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
     speedup: None where the engine does not measure it, where nothing was drafted, and where too little was measured.
     """
@@ -111,6 +113,8 @@ class GenerationStats:
     accepted_per_round: float
     hit_rate: float
     prefill_s: float
+    prompt_tokens_per_s: float
+    first_token_s: float
     decode_s: float
     draft_s: float
     verify_s: float

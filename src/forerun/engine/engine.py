@@ -11,7 +11,7 @@ import torch
 from forerun.checkpoints.default_sampling import read_default_sampling
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.drafter_config import automatic_drafter
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
@@ -272,9 +272,10 @@ class Engine:
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
         """Tokens to write at most."""
         room = self.max_length - num_prompt
-        wanted = min(DEFAULT_NEW_TOKENS, room) if params.max_new_tokens is None else params.max_new_tokens
+        asked_for = params.max_new_tokens
+        wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
         if room < 1 or wanted > room:
-            asked = "" if params.max_new_tokens is None else f" and max_new_tokens {params.max_new_tokens}"
+            asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"
             advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
             longest = self.spec.max_positions
             if self.max_length < longest:

@@ -171,6 +171,7 @@ class GenerationStream:
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
         num_accepted = sum(item.num_accepted for item in self._stats)
+        num_read = max(0, self._num_prompt - 1 - self._num_reused)  # the last one is read with the first round
         return GenerationStats(
             num_prompt_tokens=self._num_prompt,
             num_reused_tokens=0 if self._read is None else self._read.num_reused,
@@ -184,6 +185,8 @@ class GenerationStream:
             accepted_per_round=num_accepted / num_rounds if num_rounds else 0.0,
             hit_rate=sum(item.was_hit for item in self._stats) / num_rounds if num_rounds else 0.0,
             prefill_s=self._prefill_s,
+            prompt_tokens_per_s=num_read / self._prefill_s if self._prefill_s else 0.0,
+            first_token_s=self._prefill_s + sum(item.draft_s + item.verify_s for item in self._stats[:1]),
             decode_s=self._decode_s,
             draft_s=sum(item.draft_s for item in self._stats),
             verify_s=sum(item.verify_s for item in self._stats),

@@ -39,9 +39,8 @@ def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path} cannot be written ({getattr(error, 'strerror', None) or error}): name a file like plan.svg"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be written ({reason}): name a file like plan.svg") from error
 
 
 def order_of(plan: Plan) -> tuple[int, int, bool]:

@@ -1,0 +1,80 @@
+"""What runs, in a line and for JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from forerun.cli.drafter_options import name_of
+from forerun.cli.sheet import count
+from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel, automatic_drafter
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """An engine in words and numbers. draft: the model that drafts, where there is one here."""
+
+    model: str
+    num_parameters: int
+    dtype: str
+    kernels: str
+    device: str
+    num_threads: int
+    drafter: str
+    draft: str | None
+    max_length: int
+
+    @classmethod
+    def of(cls, engine: "Engine") -> "About":
+        import torch
+
+        from forerun.checkpoints.locate import locate
+        from forerun.core.pace import read_device
+        from forerun.engine.loading import Checkpoint
+        from forerun.kernels.dispatch import choose_kernels
+
+        config = engine.config
+        checkpoint = Checkpoint.open(config.target, locate(config.target), config)
+        drafter = config.drafter or automatic_drafter(config.target, None)
+        kernels = choose_kernels(
+            config.exactness,
+            dtype=checkpoint.dtype,
+            device=read_device(config.device).torch_device,
+            head_dim=engine.spec.head_dim,
+            wanted=config.kernels,
+        )
+        return cls(
+            model=config.target,
+            num_parameters=engine.spec.num_parameters,
+            dtype=checkpoint.dtype_name,
+            kernels=kernels.name,
+            device=config.device,
+            num_threads=torch.get_num_threads(),
+            drafter=name_of(drafter).value,
+            draft=_draft_of(drafter),
+            max_length=engine.max_length,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        threads = f"{self.num_threads} thread{'s' if self.num_threads != 1 else ''}"
+        drafter = self.drafter if self.draft is None else f"{self.drafter} ({self.draft})"
+        return (
+            f"{self.model}: {count(self.num_parameters)} parameters in {self.dtype} on {self.device}, {threads}, "
+            f"{self.kernels} kernels; drafter {drafter}; context {self.max_length} tokens"
+        )
+
+
+def _draft_of(drafter: object) -> str | None:
+    match drafter:
+        case DraftModel(model=model) | Parallel(draft=DraftModel(model=model), address=None):
+            return model
+        case Parallel(address=str(address)):
+            return address
+        case Parallel(draft=LayerSkip()):
+            return "self"
+        case _:
+            return None

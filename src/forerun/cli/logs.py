@@ -1,0 +1,73 @@
+"""How much a command says on stderr beside its answer."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+from forerun.cli.declare import option
+from forerun.cli.failures import say
+from forerun.cli.streams import takes_colours
+
+OUTPUT: Final = "Output"
+DIM, RESET = "\x1b[2m", "\x1b[0m"
+logger = logging.getLogger(__name__)
+
+
+class LogLevel(StrEnum):
+    """The least that is worth a line: errors only; warnings too; also what runs and its numbers; everything."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What is said on stderr."""
+
+    log_level: Annotated[
+        LogLevel, option("--log-level", help="info also says what runs, and its numbers.", panel=OUTPUT)
+    ] = LogLevel.INFO
+    verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.", panel=OUTPUT)] = False
+    quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.", panel=OUTPUT)] = False
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Lines of this level and above reach stderr, those of the engine too."""
+        level = LogLevel.DEBUG if self.verbose else LogLevel.WARNING if self.quiet else self.log_level
+        ours, handler = logging.getLogger("forerun"), ToStderr()
+        before = ours.level
+        ours.addHandler(handler)
+        ours.setLevel(level.upper())
+        try:
+            yield
+        finally:
+            ours.removeHandler(handler)
+            ours.setLevel(before)
+
+
+class ToStderr(logging.Handler):
+    """Lines on the stderr of the moment: dim where they only inform, and named where they warn."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.levelno > logging.INFO:
+            say(f"forerun: {record.levelname.lower()}: {message}")
+        else:
+            say(f"{DIM}{message}{RESET}" if takes_colours("stderr") and not os.environ.get("NO_COLOR") else message)
+
+
+def note(message: str) -> None:
+    """A line that informs."""
+    logger.info("%s", message)
+
+
+def note_all(**settings: object) -> None:
+    """Every setting, for those who want to know all."""
+    for name, value in settings.items():
+        logger.debug("%s: %s", name, value)

@@ -1,0 +1,62 @@
+"""The flags that say in which form answers are printed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from forerun.cli.about import About
+from forerun.cli.answer import End, Show, end_text, show_plainly, tree_shower
+from forerun.cli.declare import option
+from forerun.cli.json_answer import print_answer, print_step, show_nothing
+from forerun.cli.logs import OUTPUT, note
+from forerun.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Text as it is written, or coloured, or at once, or as JSON."""
+
+    as_json: Annotated[
+        bool, option("--json", help="Print one JSON object an answer and nothing else.", panel=OUTPUT)
+    ] = False
+    json_lines: Annotated[
+        bool,
+        option("--json-lines", help="Print a JSON object a step, and --json's at the end.", panel=OUTPUT),
+    ] = False
+    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.", panel=OUTPUT)] = False
+    no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.", panel=OUTPUT)] = False
+
+    def __post_init__(self) -> None:
+        chosen = [
+            flag
+            for flag, is_chosen in (
+                ("--json", self.as_json), ("--json-lines", self.json_lines), ("--show-tree", self.show_tree)
+            )
+            if is_chosen
+        ]  # fmt: skip
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)} exclude each other: choose one form of output")
+
+    @property
+    def is_json(self) -> bool:
+        return self.as_json or self.json_lines
+
+    def begin(self, engine: "Engine") -> tuple[Callable[[], Show], End]:
+        """Say what runs, and what shows the steps and the end of every answer."""
+        about = About.of(engine)
+        if self.is_json:
+            return lambda: print_step if self.json_lines else show_nothing, lambda result, _: print_answer(
+                result, about
+            )
+        note(str(about))
+        if self.no_stream:
+            return lambda: show_nothing, lambda result, _: end_text(result, "")
+        return lambda: tree_shower(engine.tokenizer) if self.show_tree else show_plainly, end_text
+
+    def note_numbers(self, line: str) -> None:
+        """The line of numbers, which JSON holds already."""
+        if not self.is_json:
+            note(line)
