@@ -171,10 +171,11 @@ class GenerationStream:
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
         num_accepted = sum(item.num_accepted for item in self._stats)
-        num_read = max(0, self._num_prompt - 1 - self._num_reused)  # the last one is read with the first round
+        num_reused = 0 if self._read is None else self._read.num_reused
+        num_read = max(0, self._num_prompt - 1 - num_reused)  # the last one is read with the first round
         return GenerationStats(
             num_prompt_tokens=self._num_prompt,
-            num_reused_tokens=0 if self._read is None else self._read.num_reused,
+            num_reused_tokens=num_reused,
             num_new_tokens=num_new,
             num_rounds=num_rounds,
             num_drafted=sum(item.num_drafted for item in self._stats),
