@@ -1,6 +1,6 @@
 """What the set in use is truly worth as searching goes on: our search and SWIFT's in a real run.
 
-python benchmarks/layer_skip_curve.py [--num-prompts 60] [--picture docs/pictures/layer_skip_search.png]
+python benchmarks/layer_skip_curve.py [--num-prompts 60] [--picture layer_skip_search.png]
 
 Both engines answer the same prompts. After every answer their sets are noted with the time that searching has taken by
 then. Each set is then scored on texts that neither search has seen: chains of four draft steps, as real drafts run.
@@ -107,7 +107,7 @@ def picture(path: Path, searches: Sequence[Search], worth: dict[str, list[float]
 def main() -> None:
     parser = standard_arguments(__doc__ or "", "layer_skip_curve")
     parser.add_argument("--num-prompts", type=int, default=60)
-    parser.add_argument("--picture", type=Path, default=Path("docs/pictures/layer_skip_search.png"))
+    parser.add_argument("--picture", type=Path, default=Path("layer_skip_search.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     params = SamplingParams(max_new_tokens=NUM_NEW, ignore_eos=True)
