@@ -2,7 +2,7 @@
 
 python benchmarks/printed_speedup.py [--models builtin,FOLDER] [--num-prompts 5] [--repeats 7] [--num-new 128]
 
-The truth of a prompt is the median over its repeats of plain decoding's seconds over the drafter's, where plain decoding
+The truth of a prompt is the median over its repeats of plain seconds over the drafter's, where plain decoding
 is that of an engine of its own without a drafter, timed just before and just after. What is told has to lie within 10 %
 of it each time, or not be told.
 """
