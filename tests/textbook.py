@@ -79,8 +79,10 @@ def kept(scores_V: Row, params: SamplingParams, slack: float) -> NDArray[np.bool
         is_out_V = below_V <= 1.0 - params.top_p - slack
         is_out_V[-1] = False
         is_kept_V[ascending[is_out_V]] = False
-    probs_V = softmax(np.where(is_kept_V, wide_V, -np.inf))
-    return is_kept_V & (probs_V >= (params.min_p - slack) * probs_V.max())
+    if params.min_p > 0.0:
+        probs_V = softmax(np.where(is_kept_V, wide_V, -np.inf))
+        is_kept_V &= probs_V >= min(params.min_p * (1.0 - slack), 1.0) * probs_V.max()
+    return is_kept_V
 
 
 def softmax(scores_V: NDArray[np.float64]) -> NDArray[np.float64]:
