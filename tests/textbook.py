@@ -41,7 +41,7 @@ def pick(
         totals_V = scores_V
     else:
         picks = []
-        for slack in (0.0, EDGE, -EDGE):
+        for slack in (0.0, EDGE, -EDGE) if params.is_filtered else (0.0,):
             totals_V = np.where(kept(scores_V, params, slack), scores_V + noise_V.astype(scores_V.dtype), -np.inf)
             picks.append(int(totals_V.argmax()))
         totals_V = scores_V + noise_V
