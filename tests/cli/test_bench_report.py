@@ -33,7 +33,7 @@ def test_a_folder_without_flags_gets_all_reports(bench: Bench, folder: Path) -> 
     shown = bench("report", folder)
     assert shown.exit_code == 0, shown.output
     assert "parallel writes" in shown.stdout
-    assert json.loads((folder / "report.json").read_text())["version"] == 1
+    assert json.loads((folder / "report.json").read_text())["version"] == 2
     assert (folder / "report.md").read_text().startswith("**parallel writes")
     assert (folder / "report.html").exists() == has_matplotlib()
 

@@ -9,6 +9,8 @@ from shutil import copytree
 
 import pytest
 
+from forerun.core.pace import Pace
+from forerun.core.profile import Profile
 from forerun.core.steps import GenerationStats
 from tests.cli.conftest import Run, RunProcess, command, environment
 
@@ -127,6 +129,8 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
         (("--max-new-tokens", "600"), 2, "ask for at most 511 new tokens; the model has no more positions than that"),
         (("--max-length", "20", "-n", "20"), 2, "or raise --max-length (the model itself has 512 positions)"),
         (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1, or -1 for as many as fit"),
+        (("--drafter", "parallel", "--drafter-address", "nowhere"), 2, "address 'nowhere' is not host:port"),
+        (("--profile", "no/such/profile"), 2, "the profile no/such/profile cannot be read"),
         (("--draft-min", "3"), 2, "there is no flag --draft-min: how much is drafted"),
         (("--prompt", ""), 2, "the prompt is empty"),
         (("--model", "x"), 2, "the model is named twice"),
@@ -182,6 +186,14 @@ def test_minus_one_new_tokens_fill_the_context(run: Run, target: str) -> None:
     shown = run("generate", target, "-p", "x", "-n", "-1", "--ignore-eos", "--max-length", "40", "--json")
     stats = json.loads(shown.stdout)["stats"]
     assert stats["num_prompt_tokens"] + stats["num_new_tokens"] == 40
+
+
+def test_a_profile_of_another_model_is_refused(run: Run, target: str, tmp_path: Path) -> None:
+    about = {"target": "/another/model", "draft": "d"}
+    Profile(source="measured", unit="core", target={1: Pace(steps=((1, 0.1),))}, about=about).write(tmp_path / "p")
+    shown = run("generate", target, "-p", "x", "--drafter", "none", "--profile", str(tmp_path / "p"))
+    assert shown.exit_code == 2
+    assert "times of the target /another/model, not of " in shown.stderr
 
 
 def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:

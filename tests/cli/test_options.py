@@ -38,19 +38,20 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     assert SamplingOptions().params() == SamplingParams()
 
 
-def test_what_the_model_says_holds_where_a_flag_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     of_model = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.05)
     assert settle(SamplingOptions(), of_model) == of_model
-    said = capsys.readouterr().err
+    said = caplog.messages[0]
     assert "generation_config.json says: temperature 0.6, top_p 0.9, repetition_penalty 1.05; --temp" in said
     assert settle(SamplingOptions(top_p=1.0, top_k=5), of_model) == replace(of_model, top_p=1.0, top_k=5)
-    assert "says: temperature 0.6, repetition_penalty 1.05;" in capsys.readouterr().err
+    assert "says: temperature 0.6, repetition_penalty 1.05;" in caplog.messages[1]
     assert settle(SamplingOptions(temperature=0.0), of_model) == SamplingParams()
     assert settle(SamplingOptions(temperature=0.0, top_p=0.5), of_model) == SamplingParams(top_p=0.5)
     everything = {name: getattr(of_model, name) for name in OWN_TO_MODELS}
     assert settle(SamplingOptions(**everything), of_model) == of_model
     assert settle(SamplingOptions(), SamplingParams()) == SamplingParams()
-    assert capsys.readouterr().err == ""
+    assert len(caplog.messages) == 2
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,15 @@ def test_what_the_model_says_holds_where_a_flag_does_not(capsys: pytest.CaptureF
         (DrafterOptions(drafter=LAYER_SKIP), BUILTIN_TARGET, LayerSkip()),
         (DrafterOptions(drafter=PARALLEL, draft="self"), "m", Parallel(draft=LayerSkip())),
         (DrafterOptions(draft="self"), "m", LayerSkip()),
+        (DrafterOptions(drafter=DrafterName.NGRAM, depth=5), "m", PromptLookup(verify_width=6)),
+        (DrafterOptions(speculative_config='{"model": "d"}'), "m", DraftModel(model="d")),
+        (
+            DrafterOptions(
+                speculative_config='{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}'
+            ),
+            "m",
+            PromptLookup(verify_width=6, max_match=3),
+        ),
         (DrafterOptions(draft="self", draft_weights=DraftWeights.INT4), "m", LayerSkip(weights="int4")),
     ],
 )
@@ -209,3 +219,42 @@ def test_the_choices_are_those_of_the_configuration() -> None:
         assert EngineOptions(exactness=exactness).config("m", NoDrafter()).exactness == exactness
     assert tuple(LayerSearchName) == get_args(LayerSearch)
     assert tuple(DraftWeights) == get_args(WeightFormat)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "asks for the method None: there are ngram and draft_model"),
+        ('{"method": "eagle"}', "asks for the method 'eagle'"),
+        ('{"method": "draft_model"}', "names none"),
+        ('{"methode": "ngram"}', "has 'methode', which means nothing here"),
+        ('{"method": "ngram", "model": "d"}', "has 'model', which has no effect on the method ngram"),
+        ('{"method": "ngram", "num_speculative_tokens": "5"}', "verify_width"),
+    ],
+)
+def test_a_speculative_config_that_cannot_be_had_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DrafterOptions(speculative_config=text).config("m")
+    with pytest.raises(ConfigError, match="goes without other flags"):
+        DrafterOptions(speculative_config=text, depth=2).config("m")
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        (EngineOptions(dtype=DType("bf16")), "bfloat16"),
+        (EngineOptions(dtype=DType("half")), "float16"),
+        (EngineOptions(quantization="int4"), "int4"),
+    ],
+)
+def test_dtypes_have_the_names_that_other_programs_give_them(options: EngineOptions, dtype: str) -> None:
+    assert options.config("m", NoDrafter()).dtype == dtype
+
+
+def test_a_quantisation_that_cannot_be_had_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--quantization awq must be int8 or int4"):
+        EngineOptions(quantization="awq").config("m", NoDrafter())
+    with pytest.raises(ConfigError, match="exclude each other"):
+        EngineOptions(quantization="int4", dtype=DType.FLOAT32).config("m", NoDrafter())

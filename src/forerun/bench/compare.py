@@ -45,6 +45,11 @@ class Comparison:
     num_unpaired: int
 
     @property
+    def num_unknown(self) -> int:
+        """Rows with so few prompts in common that nothing can be said of them."""
+        return sum(row.ratio.low is None and row.ratio.high is None for row in self.rows)
+
+    @property
     def is_slower(self) -> bool:
         return any(row.is_slower for row in self.rows)
 

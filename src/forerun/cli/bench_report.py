@@ -72,7 +72,11 @@ def compare(
     if found.is_slower:
         print(f"slower: {sum(row.is_slower for row in found.rows)} of {len(found.rows)} rows")
         raise typer.Exit(SLOWER)
-    print(f"not slower beyond noise: {len(found.rows)} rows")
+    num_known = len(found.rows) - found.num_unknown
+    if not num_known:
+        raise ConfigError("not enough prompts in common to say anything: measure at least five in both runs")
+    unknown = f"; {found.num_unknown} have not enough prompts in common" if found.num_unknown else ""
+    print(f"not slower beyond noise: {num_known} rows{unknown}")
 
 
 def has_matplotlib() -> bool:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from forerun.cli.declare import option
+from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
     BUILTIN_TARGET,
@@ -68,7 +69,7 @@ FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
     DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
     DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", *OF_ITSELF),
-    DrafterName.PROMPT_LOOKUP: ("verify_width", "adaptive"),
+    DrafterName.PROMPT_LOOKUP: ("verify_width", "adaptive", "depth"),
     DrafterName.NONE: (),
 }
 
@@ -105,7 +106,15 @@ class DrafterOptions:
     ] = None
     depth: Annotated[
         int | None,
-        option("--depth", "--spec-tokens", "--num-draft-tokens", help="Draft steps per round.", panel=SPECULATION),
+        option(
+            "--depth",
+            "--spec-tokens",
+            "--num-draft-tokens",
+            "--num-speculative-tokens",
+            "--draft-max",
+            help="Draft steps per round; with prompt_lookup, tokens it proposes.",
+            panel=SPECULATION,
+        ),
     ] = None
     children: Annotated[
         int | None, option("--children", help="Continuations tried per drafted token.", panel=SPECULATION)
@@ -147,11 +156,22 @@ class DrafterOptions:
         option("--min-confidence", help="layer_skip drafts behind no token less likely than this.", panel=SPECULATION),
     ] = None
 
+    speculative_config: Annotated[
+        str | None,
+        option("--speculative-config", help="A drafter in JSON, as vLLM takes it.", panel=SPECULATION),
+    ] = None
+
     def config(self, model: str) -> DrafterConfig:
         """The drafter these flags ask for, for the target `model`."""
+        if self.speculative_config is not None:
+            if self != DrafterOptions(speculative_config=self.speculative_config):
+                raise ConfigError("--speculative-config goes without other flags of drafters: leave them out")
+            return read_speculative_config(self.speculative_config)
         chosen = self._choose(model)
         self._refuse_foreign(name_of(chosen))
         shape = self._given((*SHAPE, "depth"))
+        if isinstance(chosen, PromptLookup) and (depth := shape.pop("depth", None)) is not None:
+            shape.setdefault("verify_width", depth + 1)  # the root is verified too
         if isinstance(chosen, Parallel):
             return replace(chosen, draft=replace(chosen.draft, **shape))
         return replace(chosen, **shape)

@@ -6,9 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forerun.checkpoints.config import read_model_spec
+from forerun.checkpoints.identity import model_identity
+from forerun.checkpoints.skip_sets import read_sets
 from forerun.cli.failures import find_model
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
+from forerun.core.profile import Profile
+from forerun.parallel.endpoint import Address, read_key
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -22,15 +27,29 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
+        ConfigError: so is a file or an address that cannot be read.
     """
-    find_model(config.target)
-    match config.drafter:
-        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
-            find_model(draft)
+    require_readable(config, find_model(config.target))
     from forerun.engine.engine import Engine  # imports torch
 
     with _load(Engine, config) as engine:
         yield engine
+
+
+def require_readable(config: EngineConfig, folder: Path) -> None:
+    """Complain of what a drafter needs and cannot have, and of a profile of other models, before anything is loaded."""
+    draft: str | None = None
+    match config.drafter:
+        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
+            find_model(draft)
+        case Parallel(address=str(address), key_file=key_file):
+            Address.parse(address)
+            if key_file is not None:
+                read_key(key_file)
+        case LayerSkip(sets=str(sets)) | Parallel(draft=LayerSkip(sets=str(sets))):
+            read_sets(Path(sets), read_model_spec(folder).num_layers, model_identity(folder))
+    if config.profile is not None:
+        Profile.read(Path(config.profile)).require_for(config.target, draft)
 
 
 def _load(engine_class: type["Engine"], config: EngineConfig) -> "Engine":

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from forerun.cli.declare import option
 from forerun.cli.logs import note
 from forerun.cli.places import cache_folder
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import DTypeName, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import ConfigError
 
@@ -16,6 +16,11 @@ OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_pe
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 SAMPLING: Final = "Sampling"
 MACHINE: Final = "Machine"
+DTYPE_ALIASES: Final = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
+    "double": "float64",
+}  # fmt: skip
+QUANTISED: Final = ("int8", "int4")
 DTYPE_HELP: Final = "What to compute in; int8 and int4 round the weights on loading."
 
 KERNELS_HELP: Final = (
@@ -36,6 +41,12 @@ class DType(StrEnum):
     FLOAT64 = "float64"
     INT8 = "int8"
     INT4 = "int4"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "DType | None":
+        """The names that other programs have."""
+        name = DTYPE_ALIASES.get(str(value))
+        return None if name is None else cls(name)
 
 
 class ExactnessName(StrEnum):
@@ -71,6 +82,9 @@ class EngineOptions:
     """What to compute in, and on what."""
 
     dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP, panel=MACHINE)] = DType.AUTO
+    quantization: Annotated[
+        str | None, option("--quantization", help="int8 or int4: the same as --dtype int8 or int4.", panel=MACHINE)
+    ] = None
     device: Annotated[str, option("--device", help="A torch device, such as cuda:0.", panel=MACHINE)] = "cpu"
     max_length: Annotated[
         int | None,
@@ -92,7 +106,7 @@ class EngineOptions:
         return EngineConfig(
             target=model,
             drafter=drafter,
-            dtype=self.dtype.value,
+            dtype=self._dtype(),
             device=self.device,
             max_length=self.max_length,
             exactness=self.exactness.value,
@@ -102,6 +116,20 @@ class EngineOptions:
             cache_folder=str(cache_folder()),
             measures_speedup=True,
         )
+
+    def _dtype(self) -> DTypeName:
+        if self.quantization is None:
+            return self.dtype.value
+        if self.quantization not in QUANTISED:
+            raise ConfigError(
+                f"--quantization {self.quantization} must be {' or '.join(QUANTISED)}, which round plain weights on "
+                "loading; a checkpoint that is quantised already cannot be read yet: name a plain one"
+            )
+        if self.dtype not in (DType.AUTO, self.quantization):
+            raise ConfigError(
+                f"--quantization {self.quantization} and --dtype {self.dtype} exclude each other: leave out one"
+            )
+        return self.quantization  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

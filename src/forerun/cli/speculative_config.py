@@ -1,0 +1,48 @@
+"""vLLM's --speculative-config, as the drafter it asks for."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forerun.core.drafter_config import DrafterConfig, DraftModel, PromptLookup
+from forerun.core.errors import ConfigError
+
+KEYS: Final = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ngram": {
+        "num_speculative_tokens": "verify_width", "prompt_lookup_max": "max_match", "prompt_lookup_min": "min_match",
+    },
+    "draft_model": {"model": "model", "num_speculative_tokens": "depth"},
+}  # fmt: skip
+
+
+def read_speculative_config(text: str) -> DrafterConfig:
+    """The drafter.
+
+    Raises:
+        ConfigError: it is no JSON object, or holds what has no counterpart here.
+    """
+    flag = "--speculative-config"
+    try:
+        values: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{flag} {text!r} is no JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f'{flag} {text!r} must be a JSON object, such as {{"method": "ngram"}}')
+    unknown = [key for key in values if key not in KEYS]
+    if unknown:
+        raise ConfigError(f"{flag} has {unknown[0]!r}, which means nothing here: only {', '.join(KEYS)} do")
+    method = values.pop("method", "draft_model" if "model" in values else None)
+    if not isinstance(method, str) or method not in FIELDS:
+        raise ConfigError(f"{flag} asks for the method {method!r}: there are {' and '.join(FIELDS)}")
+    foreign = [key for key in values if key not in FIELDS[method]]
+    if foreign:
+        raise ConfigError(f"{flag} has {foreign[0]!r}, which has no effect on the method {method}: leave it out")
+    settings = {FIELDS[method][key]: value for key, value in values.items()}
+    if method == "draft_model":
+        if "model" not in settings:
+            raise ConfigError(f'{flag} asks for a draft model and names none: add "model"')
+        return DraftModel(**settings)
+    if isinstance(settings.get("verify_width"), int):
+        settings["verify_width"] += 1  # the root is verified too
+    return PromptLookup(**settings)
