@@ -7,8 +7,10 @@ import pytest
 
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.stop_ids import read_stop_ids
-from forerun.core.errors import CheckpointError
+from forerun.core.config import EngineConfig
+from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.engine.loading import resolve_max_length
 from tests.checkpoints.folders import write_config, write_json
 
 LLAMA3_ROPE = {
@@ -93,10 +95,66 @@ def test_mistral_without_an_effective_window_is_accepted(tmp_path: Path, window:
     assert read(tmp_path, model_type="mistral", sliding_window=window).family == "mistral"
 
 
-def test_mistral_with_an_effective_window_is_refused(tmp_path: Path) -> None:
-    assert "sliding_window is 63" in refusal(tmp_path, model_type="mistral", sliding_window=63)
-    absent = refusal(tmp_path, model_type="mistral", max_position_embeddings=8192)
-    assert "sliding_window is 4096" in absent
+def test_a_window_ends_the_text_before_it_would_slide(tmp_path: Path) -> None:
+    spec = read(tmp_path, model_type="mistral", sliding_window=63)
+    assert (spec.max_positions, spec.window) == (63, 63)
+    absent = read(tmp_path, model_type="mistral", max_position_embeddings=8192)
+    assert (absent.max_positions, absent.window) == (4096, 4096)
+    with pytest.raises(ConfigError, match="max_length 64 exceeds the 63 tokens in the attention window"):
+        resolve_max_length(EngineConfig(max_length=64), spec)
+    assert resolve_max_length(EngineConfig(), spec) == 63
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"use_sliding_window": False}, None),
+        ({}, None),
+        ({"use_sliding_window": True, "max_window_layers": 2}, None),
+        ({"use_sliding_window": True}, None),  # its default, 28 full layers, is more than there are
+        ({"use_sliding_window": True, "max_window_layers": 1}, 8),
+        ({"use_sliding_window": True, "max_window_layers": 0}, 8),
+        ({"use_sliding_window": True, "max_window_layers": 0, "sliding_window": None}, None),
+        ({"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 64}, None),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2, "max_window_layers": 0}, None),
+        ({"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, 8),
+    ],
+)
+def test_qwen_slides_where_transformers_slides(
+    tmp_path: Path, family: str, changes: dict[str, Any], window: int | None
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    spec = read(tmp_path, model_type=family, **{"sliding_window": 8, **changes})
+    assert (spec.window, spec.max_positions) == (window, window or 64)
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    slides = theirs.sliding_window is not None and "sliding_attention" in theirs.layer_types
+    assert (slides and theirs.sliding_window < 64) == (window is not None)
+
+
+def test_an_empty_rope_scaling_is_none(tmp_path: Path) -> None:
+    parameters = {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3_ROPE}
+    rope = read(tmp_path, rope_scaling={}, rope_parameters=parameters).rope
+    assert (rope.kind, rope.theta) == ("llama3", 5e5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor", "attention_factor", "original"),
+    [
+        ({"factor": 4.0, "original_max_position_embeddings": 16}, 4.0, 1.1386, 16),
+        ({"original_max_position_embeddings": 16}, 4.0, 1.1386, 16),  # 64 positions over 16
+        ({"factor": 4.0, "attention_factor": 0.9}, 4.0, 0.9, 64),
+        ({"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}, 4.0, 1.0, 64),
+        ({"factor": 0.5}, 0.5, 1.0, 64),
+    ],
+)
+def test_yarn_takes_its_defaults_from_paper_and_transformers(
+    tmp_path: Path, changes: dict[str, Any], factor: float, attention_factor: float, original: int
+) -> None:
+    rope = read(tmp_path, rope_scaling={"rope_type": "yarn", **changes}).rope
+    assert (rope.kind, rope.factor, rope.original_max_positions) == ("yarn", factor, original)
+    assert rope.attention_factor == pytest.approx(attention_factor, abs=1e-4)
+    assert (rope.beta_fast, rope.beta_slow, rope.truncate) == (32.0, 1.0, True)
 
 
 @pytest.mark.parametrize("kind_key", ["rope_type", "type"])
@@ -129,7 +187,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "llama, mistral, qwen2, qwen3"]),
         ({"quantization_config": {"quant_method": "awq"}}, ["quantization_config", "'awq'"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "silu"]),
-        ({"model_type": "qwen2", "use_sliding_window": True}, ["use_sliding_window is True"]),
+        ({"model_type": "qwen2", "layer_types": ["chunked_attention"]}, ["layer_types", "chunked_attention"]),
         ({"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),
         ({"model_type": "qwen2", "num_key_value_heads": ...}, ["num_key_value_heads is missing"]),
         ({"num_key_value_heads": 3}, ["num_key_value_heads is 3", "divisor", "(4)"]),
@@ -142,7 +200,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ({"attention_bias": 1}, ["attention_bias is 1", "true or false"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor is 0.5"]),
         ({"rope_scaling": "linear"}, ["rope_scaling is 'linear'", "an object"]),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, ["rope_scaling.type is 'yarn'", "linear, llama3"]),
+        ({"rope_scaling": {"type": "yarn", "factor": -4.0}}, ["rope_scaling.factor is -4.0"]),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, ["rope_scaling.rope_type is 'dynamic'"]),
         ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_parameters.rope_type is 'longrope'"]),
         ({"rope_scaling": {"rope_type": "linear"}}, ["rope_scaling.factor is missing"]),

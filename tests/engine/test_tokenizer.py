@@ -68,8 +68,10 @@ def test_a_llama_tokenizer_class_is_read_as_transformers_reads_it(
     folder = write_llama(tmp_path, tokenizer_class="LlamaTokenizerFast", add_bos_token=True, **config)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ours = Tokenizer.load(folder)
-    for text in (*TEXTS, "the fox</s>and the fox"):
-        assert ours.encode(text) == theirs.encode(text)
+    for text in (*TEXTS, "the fox</s>and the fox", " the"):
+        ids = theirs.encode(text)
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(

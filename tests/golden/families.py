@@ -42,6 +42,23 @@ LLAMA3_ROPE: Final[dict[str, Any]] = {
     },
 }
 LINEAR_ROPE: Final[dict[str, Any]] = {"rope_theta": 100_000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+YARN_ROPE: Final[dict[str, Any]] = {
+    "rope_theta": 10_000.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+}
+YARN_MSCALE: Final[dict[str, Any]] = {
+    "rope_theta": 500.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 32,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "mscale": 1.5,
+        "mscale_all_dim": 0.5,
+        "truncate": False,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +111,11 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen2": qwen2(rms_norm_eps=1e-6),
     "qwen2.5": qwen2(tie_word_embeddings=True, rope_theta=1e6),
     "qwen3": Family(config=Qwen3Config, model=Qwen3ForCausalLM, changes={"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen2_late_window": qwen2(use_sliding_window=True, sliding_window=16, max_window_layers=3),  # of three layers
+    "qwen2_yarn": qwen2(**YARN_ROPE),
+    "llama_yarn_mscale": llama(**YARN_MSCALE),
     "mistral": Family(config=MistralConfig, model=MistralForCausalLM, changes={"sliding_window": None}),
+    "mistral_v0.1": Family(config=MistralConfig, model=MistralForCausalLM, changes={"sliding_window": 112}),
     "deepseek_coder": llama(**LINEAR_ROPE),
     "r1_distill_llama": llama(**LLAMA3_ROPE, tie_word_embeddings=False),
     "r1_distill_qwen": qwen2(tie_word_embeddings=False, num_key_value_heads=3),

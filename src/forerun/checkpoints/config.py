@@ -10,7 +10,9 @@ from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"
 FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
-MISTRAL_DEFAULT_WINDOW: Final = 4096
+DEFAULT_WINDOW: Final = 4096
+QWEN_DEFAULT_FULL_LAYERS: Final = 28
+LAYER_KINDS: Final = ("full_attention", "sliding_attention")
 QWEN3_DEFAULT_HEAD_DIM: Final = 128
 MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
@@ -31,6 +33,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
     num_kv_heads = config.integer("num_key_value_heads", num_heads if family == "llama" else REQUIRED)
     if num_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
+    max_positions, window = config.integer("max_position_embeddings"), _read_window(config, family)
     attention_bias = family in ("llama", "qwen3") and config.flag("attention_bias", False)
     return ModelSpec(
         family=family,
@@ -41,7 +44,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
         head_dim=_read_head_dim(config, family, num_heads),
         intermediate_size=config.integer("intermediate_size"),
         vocab_size=config.integer("vocab_size"),
-        max_positions=config.integer("max_position_embeddings"),
+        max_positions=min(max_positions, window or max_positions),
         norm_eps=config.number("rms_norm_eps"),
         qkv_bias=family == "qwen2" or attention_bias,
         out_bias=attention_bias,
@@ -49,6 +52,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
         qk_norm=family == "qwen3",
         tied_embeddings=config.flag("tie_word_embeddings", False),
         rope=read_rope(config),
+        window=window,
     )
 
 
@@ -68,26 +72,32 @@ def _refuse_unsupported(config: JsonFile, family: str) -> None:
         )
     if config.text("hidden_act", "silu") != "silu":
         raise config.wrong("hidden_act", "'silu', the only gate activation supported")
-    _refuse_sliding_window(config, family)
 
 
-def _refuse_sliding_window(config: JsonFile, family: str) -> None:
-    """Refuse attention to part of the past. A window of the whole context or more has no effect and is accepted."""
-    if family in ("qwen2", "qwen3") and config.flag("use_sliding_window", False):
-        raise config.wrong("use_sliding_window", "false: sliding-window attention is not supported")
-    layer_types = config.values.get("layer_types") or []
-    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
-        raise config.wrong("layer_types", "'full_attention' throughout: sliding-window attention is not supported")
-    if family != "mistral" or _is_null(config, "sliding_window"):
-        return
-    max_positions = config.integer("max_position_embeddings")
-    window = config.integer("sliding_window", MISTRAL_DEFAULT_WINDOW)
-    if window < max_positions:
-        raise CheckpointError(
-            f"{config.path}: sliding_window is {window} (an absent key means {MISTRAL_DEFAULT_WINDOW}), but must be "
-            f"null or at least max_position_embeddings ({max_positions}), since sliding-window attention is not "
-            f"supported: choose a later version of the model, or lower max_position_embeddings to {window}"
-        )
+def _read_window(config: JsonFile, family: str) -> int | None:
+    """How many tokens each one sees where layers have a sliding window; None where none has, or it has no effect."""
+    if not _slides(config, family):
+        return None
+    window = config.integer("sliding_window", DEFAULT_WINDOW)
+    return window if window < config.integer("max_position_embeddings") else None
+
+
+def _slides(config: JsonFile, family: str) -> bool:
+    """Whether any layer has a sliding window: in Mistral all, in Qwen those that the config says, in Llama none."""
+    kinds = config.values.get("layer_types") or []
+    known = LAYER_KINDS if family != "llama" else LAYER_KINDS[:1]
+    if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
+        raise config.wrong("layer_types", f"a list of {' and '.join(map(repr, known))}, the only kinds supported")
+    if family == "llama" or _is_null(config, "sliding_window"):
+        return False
+    if family == "mistral":
+        return True
+    if not config.flag("use_sliding_window", False):
+        return False
+    if kinds:
+        return LAYER_KINDS[1] in kinds
+    num_full = config.integer("max_window_layers", QWEN_DEFAULT_FULL_LAYERS, least=0)
+    return num_full < config.integer("num_hidden_layers", most=MAX_LAYERS)
 
 
 def _is_null(config: JsonFile, key: str) -> bool:

@@ -49,11 +49,11 @@ class JsonFile:
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def integer(self, key: str, default: object = REQUIRED, *, most: int = MAX_SIZE) -> int:
-        """A whole number from 1 to `most`: every size in a checkpoint is one."""
+    def integer(self, key: str, default: object = REQUIRED, *, least: int = 1, most: int = MAX_SIZE) -> int:
+        """A whole number from `least` to `most`: every size in a checkpoint is one."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.wrong(key, f"a whole number from 1 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
     def number(self, key: str, default: object = REQUIRED, *, least: float = MIN_NUMBER) -> float:

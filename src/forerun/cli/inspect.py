@@ -54,5 +54,5 @@ def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         ("hidden size", f"{spec.hidden_size}, {spec.intermediate_size} in the MLP"),
         ("heads", heads),
         ("vocabulary", f"{spec.vocab_size} rows{', shared with the head' if spec.tied_embeddings else ''}"),
-        ("positions", f"{spec.max_positions} ({rope})"),
+        ("positions", f"{spec.max_positions}{'' if spec.window is None else ', the attention window'} ({rope})"),
     ]

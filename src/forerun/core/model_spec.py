@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3"]
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 
 
@@ -14,6 +14,10 @@ class RopeSpec:
     `linear` divides positions by `factor` (DeepSeek-coder). `llama3` stretches low frequencies only (Llama 3.1 and
     later): wavelengths above original_max_positions / low_freq_factor are divided by `factor`, those below
     original_max_positions / high_freq_factor stay, those between are blended.
+
+    `yarn` (arXiv 2309.00071) does the like by dimension: what turns fewer than `beta_slow` times in
+    original_max_positions is divided, what turns more than `beta_fast` times stays. Cosines and sines are multiplied by
+    `attention_factor`, which sharpens attention. `truncate` rounds the bounds to whole dimensions.
     """
 
     theta: float = 10_000.0
@@ -22,11 +26,20 @@ class RopeSpec:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One decoder-only transformer of the Llama kind (Llama, Mistral, Qwen2, Qwen3, DeepSeek derivatives)."""
+    """One decoder-only transformer of the Llama kind (Llama, Mistral, Qwen2, Qwen3, DeepSeek derivatives).
+
+    Args:
+        max_positions: tokens of the longest text. Never more than `window`.
+        window: how many tokens each one sees, itself included; None: all. A text no longer than it never notices.
+    """
 
     family: str
     num_layers: int
@@ -44,6 +57,7 @@ class ModelSpec:
     qk_norm: bool = False
     tied_embeddings: bool = False
     rope: RopeSpec = RopeSpec()
+    window: int | None = None
 
     @property
     def q_size(self) -> int:

@@ -161,8 +161,9 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_length is None:
         return min(spec.max_positions, DEFAULT_MAX_LENGTH)
     if config.max_length > spec.max_positions:
+        limit = "positions" if spec.window is None else "tokens in the attention window (windows do not slide)"
         raise ConfigError(
-            f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
+            f"max_length {config.max_length} exceeds the {spec.max_positions} {limit} of {config.target}: "
             f"ask for at most {spec.max_positions}"
         )
     return config.max_length

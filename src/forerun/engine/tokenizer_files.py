@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import tokenizers
-from tokenizers import pre_tokenizers
+from tokenizers import decoders, pre_tokenizers
 
 from forerun.checkpoints.config import CONFIG_NAME
 from forerun.checkpoints.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
@@ -58,7 +58,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(f"{path} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
-    _replace_llama_normalizer(backend, folder)
+    _read_as_llama(backend, folder)
     return backend
 
 
@@ -68,11 +68,12 @@ def _content(value: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _replace_llama_normalizer(backend: tokenizers.Tokenizer, folder: Path) -> None:
-    """Give a sentencepiece Llama tokenizer the pre-tokenizer that transformers 5 puts in place of its normalizer.
+def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
+    """Give a sentencepiece Llama tokenizer the pre-tokenizer and the decoder that transformers 5 gives it.
 
-    The two differ in one point: whether text after a special token gets a leading space. The file's normalizer always
-    adds one; transformers does only if `legacy` is set, for the class LlamaTokenizer under model type llama alone.
+    They differ in two points: whether text after a special token gets a leading space, and whether decoding drops one.
+    The file's normalizer always adds one; transformers does only if `legacy` is set, for the class LlamaTokenizer under
+    model type llama alone. It drops one where it adds one.
     """
     config = read_optional(folder / TOKENIZER_CONFIG_NAME)
     is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
@@ -83,3 +84,5 @@ def _replace_llama_normalizer(backend: tokenizers.Tokenizer, folder: Path) -> No
     scheme = ("always" if config.get("legacy") else "first") if adds_space else "never"
     backend.normalizer = None
     backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    strip = [decoders.Strip(" ", 1, 0)] if adds_space else []
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])

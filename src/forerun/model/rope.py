@@ -12,7 +12,10 @@ from forerun.core.model_spec import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """[D / 2] float32 radians per position. Sources: arXiv 2104.09864; Llama 3.1 for the "llama3" blend."""
+    """[D / 2] float32 radians per position.
+
+    Sources: arXiv 2104.09864; Llama 3.1 for the "llama3" blend; arXiv 2309.00071, section 3.2, for "yarn".
+    """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (rope.theta**exponents)
     match rope.kind:
@@ -22,6 +25,8 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
             return frequencies / rope.factor
         case "llama3":
             return blend_llama3(frequencies, rope)
+        case "yarn":
+            return blend_yarn(frequencies, rope)
 
 
 def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
@@ -32,8 +37,29 @@ def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
     return (1 - share_kept) * frequencies / rope.factor + share_kept * frequencies
 
 
+def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
+    """Slow turns are divided by the factor, fast ones kept, those between blended by their dimension."""
+    head_dim = 2 * len(frequencies)
+
+    def dimension_of(num_turns: float) -> float:
+        """Where a dimension turns this often in the original context."""
+        positions_per_radian = rope.original_max_positions / (num_turns * 2 * math.pi)
+        return head_dim * math.log(positions_per_radian) / (2 * math.log(rope.theta))
+
+    low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low or 0.001  # a step where both bounds are one
+    share_divided = ((torch.arange(len(frequencies)).float() - low) / width).clamp(0.0, 1.0)
+    return share_divided * frequencies / rope.factor + (1 - share_divided) * frequencies
+
+
 def rope_table(rope: RopeSpec, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
-    """[P, 2, D]: cos and sin of every position; the first half of sin is negated, see `kernels.reference.rope`."""
+    """[P, 2, D]: cos and sin of every position, times the attention factor.
+
+    The first half of sin is negated, see `kernels.reference.rope`.
+    """
     angles = torch.outer(torch.arange(num_positions).float(), inverse_frequencies(rope, head_dim))
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = rope.attention_factor * angles.cos(), rope.attention_factor * angles.sin()
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(device, dtype)
