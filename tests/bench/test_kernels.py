@@ -19,7 +19,7 @@ from forerun.bench.kernel_shapes import ALL_SHAPES, read_shape
 from forerun.bench.kernel_subject import Setting
 from forerun.bench.kernel_subjects import BUILDERS, op_names, subjects
 from forerun.bench.kernels import agree, max_difference, measure_kernels, read_cases, read_device, use_threads
-from forerun.bench.machine import usable_cores
+from forerun.core.affinity import usable_cores
 from forerun.core.errors import ConfigError
 from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 from forerun.model.program import build_program

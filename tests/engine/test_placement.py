@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from forerun import EngineConfig, NoDrafter, Parallel
 from forerun.core.pace import Pace
@@ -21,6 +22,8 @@ def pace(milliseconds: float) -> Pace:
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "own_cores", lambda: list(range(8)))
+    monkeypatch.setattr(placement, "usable_cores", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
 
 def profile_file(folder: Path, target_ms: float, draft_ms: dict[int, float]) -> str:
@@ -38,8 +41,8 @@ def profile_file(folder: Path, target_ms: float, draft_ms: dict[int, float]) -> 
 @pytest.mark.usefixtures("eight_cores")
 def test_target_and_draft_share_no_core_and_leave_none() -> None:
     found = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=3)))
-    every = tuple(range(8))
-    assert found == CorePlacement(target=(0, 1, 2, 3, 4), draft=(5, 6, 7), draft_threads=3, every=every)
+    assert (found.target, found.draft, found.every) == ((0, 1, 2, 3, 4), (5, 6, 7), tuple(range(8)))
+    assert (found.num_threads, found.draft_threads, found.plain_threads) == (5, 3, 8)
 
 
 @pytest.mark.usefixtures("eight_cores")
@@ -58,7 +61,8 @@ def test_a_table_without_any_split_leaves_one_core(tmp_path: Path) -> None:
 
 def test_a_serial_drafter_and_one_elsewhere_keep_nobody_from_any_core() -> None:
     for drafter in (NoDrafter(), Parallel(address="127.0.0.1:1"), Parallel(device="cuda:0")):
-        assert CorePlacement.of(EngineConfig(drafter=drafter)) == CorePlacement()
+        found = CorePlacement.of(EngineConfig(drafter=drafter))
+        assert (found.target, found.draft, found.every) == ((), (), ())
 
 
 @needs_affinity
@@ -70,3 +74,75 @@ def test_the_thread_stays_on_the_targets_cores_for_a_while_only() -> None:
     with pytest.raises(KeyError):
         CorePlacement(target=one).run(lambda: {}["nothing"])
     assert os.sched_getaffinity(0) == before
+
+
+def cores(monkeypatch: pytest.MonkeyPatch, *, usable: int, of: int) -> None:
+    """A process that may run on so many cores, and whose quota pays for less."""
+    monkeypatch.setattr(placement, "own_cores", lambda: list(range(of)))
+    monkeypatch.setattr(placement, "usable_cores", lambda: usable)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: of)
+
+
+@pytest.mark.parametrize(("usable", "of", "expected"), [(1, 64, 1), (2, 64, 2), (64, 64, 64), (1, 1, 1)])
+def test_by_default_there_are_as_many_threads_as_the_quota_pays_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, usable: int, of: int, expected: int
+) -> None:
+    cores(monkeypatch, usable=usable, of=of)
+    assert CorePlacement.of(EngineConfig(drafter=NoDrafter())).num_threads == expected
+    assert CorePlacement.of(EngineConfig(drafter=NoDrafter(), num_threads=1)).num_threads == 1
+    assert caplog.records == []
+
+
+def test_more_threads_than_cores_are_not_had_and_both_numbers_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cores(monkeypatch, usable=2, of=64)
+    assert CorePlacement.of(EngineConfig(drafter=NoDrafter(), num_threads=1000)).num_threads == 2
+    (record,) = caplog.records
+    assert "1000 threads were asked for, and there are cores for 2" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("usable", "of", "threads", "told"),
+    [
+        (2, 2, None, "takes 1 of 2 cores from the target"),
+        (2, 64, None, "takes 1 of 2 cores from the target"),
+        (2, 2, 2, "takes 1 of 2 cores from the target"),
+        (1, 1, None, "shares the only core"),
+        (1, 64, 1, "shares the only core"),
+        (2, 2, 1, None),
+        (3, 3, None, None),
+        (8, 8, None, None),
+    ],
+)
+def test_a_drafters_process_that_takes_what_the_target_needs_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    usable: int,
+    of: int,
+    threads: int | None,
+    told: str | None,
+) -> None:
+    cores(monkeypatch, usable=usable, of=of)
+    found = CorePlacement.of(EngineConfig(drafter=Parallel(), num_threads=threads))
+    assert found.num_threads + found.draft_threads <= max(2, usable)
+    assert [record.getMessage().count(told or "?") for record in caplog.records] == ([] if told is None else [1])
+    caplog.clear()
+    CorePlacement.of(EngineConfig(drafter=Parallel(), num_threads=threads, device="paced:target=5ms"))
+    assert not any("process" in record.getMessage() for record in caplog.records), "an emulated target waits"
+
+
+def test_torchs_threads_are_an_engines_own_while_it_works_and_the_hosts_again_afterwards() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        one, other = (CorePlacement(num_threads=number, plain_threads=number) for number in (1, 2))
+        for _ in range(2):
+            assert [place.run(torch.get_num_threads) for place in (one, other)] == [1, 2]
+            assert torch.get_num_threads() == 3
+        assert one.run(lambda: (other.everywhere(torch.get_num_threads), torch.get_num_threads())) == (2, 1)
+        with pytest.raises(KeyError):
+            one.everywhere(lambda: {}["nothing"])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

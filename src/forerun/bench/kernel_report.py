@@ -7,7 +7,8 @@ from typing import Any, Final
 from forerun.bench.ceilings import DTYPES, Ceilings
 from forerun.bench.kernel_clock import Spread
 from forerun.bench.kernel_shapes import USUAL_SHAPES
-from forerun.bench.machine import Facts, usable_cores
+from forerun.bench.machine import Facts
+from forerun.core.affinity import usable_cores
 from forerun.core.errors import ConfigError, require
 
 VERSION: Final = 1

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 import forerun
+from forerun.core.affinity import usable_cores
 
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
@@ -62,11 +63,6 @@ def foreign_load(seconds: float = 0.2) -> float:
 def lost_share(wall_s: float, thread_s: float) -> float:
     """The part of a wall time in which a thread that never waits did not run."""
     return min(1.0, max(0.0, 1.0 - thread_s / wall_s))
-
-
-def usable_cores() -> int:
-    """Cores this process may run on; with pinning fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def last_level_cache_bytes(device: torch.device) -> int:

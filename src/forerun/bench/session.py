@@ -20,11 +20,13 @@ from forerun.bench.run import BenchRun, Progress
 from forerun.bench.run_folder import NAME, RunFolder
 from forerun.bench.run_plan import RunPlan, spread
 from forerun.checkpoints.locate import locate
+from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.placement import allowed_threads
 from forerun.engine.tokenizer import Tokenizer
 
 NUM_TUNING_PROMPTS = 4
@@ -98,7 +100,7 @@ def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progre
         tokenizer=Tokenizer.load(checkpoint.folder), max_length=resolve_max_length(request.config, checkpoint.spec)
     )
     measured, others = choose_questions(request, reader, on_data)
-    num_threads = request.config.num_threads or torch.get_num_threads()
+    num_threads = allowed_threads(request.config.num_threads, usable_cores())
     torch.set_num_threads(num_threads)
     plan = plan_of(request, measured, num_threads)
     max_length = longest(reader, request, [*others, *chain(*measured.values())])

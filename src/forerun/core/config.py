@@ -107,7 +107,8 @@ class EngineConfig:
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
             run; "torch" leaves both aside; "triton" is an error where they cannot run.
-        num_threads: CPU threads; None leaves torch's own choice, less what a drafter's process takes.
+        num_threads: CPU threads; None takes torch's own choice. Never more than this process has cores, by its affinity
+            and its container's quota, less what a drafter's process takes. torch has them only while the engine works.
         profile: a file that `forerun plan --calibrate` wrote, for drafters that choose their widths; None: what they
             need is measured at the start, in less than a second.
         cache_folder: where forerun keeps what it can make again, such as skip sets that were found; None: nowhere.

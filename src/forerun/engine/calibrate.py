@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.locate import locate
+from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, parallel_draft
 from forerun.core.errors import ConfigError
@@ -18,6 +20,8 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint
+from forerun.engine.placement import allowed_threads
+from forerun.kernels.native.cores import on_threads
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.widths import WidthRule
@@ -43,7 +47,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
         config: target, dtype, device and the most threads; its drafter and its pace do not matter.
         on_step: told what is being measured.
     """
-    most, device = config.num_threads or torch.get_num_threads(), read_device(config.device).torch_device
+    most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most, profile=None)
     units = range(1, most + 1) if device == "cpu" else range(1, 2)
     paces = {"target": measure_units(config, config.target, TARGET_ROWS, units, on_step)}
@@ -80,10 +84,9 @@ def measure_units(
     runner = load(config, name)
     paces = {}
     for num_units in units:
-        if config.device == "cpu":
-            torch.set_num_threads(num_units)
         on_step(f"{name} on {num_units} of {len(units)}")
-        paces[num_units] = measure_pace(runner, rows, context=context_of(runner), budget_s=BUDGET_S)
+        measure = partial(measure_pace, runner, rows, context=context_of(runner), budget_s=BUDGET_S)
+        paces[num_units] = on_threads(num_units, measure) if config.device == "cpu" else measure()
     return paces
 
 

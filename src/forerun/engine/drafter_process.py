@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from forerun.checkpoints.locate import locate
+from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import read_device
@@ -18,6 +19,7 @@ from forerun.drafting.parallel.messages import Hello, Setup
 from forerun.drafting.parallel.protocol import TREES_PER_CUT
 from forerun.drafting.parallel.worker import Host, serve
 from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.placement import allowed_threads
 from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.vocabulary import Vocabulary
 from forerun.model.runner import Runner
@@ -76,7 +78,7 @@ class DrafterProcess:
     def _serve(self, channel: Channel, host: Host) -> None:
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
-        torch.set_num_threads(self.config.num_threads or 1)
+        torch.set_num_threads(allowed_threads(self.config.num_threads or 1, usable_cores()))
         with torch.inference_mode():
             serve(channel, host)
 

@@ -32,6 +32,7 @@ from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
 from forerun.kernels.dispatch import missing_kernels
 from forerun.kernels.inference import inference
+from forerun.kernels.native.cores import on_threads
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -57,9 +58,9 @@ class Engine:
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
         require_config(config)
         self._cores = CorePlacement.of(config)
-        num_threads = config.num_threads or len(self._cores.target)
-        if num_threads:
-            torch.set_num_threads(num_threads)
+        on_threads(self._cores.num_threads, lambda: self._open(config, on_progress))
+
+    def _open(self, config: EngineConfig, on_progress: Progress | None) -> None:
         self.config, self._placement = config, read_device(config.device)
         hint_at_gpu(config.device)
         target = Checkpoint.open(config.target, locate(config.target), config)
@@ -98,7 +99,6 @@ class Engine:
                 target=self._target,
                 on_device=None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target),
                 cores=self._cores,
-                num_threads=config.num_threads or len(self._cores.every),
                 max_length=self.max_length,
             )
 
@@ -206,9 +206,9 @@ class Engine:
         """
         with self._turn, inference():
             self._end_running()
-            self._target.sync(prompt_ids[:-1])
-            noise = self._noise(params, params.seed or 0)
-            margin = TargetSide(self._target, params, prompt_ids, noise).choose(TokenTree(prompt_ids[-1])).margins[0]
+            self._cores.run(lambda: self._target.sync(prompt_ids[:-1]))
+            side = TargetSide(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
+            margin = self._cores.run(lambda: side.choose(TokenTree(prompt_ids[-1])).margins[0])
             self._target.forget()
         return margin
 

@@ -1,33 +1,40 @@
-"""Which cores target and draft run on when they work at the same time."""
+"""How many threads an engine has, and which cores target and draft run on when they work at the same time."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import torch
 
-from forerun.core.affinity import own_cores, run_on
+from forerun.core.affinity import own_cores, run_on, usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
-from forerun.kernels.native.cores import keep_pool_on
+from forerun.kernels.native.cores import keep_pool_on, on_threads
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 USUAL_AGREEMENT: Final = 0.8  # of a draft with its target, token by token: a split must be chosen before it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorePlacement:
-    """Disjoint cores; empty where nobody is kept anywhere.
+    """An engine's threads and, where a drafter's process works beside it, disjoint cores; else nobody is kept anywhere.
 
     One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
 
     Args:
+        num_threads: of the target's passes and torch calls.
+        plain_threads: that plain decoding would have on `every` core.
         every: the cores that both have together, and plain decoding would have.
     """
 
+    num_threads: int = 1
+    plain_threads: int = 1
     target: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     draft_threads: int = 1
@@ -36,48 +43,75 @@ class CorePlacement:
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
         """All cores for whoever works alone; for a drafter's process here its own, the target keeps the others."""
-        drafter = config.drafter
+        drafter, most = config.drafter, usable_cores()
+        alone = allowed_threads(config.num_threads, most)
         if not isinstance(drafter, Parallel):
-            return cls()
-        is_here = drafter.address is None and read_device(drafter.device or config.device).torch_device == "cpu"
-        num_threads = drafter.num_threads or (cores_by_profile(config, drafter) if is_here else 1)
-        if not is_here:
-            return cls(draft_threads=num_threads)
+            return cls(num_threads=alone, plain_threads=alone)
+        if drafter.address is not None or read_device(drafter.device or config.device).torch_device != "cpu":
+            return cls(num_threads=alone, plain_threads=alone, draft_threads=drafter.num_threads or 1)
+        num_draft = allowed_threads(drafter.num_threads or cores_by_profile(config, drafter), most)
         cores = own_cores()
-        draft = drafter.cores or (tuple(cores[-num_threads:]) if len(cores) >= 2 * num_threads else ())
+        draft = drafter.cores or (tuple(cores[-num_draft:]) if most >= 2 * num_draft else ())
         target = tuple(core for core in cores if core not in draft) if draft else ()
-        return cls(target=target, draft=draft, draft_threads=num_threads, every=tuple(cores) if target else ())
+        left = max(1, min(len(target), most - num_draft)) if target else most
+        warn_of_few_cores(config, alone, left, most)
+        return cls(
+            num_threads=min(alone, left),
+            plain_threads=alone,
+            target=target,
+            draft=draft,
+            draft_threads=num_draft,
+            every=tuple(cores) if target else (),
+        )
 
     def place_pool(self) -> None:
         """Keep the kernels' own threads on the target's cores from now on."""
         keep_pool_on(self.target)
 
-    def everywhere(self, num_threads: int, work: Callable[[], T]) -> T:
-        """Do the work with the calling thread and so many of the kernels' own on the draft's cores too."""
-        if not self.every:
-            return work()
-        before = torch.get_num_threads()
+    def everywhere(self, work: Callable[[], T]) -> T:
+        """Do the work on every core, and with as many threads as plain decoding has."""
         try:
             keep_pool_on(self.every)
-            torch.set_num_threads(num_threads)
-            return run_on(self.every, work)
+            return on_threads(self.plain_threads, partial(run_on, self.every, work))
         finally:
-            torch.set_num_threads(before)  # first: no interrupt can come before it
             self.place_pool()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do the work with the calling thread on the target's cores, too; afterwards it is its owner's again."""
-        if not self.target:
-            return work()
-        self.place_pool()
-        return run_on(self.target, work)
+        """Do the work on the target's cores, with its threads; afterwards the calling thread is its owner's again."""
+        if self.target:
+            self.place_pool()
+        return on_threads(self.num_threads, partial(run_on, self.target, work))
+
+
+def allowed_threads(wanted: int | None, most: int) -> int:
+    """So many threads as are wanted, else as torch would take, as far as there are cores for them."""
+    if wanted is not None and wanted > most:
+        logger.warning("%d threads were asked for, and there are cores for %d: so many run", wanted, most)
+    return min(torch.get_num_threads() if wanted is None else wanted, most)
+
+
+def warn_of_few_cores(config: EngineConfig, alone: int, left: int, most: int) -> None:
+    """Say that a drafter's process here takes from the target what it needs itself.
+
+    Args:
+        alone: threads that plain decoding would have.
+        left: cores that the process leaves to the target.
+        most: cores in all.
+    """
+    device = read_device(config.device)
+    if device.torch_device != "cpu" or device.is_paced or (most > 1 and min(alone, left) >= min(alone, 2)):
+        return
+    how = f"takes {most - left} of {most} cores from the target" if most > 1 else "shares the only core with the target"
+    logger.warning(
+        "the drafter's process %s, which can cost more than it gains: compare with none and draft_model", how
+    )
 
 
 def cores_by_profile(config: EngineConfig, drafter: Parallel) -> int:
     """Cores of the draft under the fastest split in the calibrated table; 1 without a table."""
     if config.profile is None:
         return 1
-    profile, num_cores = Profile.read(Path(config.profile)), len(own_cores())
+    profile, num_cores = Profile.read(Path(config.profile)), usable_cores()
     splits = [
         draft
         for draft in range(1, num_cores // 2 + 1)

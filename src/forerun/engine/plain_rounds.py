@@ -35,13 +35,11 @@ class PlainBaseline:
 
     Args:
         on_device: decodes plainly in rounds that a GPU plays by itself, where requests are decoded so.
-        num_threads: of plain decoding.
     """
 
     target: Runner
     on_device: "DeviceDecoder | None"
     cores: CorePlacement
-    num_threads: int
     max_length: int
     times: PlainTimes = field(default_factory=PlainTimes)
 
@@ -65,8 +63,7 @@ class PlainBaseline:
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError):
                     self.cores.everywhere(
-                        self.num_threads,
-                        lambda: self._time(self._decode(text, params, noise, seed, num_wanted), until),
+                        lambda: self._time(self._decode(text, params, noise, seed, num_wanted), until)
                     )
             return speedup_of(len(token_ids), num_rounds, decode_s, self.times.near(began))
 
@@ -126,7 +123,7 @@ class PlainStretches:
         self._drafter.end()
         with target.without_passengers():
             for number in range(STRETCH):
-                done, seconds = baseline.cores.everywhere(baseline.num_threads, lambda: play_plainly(target, near_tie))
+                done, seconds = baseline.cores.everywhere(lambda: play_plainly(target, near_tie))
                 if number >= UNCOUNTED:
                     self._times.note(perf_counter(), seconds)
                 yield done

@@ -24,18 +24,25 @@ def keep_pool_on(cores: Sequence[int]) -> None:
         library().forerun_set_cores((c_int * len(named))(*named), len(named))
 
 
-def on_one_thread(work: Callable[[], T]) -> T:
-    """Do torch's work between two passes: its threads keep spinning after a call that was shared among them, and the
-    next pass would have to share the cores with them, for milliseconds.
+def on_threads(num_threads: int, work: Callable[[], T]) -> T:
+    """Do the work with so many threads for torch's calls and the kernels here, by the calling thread.
 
-    No interrupt can leave torch on one thread, see `core.affinity.run_on`.
+    torch keeps the number for each thread, but a thread that uses torch for the first time takes over the last number
+    that any thread has set; nothing here can keep that from a host program's own threads. No interrupt can leave torch
+    with that number, see `core.affinity.run_on`.
     """
-    num_threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)
+        torch.set_num_threads(num_threads)
         return work()
     finally:
-        torch.set_num_threads(num_threads)
+        torch.set_num_threads(before)
+
+
+def on_one_thread(work: Callable[[], T]) -> T:
+    """Do torch's work between two passes: its threads keep spinning after a call that was shared among them, and the
+    next pass would have to share the cores with them, for milliseconds."""
+    return on_threads(1, work)
 
 
 def last_cache_bytes() -> int:
