@@ -17,18 +17,19 @@ from tests.random_requests import DRAFTERS, MACHINES, Contest
 from tests.row_company import count_rows
 
 REQUESTS_PER_CHUNK = 400
-SLOW_SHARE = 20  # torch's kernels get one request of so many
+TORCH_SHARE, THREADS_SHARE = 20, 10  # torch's kernels and several threads, which may have to wait, get one of so many
 PASSES_PER_CHUNK = 200
 NUM_ASKED = 1  # drafters that every request is put to
 
 
 def play_requests(chunk: int) -> Counter[str]:
     machine = MACHINES[chunk % len(MACHINES)]
-    is_slow = machine.kernels == "torch" or machine.dtype == "float64"
+    is_torch = machine.kernels == "torch" or machine.dtype == "float64"
+    share = TORCH_SHARE if is_torch else THREADS_SHARE if machine.num_threads > 1 else 1
     contest = Contest(machine, list(DRAFTERS), num_asked=NUM_ASKED)
     try:
         first = chunk * REQUESTS_PER_CHUNK
-        for number in range(first, first + REQUESTS_PER_CHUNK, SLOW_SHARE if is_slow else 1):
+        for number in range(first, first + REQUESTS_PER_CHUNK, share):
             contest.play(number)
     finally:
         contest.close()

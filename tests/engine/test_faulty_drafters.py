@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.loop import TargetSide, decode
-from forerun.kernels.dispatch import FUSED, REFERENCE, ModelKernels
+from forerun.kernels.dispatch import FUSED, NATIVE, REFERENCE, TRITON, ModelKernels
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
 
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 PROMPT = [1, 2, 3, 4]
 PARAMS = [SamplingParams(), SamplingParams(temperature=1.0)]
 SPEC = plain_spec(vocab_size=30, tied_embeddings=False)
@@ -34,7 +36,7 @@ class FaultyDrafter(NoneDrafter):
         self._spoil = spoil
 
     def propose(self) -> TokenTree:
-        tree = TokenTree(self._root)
+        tree = TokenTree(self.root)
         for token in range(5):
             tree.add(len(tree) - 1, token, 0.0)
         self._spoil(tree)
@@ -150,3 +152,25 @@ def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
     with pytest.raises(NumericalError, match=f"logits are finite, .* but {next(iter(settings))} ") as refused:
         decode_rounds(target, NoneDrafter(), text, SamplingParams(**settings), seed=3, num_tokens=5)
     assert "damaged" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, in the interpreter of Triton
+@pytest.mark.parametrize("kernels", [FUSED, REFERENCE, NATIVE, pytest.param(TRITON, marks=needs_triton)])
+def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelKernels) -> None:
+    """Where masked values are added up times 0, a row that is no number spoils those before it in the same pass."""
+    spec = plain_spec(
+        num_layers=1, hidden_size=32, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=32, vocab_size=40,
+        qk_norm=False,
+    )  # fmt: skip
+    weights = random_weights(spec, torch.Generator().manual_seed(5), dtype=torch.float32)
+    sick = {**weights, "embedding.weight": weights["embedding.weight"].clone()}
+    sick["embedding.weight"][39] = torch.nan
+    prompt = [place % 30 for place in range(40)]  # wide enough for the kernels of a text
+    params = SamplingParams(temperature=1.0, logit_bias={39: -float("inf")})
+    with torch.inference_mode():
+        target = tiny_runner(spec, sick, kernels=kernels)
+        with pytest.raises(NumericalError):
+            decode_ids(target, NoneDrafter(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
+        ours = decode_ids(target, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+        sound = tiny_runner(spec, weights, kernels=kernels)
+        assert ours == decode_ids(sound, NoneDrafter(), prompt, params, seed=3, num_tokens=4)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from forerun.kernels.native import ops
 from forerun.sampling.choose import choose, rank_children
-from forerun.sampling.noise import gumbel_rows, splitmix64
+from forerun.sampling.noise import KeyedNoise, gumbel_rows, splitmix64
 
 pytestmark = pytest.mark.usefixtures("tier")
 SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]
@@ -122,3 +122,21 @@ def test_nan_shows_in_the_sum_of_a_rank() -> None:
     scores = torch.zeros(40)
     scores[21] = NAN
     assert ops.rank(scores, 4).log_sum != ops.rank(scores, 4).log_sum
+
+
+def test_a_row_that_threads_share_has_the_token_and_lead_that_it_has_among_others() -> None:
+    """One row of a large vocabulary is cut into slices, one for each thread; many rows are dealt out whole."""
+    size, noise = 1 << 18, KeyedNoise(3, 1 << 18)
+    scores = torch.randn(4, size, generator=torch.Generator().manual_seed(1))
+    scores[1] = 0.0
+    num_threads = torch.get_num_threads()
+    try:
+        for keyed in (None, noise.at([5, 6, 7, 8])):
+            torch.set_num_threads(1)
+            together = choose(scores, keyed)
+            torch.set_num_threads(3)
+            for row in range(4):
+                alone = choose(scores[row : row + 1], None if keyed is None else noise.at([5 + row]))
+                assert (alone.token_ids[0], alone.margins[0]) == (together.token_ids[row], together.margins[row])
+    finally:
+        torch.set_num_threads(num_threads)
