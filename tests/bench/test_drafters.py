@@ -144,13 +144,6 @@ def test_where_threads_compute_nobody_gets_more_of_them_than_others() -> None:
         DrafterContestant("parallel", PLAN, {})
 
 
-def test_threads_are_set_anew_before_each_answer(none: DrafterContestant, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    none.write([5], GREEDY)
-    assert asked == [1]
-
-
 def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(config: EngineConfig) -> None:
         raise torch.OutOfMemoryError("tried to allocate 15 GiB")

@@ -96,9 +96,9 @@ class DrafterContestant:
     def __init__(self, name: str, plan: DrafterPlan, settings: Settings) -> None:
         self.name = name
         drafter = drafter_config(name, plan.draft, settings)
-        self._num_threads = target_share(drafter, plan)
+        num_threads = target_share(drafter, plan)
         try:
-            self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=self._num_threads))
+            self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=num_threads))
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"there is no memory for {name} beside the others, each of which has a target of its own ({error}): "
@@ -106,7 +106,6 @@ class DrafterContestant:
             ) from error
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        torch.set_num_threads(self._num_threads)  # torch has one number for the whole process
         began = perf_counter()
         stream = self.engine.stream(prompt_ids, params)
         stats: list[StepStats] = []
