@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.header import StoredTensor, read_header
 from forerun.checkpoints.reader import read_into
 from forerun.core.errors import CheckpointError
+from forerun.engine.tokenizer_files import read_backend
 from tests.checkpoints.folders import SINGLE, random_tensors, write_single
 
 GOOD = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
@@ -43,6 +45,17 @@ def test_a_header_written_by_the_library_is_read(path: Path) -> None:
 
 def test_metadata_is_no_tensor(tmp_path: Path) -> None:
     assert [tensor.name for tensor in read_header(write(tmp_path / "x", {"__metadata__": {}, **GOOD}))] == ["a"]
+
+
+def test_a_git_lfs_pointer_is_named(path: Path, tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 100000\n"
+    path.write_bytes(pointer)
+    assert "run `git lfs pull`" in refusal(path)
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes(pointer)
+    for read in (read_model_spec, read_backend):
+        with pytest.raises(CheckpointError, match="git lfs pull"):
+            read(tmp_path)
 
 
 def test_every_truncation_is_refused(path: Path) -> None:

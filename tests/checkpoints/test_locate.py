@@ -54,9 +54,22 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").touch()
+    with pytest.raises(CheckpointError, match=r"x\.bin' is a file"):
+        locate(str(tmp_path / "x.bin"))
+
+
+def test_gguf_is_named_with_what_to_take_instead(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").touch()
-    with pytest.raises(CheckpointError, match=r"x\.gguf' is a file"):
-        locate(str(tmp_path / "x.gguf"))
+    for name in (tmp_path, tmp_path / "x.gguf"):
+        with pytest.raises(CheckpointError, match=r"x\.gguf.* a GGUF file, which is not read yet: .*safetensors"):
+            locate(str(name))
+
+
+def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r'no full hub name.*with its owner, of the form "org/model"'):
+        locate("gpt2")
 
 
 @pytest.mark.parametrize("name", ["", "gpt2x", "/no/such/folder", "a/b/c", "../x/y", "org/mo del", "http://x/y"])

@@ -111,12 +111,44 @@ def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ raise_exception('roles must alternate') }}", "{% for %}", "{{ ''.__class__.__mro__ }}", "{{ 1 + 'a' }}"],
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{% for %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 1 + 'a' }}",
+        "{{ 1 / 0 }}",
+        "{{" + 5000 * "(",
+    ],
 )
 def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path: Path, template: str) -> None:
     tokenizer = Tokenizer.load(write_byte_level(tmp_path, chat_template=template))
     with pytest.raises(ConfigError, match="chat template refused"):
         tokenizer.apply_chat_template(CHATS[0])
+
+
+def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    parts = [{"type": "text", "text": "a fox"}, {"type": "text", "text": "ran"}]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == tokenizer.apply_chat_template(
+        [{"role": "user", "content": "a fox\nran"}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "image_url"),
+        ({"role": "user", "content": [{"type": "text"}]}, "part"),
+        ({"role": "user", "content": ["text"]}, "part"),
+        ({"role": "user", "content": {"type": "text", "text": "x"}}, "list of text parts"),
+        ({"role": "user", "content": 5}, "content of a chat message is 5"),
+        ("user: hello", "mapping with role and content"),
+    ],
+)
+def test_content_that_is_no_text_is_named(tmp_path: Path, message: Any, word: str) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    with pytest.raises(ConfigError, match=word):
+        tokenizer.apply_chat_template([{"role": "user", "content": "hello"}, message])
 
 
 def test_an_empty_chat_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def _refuse_unsupported(config: JsonFile, family: str) -> None:
         method = config.nested("quantization_config").values.get("quant_method")
         raise CheckpointError(
             f"{config.path}: quantization_config is present (quant_method {method!r}), but only unquantized float32, "
-            "float64, bfloat16 and float16 weights are supported: choose the original checkpoint"
+            "float64, bfloat16 and float16 weights are supported: choose the original checkpoint; --dtype int4 or int8 "
+            "rounds its weights on loading"
         )
     if config.text("hidden_act", "silu") != "silu":
         raise config.wrong("hidden_act", "'silu', the only gate activation supported")

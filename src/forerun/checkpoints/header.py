@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.json_file import short
+from forerun.checkpoints.json_file import POINTER_MARK, refuse_pointer, short
 from forerun.core.errors import CheckpointError
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -46,6 +46,8 @@ def read_header(path: Path) -> list[StoredTensor]:
     try:
         file_bytes = path.stat().st_size
         with path.open("rb") as file:
+            refuse_pointer(path, file.read(len(POINTER_MARK)))
+            file.seek(0)
             header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if file_bytes < LENGTH_BYTES or header_bytes > min(file_bytes - LENGTH_BYTES, MAX_HEADER_BYTES):
                 raise _damaged(path, f"{file_bytes} bytes cannot hold its header of {header_bytes} bytes")

@@ -15,6 +15,7 @@ REQUIRED: Final = object()
 MAX_JSON_BYTES: Final = 2**20
 MAX_JSON_VALUES: Final = 2**18  # which take 30 MB once parsed; 28,000 tokens added to a tokenizer are 200,000 values
 MAX_SIZE: Final = 2**24  # of any one dimension; the longest context published so far has 10 million positions
+POINTER_MARK: Final = b"version https://git-lfs"
 MAX_SHOWN: Final = 80  # characters of a value in a message
 MIN_NUMBER, MAX_NUMBER = 1e-12, 1e12  # float32 computes with these and their squares
 
@@ -112,14 +113,22 @@ def _few_values(raw: bytes) -> bytes:
     return raw
 
 
+def refuse_pointer(path: Path, beginning: bytes) -> None:
+    """Refuse the small file that git puts in the place of a large one."""
+    if beginning.startswith(POINTER_MARK):
+        raise CheckpointError(f"{path} is a git-lfs pointer, not the file itself: run `git lfs pull` in its folder")
+
+
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """A whole file, of which more than `max_bytes` is never held.
 
     Raises:
         OSError: it is absent, unreadable, or larger.
+        CheckpointError: it only says where git keeps it.
     """
     with path.open("rb") as file:
         raw = file.read(max_bytes + 1)
+    refuse_pointer(path, raw)
     if len(raw) > max_bytes:
         raise OSError(EFBIG, f"more than {max_bytes} bytes, which no file of its kind has")
     return raw

@@ -13,6 +13,11 @@ BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}
 HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # Data only: no pickled weights, no code, and no second copy of the weights in another layout.
 HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
+GGUF_SUFFIX: Final = ".gguf"
+GGUF_ADVICE: Final = (
+    "which is not read yet: take the same model's repository of safetensors, from which such files are made, and "
+    "--dtype int4 or int8 for weights of that size"
+)
 # Defined by some versions of huggingface_hub only; HTTPError is that of its HTTP library, which has changed twice.
 HUB_ERRORS: Final = (
     "HTTPError",
@@ -41,17 +46,22 @@ def locate(name: str, *, revision: str | None = None) -> Path:
     if folder.is_dir():
         return _check(folder, "give the folder that holds config.json and the weights")
     if folder.exists():
+        if folder.suffix == GGUF_SUFFIX:
+            raise CheckpointError(f"{name!r} is a GGUF file, {GGUF_ADVICE}")
         raise CheckpointError(f"{name!r} is a file: give the folder that holds {CONFIG_NAME} and the weights")
     if HUB_NAME.fullmatch(name):
         return _check(_fetch(name, revision), "choose a repository with weights in Hugging Face layout")
     raise CheckpointError(
-        f"there is no folder {name!r}, and it is not a hub name either: give a folder that holds {CONFIG_NAME}, "
-        f'a name of the form "org/model", or {" or ".join(map(repr, BUILTIN_FOLDERS))}'
+        f"there is no folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a hub name "
+        f'with its owner, of the form "org/model", or {" or ".join(map(repr, BUILTIN_FOLDERS))}'
     )
 
 
 def _check(folder: Path, advice: str) -> Path:
     if not (folder / CONFIG_NAME).is_file():
+        found = sorted(path.name for path in folder.glob(f"*{GGUF_SUFFIX}"))
+        if found:
+            raise CheckpointError(f"{folder} holds no {CONFIG_NAME}, but {found[0]}, a GGUF file, {GGUF_ADVICE}")
         raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
     return folder
 

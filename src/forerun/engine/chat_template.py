@@ -16,7 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forerun.checkpoints.json_file import MAX_JSON_BYTES, read_bounded
+from forerun.checkpoints.json_file import MAX_JSON_BYTES, read_bounded, short
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.engine.tokenizer_files import TOKENIZER_CONFIG_NAME, read_optional, require_text
 
@@ -34,24 +34,49 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """The text of these messages, ending where the assistant's next answer begins.
 
-        Keys whose value is None are left out, as transformers does: templates handle a missing key, not a null.
+        Keys whose value is None are left out, as transformers does: templates handle a missing key, not a null. Content
+        in parts, as OpenAI's API takes it, is joined by line breaks, as vLLM does: these models' templates expect text.
 
         Raises:
             ConfigError: there are no messages, or the template refuses them, or is broken.
         """
         if not messages:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
-        known = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        known = [_plain(message) for message in messages]
         try:
             template = _environment().from_string(self.source)
             return template.render(
                 messages=known, tools=None, documents=None, add_generation_prompt=True, **self.special_tokens
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             raise ConfigError(
                 f"the checkpoint's chat template refused these messages: {error}; "
                 f"roles were {[message.get('role') for message in messages]}"
             ) from error
+
+
+def _plain(message: object) -> Message:
+    """A message with text for content and without keys that say nothing."""
+    if not isinstance(message, Mapping):
+        raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")
+    known = {key: value for key, value in message.items() if value is not None}
+    content = known.get("content", "")
+    if isinstance(content, str):
+        return known
+    if not isinstance(content, Sequence):
+        raise ConfigError(f"the content of a chat message is {short(content)}: give a text, or a list of text parts")
+    return {**known, "content": "\n".join(map(_text_of, content))}
+
+
+def _text_of(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            raise ConfigError(
+                f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
+                "these models see text alone"
+            )
 
 
 def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:

@@ -52,7 +52,11 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
             "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
         )
     try:
-        backend = tokenizers.Tokenizer.from_buffer(read_bounded(path, MAX_TOKENIZER_BYTES))
+        raw = read_bounded(path, MAX_TOKENIZER_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(raw)
     except Exception as error:  # tokenizers raises the bare class for every defect of the file
         version, fault = tokenizers.__version__, short(str(error))
         raise CheckpointError(f"{path} is not a file of tokenizers {version} ({fault}): fetch it again") from error
