@@ -168,7 +168,7 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
         (DrafterOptions(drafter=DrafterName.NONE, key_file="k"), "--key-file", "parallel"),
         (DrafterOptions(children=2, drafter_address=WORKER), "--children and --drafter-address", "parallel"),
-        (DrafterOptions(depth=2, drafter_address=WORKER), "--depth and --drafter-address", None),
+        (DrafterOptions(min_confidence=0.5, drafter_address=WORKER), "--min-confidence and --drafter-address", None),
         (DrafterOptions(search=LayerSearchName.OFF), "--search", "layer_skip"),
         (DrafterOptions(draft="d", min_confidence=0.0), "--min-confidence", "layer_skip"),
         (DrafterOptions(drafter=DrafterName.NONE, draft_weights=DraftWeights.PLAIN), "--draft-weights", "layer_skip"),

@@ -1,6 +1,5 @@
 """Help as plain text: every flag's names on lines of their own, its help below them, at any width."""
 
-from collections.abc import Iterator
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Final
@@ -14,11 +13,15 @@ def help_text(command: Any, ctx: Any) -> str:
     width = min(get_terminal_size().columns, MAX_WIDTH)
     blocks = [_filled(f"Usage: {ctx.command_path} {usage_of(command)}", width, 0)]
     blocks.append(_filled(command.help or "", width, 2))
-    panels: dict[str, list[str]] = {}
-    for panel, names, text in (*_parameters(command, ctx), *_commands(command, ctx)):
-        panels.setdefault(panel, []).append(f"{_filled(names, width, 2)}\n{_filled(text, width, 6)}")
-    blocks += [f"{panel}:\n" + "\n".join(entries) for panel, entries in panels.items()]
-    with_variable = [param for param in command.get_params(ctx) if param.envvar]
+    entries = {
+        panel: [(names_of(param), describe(param)) for param in params] for panel, params in panels_of(command).items()
+    }
+    entries.setdefault("Options", []).append((", ".join(sorted(ctx.help_option_names, key=len)), "Show this help."))
+    entries["Commands"] = _commands(command)
+    for panel, lines in entries.items():
+        texts = [f"{_filled(names, width, 2)}\n{_filled(text, width, 6)}" for names, text in lines]
+        blocks += [f"{panel}:\n" + "\n".join(texts)] if texts else []
+    with_variable = [param for param in command.params if param.envvar]
     if with_variable:
         blocks.append(
             _filled(VARIABLES.format(variable=with_variable[0].envvar, flag=with_variable[0].opts[0]), width, 0)
@@ -56,20 +59,21 @@ def argument_name(argument: Any) -> str:
     return str(argument.metavar or argument.name).upper()
 
 
-def _parameters(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
-    """Panel, names and help of every argument and flag that is shown."""
-    for param in command.get_params(ctx):
-        if getattr(param, "hidden", False):
-            continue
-        if param.param_type_name == "argument":
-            yield "Arguments", argument_name(param), describe(param)
-        else:
-            panel = getattr(param, "rich_help_panel", None) or "Options"
-            yield panel, names_of(param), describe(param)
+def panels_of(command: Any) -> dict[str, list[Any]]:
+    """The arguments and flags that are shown, by panel."""
+    panels: dict[str, list[Any]] = {}
+    for param in command.params:
+        if not getattr(param, "hidden", False):
+            is_argument = param.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
+            panels.setdefault(panel, []).append(param)
+    return panels
 
 
 def names_of(param: Any) -> str:
-    """All names of a flag and what follows them."""
+    """The name of an argument, or all names of a flag and what follows them."""
+    if param.param_type_name == "argument":
+        return argument_name(param)
     short_first = sorted(param.opts, key=lambda name: name.startswith("--"))
     names = ", ".join((*short_first, *param.secondary_opts))
     return names if param.is_flag else f"{names} {param.metavar}"
@@ -90,8 +94,7 @@ def describe(param: Any) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _commands(command: Any, ctx: Any) -> Iterator[tuple[str, str, str]]:
+def _commands(command: Any) -> list[tuple[str, str]]:
     """The commands of a group."""
-    for name, item in getattr(command, "commands", {}).items():
-        if not item.hidden:
-            yield "Commands", name, item.help or ""
+    items = getattr(command, "commands", {}).items()
+    return [(name, item.help or "") for name, item in items if not item.hidden]

@@ -1,0 +1,51 @@
+"""docs/commands.md lists every command and flag as the program has them; run as a program, this file rewrites it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from forerun.cli.help_text import describe, names_of, panels_of, usage_of
+from forerun.cli.main import app
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+MARK = "<!-- From here on written by tests/contracts/test_commands_page.py. -->\n"
+
+
+def commands(command: Any, path: str = "forerun") -> Iterator[tuple[str, Any]]:
+    for name, item in command.commands.items():
+        if hasattr(item, "commands"):
+            yield from commands(item, f"{path} {name}")
+        else:
+            yield f"{path} {name}", item
+
+
+def reference() -> str:
+    """A section for each command; a panel of flags that an earlier command has is only referred to."""
+    parts: list[str] = []
+    seen: dict[tuple[str, ...], str] = {}
+    for name, command in commands(typer.main.get_command(app)):
+        parts.append(f"## {name}\n\n    {name} {usage_of(command)}\n\n{' '.join((command.help or '').split())}\n")
+        for panel, params in panels_of(command).items():
+            rows = tuple(f"| `{names_of(param)}` | {cell(describe(param))} |" for param in params)
+            first = seen.setdefault(rows, name)
+            if first != name:
+                parts.append(f"{panel}: as of `{first}`.\n")
+            elif rows:
+                parts.append(f"| {panel} | |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def test_the_page_of_commands_is_that_of_the_program() -> None:
+    _, _, written = PAGE.read_text(encoding="utf-8").partition(MARK)
+    assert written.strip() == reference().strip(), f"bring it up to date: python {Path(__file__).name}"
+
+
+if __name__ == "__main__":
+    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    PAGE.write_text(f"{head}{MARK}\n{reference()}", encoding="utf-8")
