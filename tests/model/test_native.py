@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from forerun.kernels.native.binding import fault
 from forerun.model.diff import Difference, diff_buffers
 from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput
+from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
 from tests.dense_reference import dense_logits
@@ -22,6 +24,8 @@ from tests.kernels.ops import random_parents
 from tests.tiny import CAPACITY, Weights, random_weights, tiny_runner, tiny_spec
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+
+STATUS = Path("/proc/self/status")
 
 # Largest error of one op, relative to its buffer's largest element: products round inputs to the weight's own type.
 RELATIVE: dict[tuple[torch.dtype, WeightFormat], float] = {
@@ -147,6 +151,25 @@ def test_a_context_of_many_chunks_on_any_number_of_threads(num_threads: int) -> 
     assert torch.equal(runner.extend(token_ids, num_logit_rows=2), last)
     expected = dense_logits(spec, {name: weight.double() for name, weight in weights.items()}, token_ids)[-2:]
     torch.testing.assert_close(last.double(), expected, atol=2e-4, rtol=0)
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory is asked for")
+def test_a_pass_of_one_row_over_a_long_context_asks_for_one_rows_memory() -> None:
+    shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
+    spec = tiny_spec(random.Random(3), **shape)
+    weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
+    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
+    runner.extend([1], num_logit_rows=1)
+    stand_in(runner.cache, 131_071)
+    before = asked_bytes()
+    time_pass(runner, 1)
+    assert asked_bytes() - before < 50 << 20, "for sixteen rows it would be 136 MiB"
+
+
+def asked_bytes() -> int:
+    """What the process has asked of the system, in use or not."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmSize:"))
+    return int(line.split()[1]) << 10
 
 
 def test_other_dtypes_are_left_to_torch() -> None:

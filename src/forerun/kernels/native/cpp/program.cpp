@@ -74,7 +74,7 @@ void Program::reserve(const Pass& pass, int num_threads) {
     const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
     const int64_t scratch = round_up(attend_scratch_bytes(heads), LINE);
-    const int64_t attention = scratch + result * ATTENTION_ROWS * num_chunks(pass);
+    const int64_t attention = scratch + result * rows_together(pass) * num_chunks(pass);
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_) own.reserve(prepared > attention ? prepared : attention);
     if (pass.num_rows <= ATTENTION_ROWS) partials_.reserve(result * pass.num_rows * num_chunks(pass));

@@ -112,6 +112,8 @@ class Program {
     int64_t width(int number) const { return buffers_[static_cast<size_t>(number)].width; }
     LayerCache layer_cache(int layer) const;
     Visibility visibility(const Run& run) const;
+    // Rows that one call of attention takes at most, and so its partial results; a pass of one row needs a sixteenth.
+    static int rows_together(const Pass& pass) { return pass.num_rows < ATTENTION_ROWS ? pass.num_rows : ATTENTION_ROWS; }
     int num_chunks(const Pass& pass) const { return (pass.first_slot + pass.num_rows - 1) / ATTENTION_CHUNK + 1; }
 
     const Shape shape_;

@@ -51,7 +51,7 @@ void Program::attend_whole(const Run& run, const Op& op, int thread, Team& team,
     const int group = heads.num_heads / heads.num_kv_heads;
     const int num_blocks = ceil_div(seen.num_rows, rows_per_item);
     const int64_t row_size = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim);
-    const int64_t chunk_stride = row_size * ATTENTION_ROWS;
+    const int64_t chunk_stride = row_size * rows_together(run.pass);
     char* scratch = own_[static_cast<size_t>(thread)].data();
     float* partial = reinterpret_cast<float*>(scratch + (attend_scratch_bytes(heads) + 63) / 64 * 64);
     const Slice items = slice_of(num_blocks * heads.num_kv_heads, thread, team.size());
