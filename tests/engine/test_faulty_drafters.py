@@ -1,6 +1,7 @@
 """What a drafter proposes can cost speed, never a token and never the request."""
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
+from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.loop import TargetSide, decode
 from forerun.kernels.dispatch import FUSED, NATIVE, REFERENCE, TRITON, ModelKernels
@@ -19,6 +22,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
+from tests.random_settings import random_params
 from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -174,3 +178,18 @@ def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelKe
         ours = decode_ids(target, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
         sound = tiny_runner(spec, weights, kernels=kernels)
         assert ours == decode_ids(sound, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_draft_without_sound_numbers_changes_no_token(number: int) -> None:
+    """NaN, infinity or nothing but minus infinity in its logits, whatever is done to them afterwards."""
+    rng = random.Random(number)
+    weights = random_weights(SPEC, torch.Generator().manual_seed(5))
+    sick = {name: weight.clone() for name, weight in weights.items()}
+    sick["head.weight"][:: rng.choice([1, 3, 30])] = rng.choice([torch.nan, torch.inf, -torch.inf, 1e305])
+    params = random_params(rng, 30)
+    config = DraftModel(verify_width=8, draft_width=4, depth=3, children=rng.choice([4, 16]), adaptive=False)
+    with torch.inference_mode():
+        drafter = DraftModelDrafter(tiny_runner(SPEC, sick), config, target_vocab_size=30)
+        ours = decode_ids(runner(), drafter, PROMPT, params, seed=3, num_tokens=12)
+        assert ours == decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=12)
