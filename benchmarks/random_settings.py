@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.random_requests import DRAFTERS, MACHINES, Contest
 from tests.row_company import count_rows
 
-REQUESTS_PER_CHUNK = 2000
+REQUESTS_PER_CHUNK = 500
 TORCH_SHARE, THREADS_SHARE = 20, 10  # torch's kernels and several threads, which may have to wait, get one of so many
 PASSES_PER_CHUNK = 200
 NUM_ASKED = 1  # drafters that every request is put to
