@@ -70,6 +70,14 @@ def test_one_file_and_many_give_the_same_fused_weights(tmp_path: Path, write: An
     assert_same(load(write(tmp_path, tensors)), expected(tensors))
 
 
+def test_more_layers_than_stored_tensors_are_refused_before_anything_is_planned_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.checkpoints.load.tensor_plan", lambda spec: pytest.fail("a plan was made"))
+    message = refusal(write_single(tmp_path, random_tensors(), num_hidden_layers=1000))
+    assert "num_hidden_layers is 1000, but the folder holds 21 tensors" in message
+
+
 @pytest.mark.parametrize("stored", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
 def test_stored_dtypes_are_converted(tmp_path: Path, stored: torch.dtype, wanted: torch.dtype) -> None:

@@ -179,4 +179,4 @@ def test_a_draft_with_other_added_tokens_drafts_after_one_warning(
         ours = engine.generate("The fox", params)
     assert ours.token_ids == plain.token_ids
     assert ours.stats.num_rounds_down == 0
-    assert [record.getMessage().count("1 added tokens") for record in caplog.records] == [1]
+    assert sum("differ in 1 added tokens" in record.getMessage() for record in caplog.records) == 1

@@ -49,8 +49,7 @@ class Vocabulary:
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
         tokens = {id_: token for token, id_ in tokenizer.vocabulary().items() if id_ < MAX_IDS}
         marks = np.zeros(max(tokens, default=-1) + 1, dtype=np.uint32)
-        for id_, token in tokens.items():
-            marks[id_] = crc32(token.encode()) & TEXT_BITS or 1
+        marks[list(tokens)] = [crc32(token.encode()) & TEXT_BITS or 1 for token in tokens.values()]
         marks[[id_ for id_ in tokenizer.added_ids if id_ in tokens]] |= np.uint32(ADDED_BIT)
         return cls(marks=marks, tokens=tokens)
 
