@@ -92,7 +92,8 @@ def test_a_system_without_such_files_has_no_quota(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "quota", "expected"), [(64, 1.0, 1), (64, 0.2, 1), (64, 1.5, 2), (2, 4.0, 2), (2, inf, 2), (1, 1.0, 1)]
+    ("cores", "quota", "expected"),
+    [(64, 1.0, 1), (64, 0.2, 1), (64, 1.4, 1), (64, 1.5, 2), (64, 2.9, 3), (2, 4.0, 2), (2, inf, 2), (1, 1.0, 1)],
 )
 def test_the_cores_that_can_be_kept_busy_are_the_least_of_both(
     monkeypatch: pytest.MonkeyPatch, cores: int, quota: float, expected: int

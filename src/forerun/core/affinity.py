@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Collection
-from math import ceil, inf
+from math import floor, inf
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,9 +23,11 @@ def own_cores() -> list[int]:
 def usable_cores() -> int:
     """How many cores can be kept busy: those the calling thread may use, or as many as its container's quota pays for.
 
-    A thread more than that makes a pass several times slower, since all wait for it while it is not let run.
+    A thread more than that makes a pass several times slower, since all wait for it while it is not let run. A part of
+    a core counts from a half on: two threads with a quota of one wrote 36 tokens/s, one 51, and without a quota 69, so
+    that the two are worth it from about 1.5.
     """
-    return max(1, ceil(min(len(own_cores()), cpu_quota())))
+    return max(1, floor(min(len(own_cores()), cpu_quota()) + 0.5))
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
