@@ -54,9 +54,7 @@ def show_plainly(step: DecodeStep) -> None:
 
 
 def tree_shower(tokenizer: "Tokenizer") -> Show:
-    """A `Show` that marks the text of drafted and accepted tokens, and explains itself on stderr first."""
-    begin, end = _marks(sys.stderr)
-    say(f"{begin}drafted and accepted{end} · chosen by the target itself\n")
+    """A `Show` that marks the text of drafted and accepted tokens, where a terminal shows marks."""
     origins, (begin, end) = TokenOrigins(tokenizer), _marks(sys.stdout)
 
     def show(step: DecodeStep) -> None:
@@ -64,6 +62,13 @@ def tree_shower(tokenizer: "Tokenizer") -> Show:
         print("".join(pieces), end="", flush=True)
 
     return show
+
+
+def explain_marks() -> None:
+    """What the marks on stdout mean, on stderr; nothing where there are none."""
+    if any(_marks(sys.stdout)):
+        begin, end = _marks(sys.stderr)
+        say(f"{begin}drafted and accepted{end} · chosen by the target itself\n")
 
 
 def _marks(stream: TextIO) -> tuple[str, str]:

@@ -71,6 +71,11 @@ def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
         except ForerunError as error:
             say(f"forerun: error: {in_flags(str(error), flags_of(command))}")
             raise typer.Exit(exit_code(error)) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            say(f"forerun: error: {error.filename} cannot be used ({error.strerror}): name another file or folder")
+            raise typer.Exit(FAULTY_SETTING) from None
 
     return call
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from forerun.cli.about import About
-from forerun.cli.answer import End, Show, end_text, show_plainly, tree_shower
+from forerun.cli.answer import End, Show, end_text, explain_marks, show_plainly, tree_shower
 from forerun.cli.declare import option
 from forerun.cli.json_answer import print_answer, print_step, show_nothing
 from forerun.cli.logs import OUTPUT, note
@@ -52,6 +52,8 @@ class OutputOptions:
                 result, about
             )
         note(str(about))
+        if self.show_tree:
+            explain_marks()
         if self.no_stream:
             return lambda: show_nothing, lambda result, _: end_text(result, "")
         return lambda: tree_shower(engine.tokenizer) if self.show_tree else show_plainly, end_text
