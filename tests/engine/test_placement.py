@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun import EngineConfig, NoDrafter, Parallel
+from forerun import Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.cli.about import About
 from forerun.core.pace import Pace
 from forerun.core.profile import Profile
 from forerun.engine import placement
@@ -144,5 +145,19 @@ def test_torchs_threads_are_an_engines_own_while_it_works_and_the_hosts_again_af
         with pytest.raises(KeyError):
             one.everywhere(lambda: {}["nothing"])
         assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_engine_leaves_the_host_its_threads_and_says_its_own() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)) as engine:
+            assert torch.get_num_threads() == 3
+            engine.generate("x", SamplingParams(max_new_tokens=2))
+            engine.margin_after([1, 2], SamplingParams())
+            assert torch.get_num_threads() == 3
+            assert About.of(engine).num_threads == 1
     finally:
         torch.set_num_threads(before)

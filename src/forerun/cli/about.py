@@ -27,8 +27,6 @@ class About:
 
     @classmethod
     def of(cls, engine: "Engine") -> "About":
-        import torch
-
         from forerun.checkpoints.locate import locate
         from forerun.core.pace import read_device
         from forerun.engine.loading import Checkpoint
@@ -50,7 +48,7 @@ class About:
             dtype=checkpoint.dtype_name,
             kernels=kernels.name,
             device=config.device,
-            num_threads=torch.get_num_threads(),
+            num_threads=engine.cores.num_threads,
             drafter=name_of(drafter).value,
             draft=_draft_of(drafter),
             max_length=engine.max_length,

@@ -57,8 +57,8 @@ class Engine:
 
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
         require_config(config)
-        self._cores = CorePlacement.of(config)
-        on_threads(self._cores.num_threads, lambda: self._open(config, on_progress))
+        self.cores = CorePlacement.of(config)
+        on_threads(self.cores.num_threads, lambda: self._open(config, on_progress))
 
     def _open(self, config: EngineConfig, on_progress: Progress | None) -> None:
         self.config, self._placement = config, read_device(config.device)
@@ -68,7 +68,7 @@ class Engine:
         self.tokenizer = Tokenizer.load(target.folder)
         self._eos_ids = read_stop_ids(target.folder)
         self.default_sampling = read_default_sampling(target.folder)
-        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self._cores)
+        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self.cores)
         self._drafter, self._target = drafters.load(
             config.drafter or automatic_drafter(config.target, None),
             lambda num_rows: target.load(
@@ -98,7 +98,7 @@ class Engine:
             self._baseline = PlainBaseline(
                 target=self._target,
                 on_device=None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target),
-                cores=self._cores,
+                cores=self.cores,
                 max_length=self.max_length,
             )
 
@@ -144,7 +144,7 @@ class Engine:
             self._request(prompt_ids, params, noise, seed, max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._turn,
-            self._cores,
+            self.cores,
             seed=seed,
             num_prompt=len(prompt_ids),
             compare=None if self._baseline is None else self._baseline.compare(prompt_ids, params, noise, seed),
@@ -169,7 +169,7 @@ class Engine:
             self._drafter.begin(token_ids, params, noise)
             return decode(self._side(token_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_left)
 
-        self._cores.place_pool()
+        self.cores.place_pool()
         try:
             if self._on_device is not None and not params.shapes_scores:
                 self._on_device.begin(prompt_ids, params, seed)
@@ -206,9 +206,9 @@ class Engine:
         """
         with self._turn, inference():
             self._end_running()
-            self._cores.run(lambda: self._target.sync(prompt_ids[:-1]))
+            self.cores.run(lambda: self._target.sync(prompt_ids[:-1]))
             side = TargetSide(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
-            margin = self._cores.run(lambda: side.choose(TokenTree(prompt_ids[-1])).margins[0])
+            margin = self.cores.run(lambda: side.choose(TokenTree(prompt_ids[-1])).margins[0])
             self._target.forget()
         return margin
 
