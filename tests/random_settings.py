@@ -31,6 +31,8 @@ def random_params(rng: random.Random, vocab_size: int, *, seed: int | None = Non
 
 def random_top_k(rng: random.Random, vocab_size: int) -> int:
     some = [rng.randint(1, vocab_size), round(vocab_size ** rng.random()), rng.randint(LEADING - 1, LEADING + 40)]
+    if vocab_size > LEADING:
+        some += [rng.randint(LEADING, vocab_size), round(LEADING * (vocab_size / LEADING) ** rng.random())]
     return rng.choice([0, 0, 1, 2, 5, 40, *some, vocab_size - 1, vocab_size, vocab_size + 1, 10**6])
 
 

@@ -13,7 +13,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.random_settings import random_logits, random_params
 from tests.textbook import gumbel, kept, pick
 
-NUM_CASES = 60
+NUM_CASES = 100
 NUM_ROWS = 6
 
 
@@ -22,7 +22,7 @@ def test_choices_are_the_textbooks(dtype: torch.dtype) -> None:
     num_chosen = 0
     for case in range(NUM_CASES):
         rng = random.Random(f"{case} {dtype}")
-        vocab_size = rng.choice([2, 7, 60, 300, 1500])
+        vocab_size = rng.choice([2, 7, 60, 300, 1500, 1500, 4000])
         params = random_params(rng, vocab_size)
         prompt_ids = [rng.randrange(vocab_size) for _ in range(rng.randint(1, 30))]
         answer = [rng.randrange(vocab_size) for _ in range(rng.randint(0, 30))]
