@@ -139,16 +139,19 @@ class Interrupter:
     """Raises KeyboardInterrupt at one of the places where Python looks for signals: behind a call, at the beginning of
     a function, and where a loop goes back. Counts the places of the files it watches.
 
-    Python looks behind calls of C functions only. That nobody can see from here, so there are a few places more.
+    Behind a call of a Python function it does not look. Calls of C functions that call Python themselves cannot be told
+    from those here, and are left to random moments.
     """
 
     files: tuple[str, ...]
     stop_at: int  # number of the place; more than there are: count them
+    times: int = 1  # in a row, as somebody does who presses Ctrl-C twice
     num_places: int = 0
     place: str = ""
 
     def __post_init__(self) -> None:
         self._looks: dict[CodeType, set[int]] = {}
+        self._callers: set[FrameType | None] = set()  # whose latest instruction called a Python function
 
     def run(self, work: Callable[[], object]) -> bool:
         """Do the work; True if it was interrupted."""
@@ -163,15 +166,18 @@ class Interrupter:
         return False
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self._callers.add(frame.f_back)
         if "/forerun/" not in frame.f_code.co_filename or not frame.f_code.co_filename.endswith(self.files):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._look
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "opcode" and frame.f_lasti in self._places_of(frame.f_code):
+        was_python = frame in self._callers
+        self._callers.discard(frame)
+        if event == "opcode" and not was_python and frame.f_lasti in self._places_of(frame.f_code):
             self.num_places += 1
-            if self.num_places == self.stop_at:
+            if 0 <= self.num_places - self.stop_at < self.times:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
                 raise KeyboardInterrupt
         return self._look

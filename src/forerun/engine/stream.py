@@ -70,9 +70,9 @@ class GenerationStream:
     def __next__(self) -> DecodeStep:
         while self._is_reading:
             self._play()
-        played = self._play()
-        if isinstance(played, DecodeStep):
-            return played
+        match self._play():
+            case DecodeStep() as step:  # no call between here and there: a step that is done reaches the caller
+                return step
         raise StopIteration
 
     @property
@@ -85,11 +85,16 @@ class GenerationStream:
         if self._assembly.finish is not None:
             return None
         try:
-            return self._advance()
+            played = self._advance()
+            self._is_torn = False
+            return played
         except EngineBusyError:
             raise
-        except BaseException as error:
+        except Exception as error:
             self._error = error
+            self.cancel()
+            raise
+        except BaseException:  # an interrupt: the text was cancelled, which is no error
             self.cancel()
             raise
 
@@ -102,9 +107,7 @@ class GenerationStream:
             began = perf_counter()
             played = self._cores.run(self._request.__next__)
             elapsed = perf_counter() - began
-            done = self._note(played, elapsed) if isinstance(played, PrefillStep) else self._take(played, elapsed)
-            self._is_torn = False
-            return done
+            return self._note(played, elapsed) if isinstance(played, PrefillStep) else self._take(played, elapsed)
 
     def _note(self, played: PrefillStep, elapsed: float) -> PrefillStep:
         self._prefill_s += elapsed
