@@ -1,14 +1,19 @@
 """Characters are marked by the token that wrote them, however late they are shown."""
 
 import io
+import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from forerun.cli.answer import TokenOrigins, describe_stats, tree_shower
-from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, Speedup, StepStats
+from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingParams
+from forerun.cli import answer
+from forerun.cli.answer import TokenOrigins, describe_stats, show_plainly, tree_shower, write_answer
+from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, PrefillStep, Speedup, StepStats
 from forerun.engine.tokenizer import Tokenizer
 from tests.engine.tiny_tokenizers import write_byte_level
 
@@ -71,3 +76,63 @@ def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
     assert line.endswith(" · drafter away in 12 of 80 rounds")
     late = replace(result, stats=replace(stats, num_rounds_down=0, num_rounds_late=3))
     assert describe_stats(late, is_greedy=True).endswith(" · drafter late in 3 of 80 rounds")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1)) as engine:
+        yield engine
+
+
+class Pressed:
+    """A stream at whose first step, of the prompt or of the text, Ctrl-C is pressed."""
+
+    def __init__(self, stream: GenerationStream, *, while_reading: bool) -> None:
+        self._stream, self._while_reading = stream, while_reading
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def prefill(self) -> Iterator[PrefillStep]:
+        for part in self._stream.prefill():
+            if self._while_reading:
+                signal.raise_signal(signal.SIGINT)
+            yield part
+
+    def __iter__(self) -> Iterator[DecodeStep]:
+        for step in self._stream:
+            signal.raise_signal(signal.SIGINT)
+            yield step
+
+
+@pytest.mark.parametrize("while_reading", [False, True])
+def test_ctrl_c_ends_an_answer_with_what_was_shown(
+    engine: Engine, capsys: pytest.CaptureFixture[str], while_reading: bool
+) -> None:
+    expected = engine.generate("the cat", SamplingParams(max_new_tokens=9, ignore_eos=True))
+    engine.forget()
+
+    def start() -> Any:
+        return Pressed(engine.stream("the cat", SamplingParams(ignore_eos=True)), while_reading=while_reading)
+
+    result, is_interrupted = write_answer(start, show_plainly)
+    assert is_interrupted
+    assert len(result.token_ids) == (0 if while_reading else 1)
+    captured = capsys.readouterr()
+    assert captured.out.removesuffix("\n") == result.text
+    assert expected.text.startswith(result.text)
+    assert ("while the prompt was read" in captured.err) == while_reading
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_told_how_far_a_long_prompt_is_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(answer, "SOON_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal() if is_terminal else io.StringIO())
+    engine.forget()
+    answer.read_prompt(engine.stream([7] * 601))
+    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert ("\rreading 512 of 600 tokens" in shown) == is_terminal
+    assert shown.endswith("\r\x1b[K" if is_terminal else "")

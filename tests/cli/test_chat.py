@@ -6,13 +6,14 @@ import pty
 import signal
 import subprocess
 import time
-from typing import IO
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from forerun.engine.conversation import Conversation
 from tests.cli.conftest import Run, RunProcess, command, environment
 
+Chat = tuple[subprocess.Popen[bytes], Callable[[bytes], None], Callable[[bytes], bytes]]
 SHORT = ("-n", "8", "--ignore-eos")
 
 
@@ -99,32 +100,64 @@ def test_every_answer_of_a_chat_may_be_an_object(run: Run, target: str) -> None:
     assert texts[0].strip() == run("chat", target, "-q", "Hi", *SHORT).stdout.strip()
 
 
-def test_ctrl_c_stops_the_answer_and_at_the_prompt_the_chat(target: str) -> None:
+@pytest.fixture
+def chatting(target: str) -> Iterator[Chat]:
+    """A chat on a terminal: the process, what types and what reads up to some text."""
     ours, theirs = pty.openpty()
-    arguments = command("chat", target, "--drafter", "none", "-n", "400", "--logit-bias", "40=1000")
-    pipes = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(arguments, env=environment(TERM="dumb"), **pipes) as process:
+    arguments = command("chat", target, "--drafter", "none", "-n", "40", "--logit-bias", "40=1000")
+    pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen(arguments, env=environment(TERM="xterm"), **pipes) as process:  # type: ignore[call-overload]
+        os.close(theirs)
         try:
-            os.write(ours, b"Hi\n")
-            _read_until(process.stdout, b"IIIII")  # the answer has begun
-            process.send_signal(signal.SIGINT)
-            os.write(ours, b"/stats\n")
-            _read_until(process.stderr, b"tokens/s")
-            time.sleep(0.2)  # until it reads again
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 130
+            yield process, lambda typed: os.write(ours, typed) and None, lambda wanted: _read_until(ours, wanted)
         finally:
             process.kill()
-        assert process.stderr is not None
-        assert b"Traceback" not in process.stderr.read()
     os.close(ours)
-    os.close(theirs)
 
 
-def _read_until(pipe: IO[bytes] | None, wanted: bytes) -> None:
-    assert pipe is not None
+def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: Chat) -> None:
+    process, type_in, read_until = chatting
+    read_until(b"> ")
+    type_in(b"Hi\r")
+    read_until(b"III")  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    read_until(b"> ")
+    type_in(b"half a line")
+    read_until(b"half a line")
+    for _ in range(3):
+        time.sleep(0.2)  # until it reads, which is behind its prompt
+        process.send_signal(signal.SIGINT)
+        read_until(b"> ")
+    type_in(b"/stats\r")
+    read_until(b"tokens/s")
+    type_in(b"/exit\r")
+    assert process.wait(timeout=30) == 0
+
+
+def test_pasted_lines_are_one_message(chatting: Chat) -> None:
+    process, type_in, read_until = chatting
+    read_until(b"> ")
+    type_in(b"\x1b[200~one\n/two\nthree\x1b[201~")
+    read_until(b"three")
+    type_in(b"\r")
+    read_until(b"cut after")
+    type_in(b"/exit\r")
+    shown = read_until(b"/exit")
+    assert process.wait(timeout=30) == 0
+    assert b"III" not in shown
+    assert b"no command" not in shown
+
+
+def test_a_line_that_begins_like_a_command_can_be_sent(run: Run, target: str) -> None:
+    shown = run("chat", target, *SHORT, typed="/tmp/x is what?\n /tmp/x is what?\n")
+    assert "put a space before it" in shown.stderr
+    assert shown.stdout == run("chat", target, "-q", "/tmp/x is what?", *SHORT).stdout
+
+
+def _read_until(terminal: int, wanted: bytes) -> bytes:
     found = b""
     while wanted not in found:
-        piece = os.read(pipe.fileno(), 4096)
+        piece = os.read(terminal, 4096)
         assert piece, f"the process ended after {found!r}"
         found += piece
+    return found

@@ -1,11 +1,12 @@
 """Help, version and mistyped commands."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from forerun import __version__
-from tests.cli.conftest import Run, RunProcess
+from tests.cli.conftest import ROOT, Run, RunProcess
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("--version",)])
@@ -32,3 +33,10 @@ def test_help_of_the_program_imports_no_rich_text(run_process: RunProcess) -> No
     assert "generate" in finished.stdout
     assert "typer" in finished.stderr
     assert "rich.console" not in finished.stderr
+
+
+def test_ctrl_c_before_anything_is_there_ends_quietly(run_process: RunProcess, tmp_path: Path) -> None:
+    """While imports take their quarter of a second."""
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    finished = run_process("--help", PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
+    assert (finished.returncode, finished.stderr) == (130, "")

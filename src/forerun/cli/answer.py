@@ -4,6 +4,9 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
 from forerun.cli.failures import say
@@ -20,28 +23,54 @@ End = Callable[[Generation, str], None]  # given the text that was shown so far
 GREEN_UNDERLINED: Final = "\x1b[32;4m"
 UNDERLINED: Final = "\x1b[4m"
 RESET: Final = "\x1b[0m"
+SOON_S: Final = 0.5  # a prompt that is read by then needs no line that says so
 
 
 def write_answer(
     start: "Callable[[], GenerationStream]", show: Show, end: "End | None" = None
 ) -> tuple[Generation, bool]:
-    """Start a stream, show every step, and end the line. Ctrl-C stops the answer, also while the prompt is read.
+    """Start a stream, show every step, and end the line.
+
+    Ctrl-C stops the answer behind the round under way, and at once while the prompt is read; a second one, always at
+    once.
 
     Returns:
         The text so far or in full, and whether it was interrupted.
     """
     with StopOnInterrupt() as interrupt:
         shown, stream = "", start()
+        with suppress(KeyboardInterrupt):
+            interrupt.patience = 0  # while the prompt is read: a pass can take long, and nothing is lost
+            if interrupt.is_asked:
+                raise KeyboardInterrupt
+            read_prompt(stream)
+            interrupt.patience = 1
+            for step in stream:
+                show(step)
+                shown += step.text
+                if interrupt.is_asked:
+                    stream.cancel()
+        interrupt.patience = inf
         if interrupt.is_asked:
             stream.cancel()
-        for step in stream:
-            show(step)
-            shown += step.text
-            if interrupt.is_asked:
-                stream.cancel()
         result = stream.result()
-    (end or end_text)(result, shown)
+        (end or end_text)(result, shown)
+    if interrupt.is_asked and not result.token_ids:
+        say("(stopped while the prompt was read)")
     return result, interrupt.is_asked
+
+
+def read_prompt(stream: "GenerationStream") -> None:
+    """Let the prompt be read; on a terminal a line that goes away again says how far that is, where it takes long."""
+    began, is_shown = perf_counter(), False
+    try:
+        for part in stream.prefill():
+            if perf_counter() - began > SOON_S and takes_colours("stderr"):
+                is_shown = True
+                print(f"\rreading {part.num_read} of {part.num_tokens} tokens", end="", file=sys.stderr, flush=True)
+    finally:
+        if is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def end_text(result: Generation, shown: str) -> None:

@@ -10,6 +10,7 @@ from forerun.cli.answer import describe_stats, is_terminal, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
+from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.loading import open_engine
 from forerun.cli.logs import LogOptions, note, note_all
 from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 HELP: Final = """\
 /help    this list             /clear   forget what was said
 /stats   numbers of the last answer     /multi   several lines, up to a line with only /end
-/exit    leave (or Ctrl-D)     Ctrl-C   stop the answer; at the prompt, leave
-A line that ends in \\ goes on in the next one. ! works in place of /."""
+/exit    leave (or Ctrl-D)     Ctrl-C   stop the answer; at the prompt, clear the line
+A line that ends in \\ goes on in the next one; pasted lines are one message. ! works in place of /: to send a line
+that begins with one of them, put a space before it."""
 PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
 
 
@@ -110,25 +112,39 @@ class Session:
     def run(self) -> None:
         """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on."""
         if is_terminal():
-            import readline  # noqa: F401 - gives `input` line editing and history
-
+            _edit_lines()
             say("/help lists the commands")
-        while (said := _read_turn()) is not None:
-            try:
-                if said[:1] in ("/", "!"):
-                    if not self._obey(said[1:].strip()):
-                        return
-                elif said.strip():
-                    self.answer(said)
-            except ForerunError as error:
-                say(f"error: {in_flags(str(error), flags_of(chat))}; /clear forgets what was said")
+        with StopOnInterrupt() as self._interrupt:
+            while self._take_turn():
+                pass
+
+    def _take_turn(self) -> bool:
+        """One message or command; False when the user leaves."""
+        try:
+            said = self._read_turn()
+            if said is None:
+                return False
+            if said[:1] in ("/", "!") and "\n" not in said:
+                return self._obey(said[1:].strip())
+            if said.strip():
+                self.answer(said[1:] if said[:2] in (" /", " !") else said)
+        except ForerunError as error:
+            say(f"error: {in_flags(str(error), flags_of(chat))}; /clear forgets what was said")
+        except KeyboardInterrupt:  # at the prompt, as answers have their own ways
+            if not is_terminal():
+                raise
+            say("" if _typed() else "\n/exit or Ctrl-D leaves")
+        return True
 
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
         prompt = self._conversation.prompt(said)
-        self._last, is_interrupted = write_answer(
+        answer, is_interrupted = write_answer(
             lambda: self._engine.stream(prompt, self._params), self._make_show(), self._end
         )
+        if not answer.token_ids:
+            return is_interrupted  # while the prompt was read: the conversation is as it was
+        self._last = answer
         self._conversation.add(said, self._missing_space(prompt, self._last) + self._last.text)
         if self._last.finish_reason is FinishReason.LENGTH and not self._form.is_json:
             say(f"({self._cause_of_cut(self._last)})")
@@ -168,36 +184,48 @@ class Session:
             case "stats":
                 say("nothing was answered yet")
             case "multi":
-                said = _read_until_end()
+                said = self._read_until_end()
                 if said.strip():
                     self.answer(said)
             case "help":
                 say(HELP)
             case _:
-                say(f"there is no command /{command}\n{HELP}")
+                say(f"there is no command /{command}; to send this line as it is, put a space before it\n{HELP}")
         return True
 
+    def _read_turn(self) -> str | None:
+        """What the user types, joined over lines that end in a backslash; None at the end of input."""
+        lines: list[str] = []
+        while True:
+            try:
+                line = self._interrupt.read_line(("... " if lines else "> ") if is_terminal() else "")
+            except EOFError:
+                return "\n".join(lines) if lines else None
+            if not line.endswith("\\"):
+                return "\n".join([*lines, line])
+            lines.append(line[:-1])
 
-def _read_turn() -> str | None:
-    """What the user types, joined over lines that end in a backslash; None at the end of input."""
-    lines: list[str] = []
-    while True:
-        try:
-            line = input(("... " if lines else "> ") if is_terminal() else "")
-        except EOFError:
-            return "\n".join(lines) if lines else None
-        if not line.endswith("\\"):
-            return "\n".join([*lines, line])
-        lines.append(line[:-1])
+    def _read_until_end(self) -> str:
+        lines: list[str] = []
+        while True:
+            try:
+                line = self._interrupt.read_line("... " if is_terminal() else "")
+            except EOFError:
+                return "\n".join(lines)
+            if line.strip() in ("/end", "!end"):
+                return "\n".join(lines)
+            lines.append(line)
 
 
-def _read_until_end() -> str:
-    lines: list[str] = []
-    while True:
-        try:
-            line = input("... " if is_terminal() else "")
-        except EOFError:
-            return "\n".join(lines)
-        if line.strip() in ("/end", "!end"):
-            return "\n".join(lines)
-        lines.append(line)
+def _edit_lines() -> None:
+    """Give `input` line editing and history, and let it take pasted lines as one."""
+    import readline
+
+    readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+def _typed() -> str:
+    """What stands on the line that was given up."""
+    import readline
+
+    return readline.get_line_buffer()

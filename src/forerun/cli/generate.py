@@ -60,7 +60,8 @@ def generate(
         note_all(config=config, params=params)
         make_show, end = form.begin(engine)
         result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
-        form.note_numbers(describe_stats(result, is_greedy=params.is_greedy))
+        if result.token_ids:  # else it was interrupted while the prompt was read: there is nothing to tell of
+            form.note_numbers(describe_stats(result, is_greedy=params.is_greedy))
     if timeline is not None:
         _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:

@@ -1,19 +1,26 @@
 """Ctrl-C as a wish to stop, not as an exception in the middle of a computation."""
 
 import signal
+from math import inf
 from types import FrameType, TracebackType
 from typing import Any
 
 
 class StopOnInterrupt:
-    """While open, the first Ctrl-C only sets `is_asked`; the second interrupts at once.
+    """While open, a Ctrl-C only sets `is_asked`; one more than `patience` allows interrupts at once, and none after it.
 
+    So whoever has raised its patience to infinity again is not interrupted any more.
     Signals belong to the main thread, so this must be opened there.
     """
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.patience = inf
+        self._num_asked = 0
         self._before: Any = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self._num_asked > 0
 
     def __enter__(self) -> "StopOnInterrupt":
         self._before = signal.signal(signal.SIGINT, self._handle)
@@ -24,7 +31,16 @@ class StopOnInterrupt:
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
 
+    def read_line(self, prompt: str) -> str:
+        """A line of input. Meanwhile a Ctrl-C interrupts; those before are forgotten."""
+        self._num_asked, self.patience = 0, 0
+        try:
+            return input(prompt)
+        finally:
+            self.patience = inf
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.is_asked:
+        self._num_asked += 1
+        if self._num_asked > self.patience:
+            self.patience = inf
             raise KeyboardInterrupt
-        self.is_asked = True
