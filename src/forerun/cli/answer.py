@@ -40,9 +40,7 @@ def write_answer(
     with StopOnInterrupt() as interrupt:
         shown, stream = "", start()
         with suppress(KeyboardInterrupt):
-            interrupt.patience = 0  # while the prompt is read: a pass can take long, and nothing is lost
-            if interrupt.is_asked:
-                raise KeyboardInterrupt
+            interrupt.lose_patience()  # while the prompt is read: a pass can take long, and nothing is lost
             read_prompt(stream)
             interrupt.patience = 1
             for step in stream:

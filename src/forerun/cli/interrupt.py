@@ -31,6 +31,13 @@ class StopOnInterrupt:
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
 
+    def lose_patience(self) -> None:
+        """A Ctrl-C interrupts at once from here on; one that came before does so now."""
+        self.patience = 0
+        if self.is_asked:
+            self.patience = inf
+            raise KeyboardInterrupt
+
     def read_line(self, prompt: str) -> str:
         """A line of input. Meanwhile a Ctrl-C interrupts; those before are forgotten."""
         self._num_asked, self.patience = 0, 0
