@@ -109,7 +109,7 @@ def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
     ("name", "settings", "message"),
     [
         ("medusa", {}, "no drafter 'medusa': choose among none, draft_model"),
-        ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among max_match"),
+        ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among adaptive, max_match"),
         ("none", {"depth": 3}, "NoDrafter has no setting 'depth'"),
         ("layer_skip", {"model": "m"}, "LayerSkip has no setting 'model': choose among adaptive"),
         ("parallel", {"speed": 3}, "Parallel has no setting 'speed'"),
