@@ -102,3 +102,10 @@ def test_compare_refuses_what_it_cannot_use(bench: Bench, folder: Path, tmp_path
         assert shown.exit_code == 2
         assert shown.stderr.startswith("forerun: error: ")
     assert bench("compare", folder, folder, "--tolerance", "2").exit_code == 2
+
+
+def test_a_run_that_is_not_there_is_told_with_what_to_name(bench: Bench, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "absent"):
+        shown = bench("report", place)
+        assert shown.exit_code == 2
+        assert "name a folder that forerun bench run wrote to" in shown.stderr

@@ -168,7 +168,9 @@ def read_run(path: Path) -> dict[str, Any]:
         if values["version"] != VERSION or not isinstance(values["plan"], dict):
             raise ValueError(f"version {values['version']}, this forerun reads {VERSION}")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from error
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}): name a folder that forerun bench run wrote to"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} describes no run ({error}): name the folder of a run, or a new one") from error
     return values  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ import typer
 
 from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def report(
 
     if html is not None and not has_matplotlib():
         raise ConfigError(NO_PICTURES)
+    for path in out:
+        require(path.exists(), f"there is no {path}: name a folder that forerun bench run wrote to, or a record file")
     folder = out[0] if len(out) == 1 and out[0].is_dir() else None
     if folder is not None and json_file is None and markdown is None and html is None:
         json_file, markdown = folder / "report.json", folder / "report.md"
