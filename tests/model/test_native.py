@@ -1,6 +1,8 @@
 """The native executor: one call for a pass, against the executor that runs op by op with the reference kernels."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +166,44 @@ def test_a_pass_of_one_row_over_a_long_context_asks_for_one_rows_memory() -> Non
     before = asked_bytes()
     time_pass(runner, 1)
     assert asked_bytes() - before < 50 << 20, "for sixteen rows it would be 136 MiB"
+
+
+NO_MEMORY = """
+import random, resource, sys
+import torch
+from forerun.core.errors import ContextOverflowError
+from forerun.kernels.dispatch import NATIVE
+from forerun.model.measure import stand_in, time_pass
+from tests.model.test_native import asked_bytes
+from tests.tiny import random_weights, tiny_runner, tiny_spec
+
+torch.set_num_threads(1)
+shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
+spec = tiny_spec(random.Random(3), **shape)
+weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
+runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
+runner.extend([1], num_logit_rows=1)
+stand_in(runner.cache, 131_000)
+most = asked_bytes() + (40 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+try:
+    time_pass(runner, 16)
+except ContextOverflowError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+runner.cache.truncate(131_000)
+time_pass(runner, 16)
+print("goes on")
+"""
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory is asked for")
+def test_memory_that_is_not_there_is_an_error_and_not_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "not enough memory left for a pass of 16 rows" in first
+    assert second == "goes on"
 
 
 def asked_bytes() -> int:

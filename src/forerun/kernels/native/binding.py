@@ -1,13 +1,13 @@
 """The shared library of native kernels: found, checked and loaded once."""
 
-from ctypes import CDLL, POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from forerun.kernels.native.layouts import Op, Pass, Shape
 
-VERSION: Final = 3  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 4  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -51,9 +51,9 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_program_free.argtypes = (c_void_p,)
     found.forerun_program_free.restype = None
     found.forerun_program_set_buffers.argtypes = (c_void_p, c_void_p, c_int)
-    found.forerun_program_set_buffers.restype = None
+    found.forerun_program_set_buffers.restype = c_bool
     found.forerun_program_run.argtypes = (c_void_p, POINTER(Pass), c_int, c_void_p, c_int, c_int, c_int)
-    found.forerun_program_run.restype = None
+    found.forerun_program_run.restype = c_bool
     found.forerun_move_slots.argtypes = (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64)
     found.forerun_move_slots.restype = None
     rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.core.errors import ContextOverflowError
 from forerun.kernels.native.binding import library
 from forerun.kernels.native.layouts import Buffer, Op, Pass, Shape
 
@@ -44,15 +45,19 @@ class NativeProgram:
 
         Args:
             output: contiguous float32 for the rows of the output buffer.
+
+        Raises:
+            ContextOverflowError: the machine's memory does not hold what the pass needs.
         """
         if one_pass.num_rows > self._max_rows:
             self._make_room(one_pass.num_rows)
         last_op, num_threads = self.num_ops if last_op is None else last_op, torch.get_num_threads()
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
         for op in range(first_op, last_op, stride):
-            self._run(
+            has_room = self._run(
                 self._handle, one_pass, self._output_number, output.data_ptr(), op, op + stride, num_threads,
             )  # fmt: skip
+            require_room(has_room, one_pass.num_rows)
 
     def buffer(self, name: str, num_rows: int) -> Tensor:
         """The first rows of a buffer, as they are."""
@@ -67,6 +72,15 @@ class NativeProgram:
             *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())
         )
         self._rooms.append(buffers)
-        library().forerun_program_set_buffers(self._handle, described, num_rows)
+        require_room(library().forerun_program_set_buffers(self._handle, described, num_rows), num_rows)
         self._max_rows = num_rows
         del self._rooms[:-1]
+
+
+def require_room(has_room: bool, num_rows: int) -> None:
+    """Raise ContextOverflowError where the library found no memory."""
+    if not has_room:
+        raise ContextOverflowError(
+            f"this machine has not enough memory left for a pass of {num_rows} rows over a text this long: shorten the "
+            "prompt, or lower max_length or the number of threads"
+        )

@@ -13,7 +13,9 @@ namespace {
 
 Rows reserve_rows(const Linear& linear, int num_rows) {
     static thread_local Scratch scratch;
-    return rows_in(scratch.reserve(rows_bytes(linear, num_rows)), linear, num_rows);
+    char* memory = scratch.reserve(rows_bytes(linear, num_rows));
+    if (!memory) std::abort();
+    return rows_in(memory, linear, num_rows);
 }
 
 struct LinearJob {

@@ -16,9 +16,9 @@ Scratch::~Scratch() { std::free(data_); }
 char* Scratch::reserve(int64_t num_bytes) {
     if (num_bytes > size_) {
         std::free(data_);
-        size_ = round_up(num_bytes + num_bytes / 4, LINE);
-        data_ = static_cast<char*>(std::aligned_alloc(LINE, static_cast<size_t>(size_)));
-        if (!data_) std::abort();
+        const int64_t wanted = round_up(num_bytes + num_bytes / 4, LINE);
+        data_ = static_cast<char*>(std::aligned_alloc(LINE, static_cast<size_t>(wanted)));
+        size_ = data_ ? wanted : 0;
     }
     return data_;
 }
@@ -59,26 +59,29 @@ Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers
     }
 }
 
-void Program::set_buffers(const Buffer* buffers, int max_rows) {
+bool Program::set_buffers(const Buffer* buffers, int max_rows) {
     std::memcpy(buffers_.data(), buffers, buffers_.size() * sizeof(Buffer));
     int64_t most = 0;
     for (const Op& op : ops_)
         if (op.kind == static_cast<int32_t>(OpKind::linear) && rows_bytes(op.linear, max_rows) > most)
             most = rows_bytes(op.linear, max_rows);
-    shared_rows_.reserve(most);
+    return shared_rows_.reserve(most) || !most;
 }
 
-// What one thread needs for itself: a normed row and prepared rows, or attention's scratch and partial results.
-void Program::reserve(const Pass& pass, int num_threads) {
+// What one thread needs for itself: a normed row and prepared rows, or attention's scratch and partial results. False
+// where there is not enough memory.
+bool Program::reserve(const Pass& pass, int num_threads) {
     const Heads& heads = shape_.heads;
     const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
     const int64_t scratch = round_up(attend_scratch_bytes(heads), LINE);
     const int64_t attention = scratch + result * rows_together(pass) * num_chunks(pass);
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
-    for (Scratch& own : own_) own.reserve(prepared > attention ? prepared : attention);
-    if (pass.num_rows <= ATTENTION_ROWS) partials_.reserve(result * pass.num_rows * num_chunks(pass));
-    if (pass.row_skips) kept_.reserve(widest_sum_ * 4 * pass.num_rows);
+    for (Scratch& own : own_)
+        if (!own.reserve(prepared > attention ? prepared : attention)) return false;
+    const int64_t partials = pass.num_rows <= ATTENTION_ROWS ? result * pass.num_rows * num_chunks(pass) : 0;
+    const int64_t kept = pass.row_skips ? widest_sum_ * 4 * pass.num_rows : 0;
+    return (!partials || partials_.reserve(partials)) && (!kept || kept_.reserve(kept));
 }
 
 bool Program::is_skipped(const Op& op, const Pass& pass) const {
@@ -86,8 +89,8 @@ bool Program::is_skipped(const Op& op, const Pass& pass) const {
     return pass.skipped && op.sublayer >= 0 && pass.skipped[op.sublayer];
 }
 
-void Program::run(const Pass& pass, int first_op, int last_op, int num_threads) {
-    reserve(pass, num_threads);
+bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) {
+    if (!reserve(pass, num_threads)) return false;
     Run run{pass, first_op, last_op, forerun::kernels(), this};
     run_job(
         [](void* context, int thread, Team& team) {
@@ -95,6 +98,7 @@ void Program::run(const Pass& pass, int first_op, int last_op, int num_threads) 
             run.program->work(run, thread, team);
         },
         &run, num_threads);
+    return true;
 }
 
 void Program::work(const Run& run, int thread, Team& team) {

@@ -82,10 +82,10 @@ class Program {
    public:
     Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers);
     // Buffers have room for max_rows rows from now on.
-    void set_buffers(const Buffer* buffers, int max_rows);
+    bool set_buffers(const Buffer* buffers, int max_rows);
     void set_output(int buffer, float* data) { buffers_[static_cast<size_t>(buffer)].data = data; }
     // Ops [first_op, last_op) on `num_threads` threads. Every row has its token and its slot; see Pass.
-    void run(const Pass& pass, int first_op, int last_op, int num_threads);
+    bool run(const Pass& pass, int first_op, int last_op, int num_threads);
 
    private:
     struct Run {
@@ -96,7 +96,7 @@ class Program {
         int first_row(const Op& op) const { return op.after_select ? pass.num_rows - pass.num_logit_rows : 0; }
         int num_rows(const Op& op) const { return op.after_select ? pass.num_logit_rows : pass.num_rows; }
     };
-    void reserve(const Pass& pass, int num_threads);
+    bool reserve(const Pass& pass, int num_threads);
     bool is_skipped(const Op& op, const Pass& pass) const;
     void work(const Run& run, int thread, Team& team);
     void embed(const Run& run, const Op& op, Slice rows);

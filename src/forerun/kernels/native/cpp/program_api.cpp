@@ -12,16 +12,18 @@ FORERUN_EXPORT void* forerun_program_new(const forerun::Shape* shape, const fore
 
 FORERUN_EXPORT void forerun_program_free(void* program) { delete static_cast<forerun::Program*>(program); }
 
-FORERUN_EXPORT void forerun_program_set_buffers(void* program, const forerun::Buffer* buffers, int max_rows) {
-    static_cast<forerun::Program*>(program)->set_buffers(buffers, max_rows);
+// False where there is not enough memory.
+FORERUN_EXPORT bool forerun_program_set_buffers(void* program, const forerun::Buffer* buffers, int max_rows) {
+    return static_cast<forerun::Program*>(program)->set_buffers(buffers, max_rows);
 }
 
-// Runs ops [first_op, last_op); `output` becomes the memory of buffer number `output_buffer`.
-FORERUN_EXPORT void forerun_program_run(void* program, const forerun::Pass* pass, int output_buffer, float* output,
+// Runs ops [first_op, last_op); `output` becomes the memory of buffer number `output_buffer`. False, with nothing run,
+// where there is not enough memory.
+FORERUN_EXPORT bool forerun_program_run(void* program, const forerun::Pass* pass, int output_buffer, float* output,
                                         int first_op, int last_op, int num_threads) {
     auto* self = static_cast<forerun::Program*>(program);
     self->set_output(output_buffer, output);
-    self->run(*pass, first_op, last_op, num_threads);
+    return self->run(*pass, first_op, last_op, num_threads);
 }
 
 // In each of `num_parts` parts of `part_bytes` bytes, copies slots `sources` of `slot_bytes` bytes to slots start,
