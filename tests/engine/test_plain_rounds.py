@@ -85,7 +85,7 @@ def test_they_are_timed_until_enough_are_known(engine: Engine) -> None:
     was_drafted = any(result.stats.num_drafted for result in results)
     assert was_drafted or isinstance(engine.config.drafter, Parallel), "a process may be late on a busy machine"
     if was_drafted:
-        assert len(engine._baseline.times.near(0.0)) >= plain_times.ENOUGH
+        assert len(engine._baseline.times.since(0.0, 0)) >= plain_times.ENOUGH
     assert (torch.get_num_threads(), own_cores()) == before
 
 
@@ -97,7 +97,7 @@ def test_the_end_of_the_context_leaves_no_room_for_them(target: str, monkeypatch
         result = engine.generate(ids, SamplingParams(max_new_tokens=64 - len(ids), ignore_eos=True))
         assert len(ids) + len(result.token_ids) == 64
         assert engine._baseline is not None
-        assert engine._baseline.times.near(0.0) == []
+        assert engine._baseline.times.since(0.0, 0) == []
 
 
 def test_a_result_that_is_asked_for_late_does_not_touch_the_text_that_runs_now(

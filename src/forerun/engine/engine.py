@@ -95,12 +95,8 @@ class Engine:
         if isinstance(self._drafter, LayerSkipDrafter) and self._drafter.may_search_early:
             self._search_early(self._drafter)
         if config.measures_speedup and not isinstance(self._drafter, NoneDrafter):
-            self._baseline = PlainBaseline(
-                target=self._target,
-                on_device=None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target),
-                cores=self.cores,
-                max_length=self.max_length,
-            )
+            on_device = None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target)
+            self._baseline = PlainBaseline.of(self._target, on_device, self.cores, self.max_length)
 
     def __enter__(self) -> "Engine":
         return self

@@ -6,9 +6,11 @@ cores that plain decoding would have.
 
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
@@ -18,14 +20,16 @@ from forerun.drafting.none import NoneDrafter
 from forerun.engine.loop import Round, TargetSide, decode, play_round
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
+from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.plain_times import ENOUGH, SHARE, STRETCH, UNCOUNTED, PlainTimes, speedup_of
+from forerun.speculation.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
 
 if TYPE_CHECKING:
     from forerun.engine.device_decoder import DeviceDecoder
 
 Rounds: TypeAlias = Generator[Round, None, None]
+FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
 LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of the time that stretches may take, whichever is more
 
 
@@ -41,7 +45,15 @@ class PlainBaseline:
     on_device: "DeviceDecoder | None"
     cores: CorePlacement
     max_length: int
-    times: PlainTimes = field(default_factory=PlainTimes)
+    times: PlainTimes
+
+    @classmethod
+    def of(
+        cls, target: Runner, on_device: "DeviceDecoder | None", cores: CorePlacement, max_length: int
+    ) -> "PlainBaseline":
+        """The baseline of a target whose cache is empty."""
+        times = PlainTimes(context_cost(target))
+        return cls(target=target, on_device=on_device, cores=cores, max_length=max_length, times=times)
 
     def stretches(self, drafter: Drafter, params: SamplingParams, noise: KeyedNoise | None) -> "PlainStretches | None":
         """What times plain rounds among the drafted ones of a request.
@@ -57,15 +69,15 @@ class PlainBaseline:
 
         def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float) -> Speedup | None:
             text = [*prompt_ids, *token_ids]
-            num_missing = UNCOUNTED + ENOUGH - len(self.times.near(began))
-            num_wanted = min(num_missing, self.max_length - len(text))
-            if num_wanted > UNCOUNTED:
+            room = self.max_length - len(text)
+            if room > 0 and not self.times.has_enough(began):
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError):
                     self.cores.everywhere(
-                        lambda: self._time(self._decode(text, params, noise, seed, num_wanted), until)
+                        lambda: self._time(self._decode(text, params, noise, seed, room), len(text), began, until)
                     )
-            return speedup_of(len(token_ids), num_rounds, decode_s, self.times.near(began))
+            plain = self.times.since(began, len(prompt_ids) + len(token_ids) / 2)
+            return speedup_of(len(token_ids), num_rounds, decode_s, plain)
 
         return compare
 
@@ -86,16 +98,15 @@ class PlainBaseline:
         self.on_device.begin(text, params, seed)
         return self.on_device.decode(near_tie=0.0, num_tokens=num_tokens, otherwise=on_host)
 
-    def _time(self, rounds: Rounds, until: float) -> None:
-        """Note what these rounds take, until then or until they end."""
-        number, began = 0, perf_counter()
-        for _ in rounds:
+    def _time(self, rounds: Rounds, context: int, request_began: float, until: float) -> None:
+        """Note what these rounds take, until enough are known of the request, at most until then."""
+        stretch, began = Stretch(self.times), perf_counter()
+        for number, _ in enumerate(rounds):
             ended = perf_counter()
-            if number >= UNCOUNTED:
-                self.times.note(ended, ended - began)
-            if ended > until:
+            stretch.note(ended, ended - began, context + number)
+            if self.times.has_enough(request_began) or ended > until:
                 break
-            number, began = number + 1, perf_counter()
+            began = perf_counter()
         rounds.close()
 
 
@@ -119,13 +130,12 @@ class PlainStretches:
 
     def play(self, target: TargetSide, near_tie: float) -> Rounds:
         """One stretch, the drafter paused. Its tokens are part of the text."""
-        began, baseline = perf_counter(), self._baseline
+        began, stretch = perf_counter(), Stretch(self._times)
         self._drafter.end()
         with target.without_passengers():
-            for number in range(STRETCH):
-                done, seconds = baseline.cores.everywhere(lambda: play_plainly(target, near_tie))
-                if number >= UNCOUNTED:
-                    self._times.note(perf_counter(), seconds)
+            while stretch.num_counted < COUNTED:
+                done, seconds = self._baseline.cores.everywhere(lambda: play_plainly(target, near_tie))
+                stretch.note(perf_counter(), seconds, len(target.token_ids))
                 yield done
         self._drafter.begin(target.token_ids, self._params, self._noise)
         while self._drafter.prefill():
@@ -141,3 +151,15 @@ def play_plainly(target: TargetSide, near_tie: float) -> tuple[Round, float]:
     done = play_round(target, drafter, near_tie)
     seconds = perf_counter() - began
     return replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED)), seconds
+
+
+@torch.inference_mode()
+def context_cost(runner: Runner) -> float:
+    """Seconds that a one-row pass takes longer for a token more of context. 0 where passes are slow: the weights are
+    most of them then, and to measure it would take long. Empties the cache.
+    """
+    if time_pass(runner, 1) > SLOW_PASS_S:
+        return 0.0
+    few, many = min(FEW_TOKENS, runner.cache.capacity // 2), min(MANY_TOKENS, runner.cache.capacity - 1)
+    few_s, many_s = (measure_pace(runner, (1,), context=context).step_s(1) for context in (few, many))
+    return max(0.0, many_s - few_s) / max(1, many - few)
