@@ -232,6 +232,7 @@ def test_the_choices_are_those_of_the_configuration() -> None:
         ('{"methode": "ngram"}', "has 'methode', which means nothing here"),
         ('{"method": "ngram", "model": "d"}', "has 'model', which has no effect on the method ngram"),
         ('{"method": "ngram", "num_speculative_tokens": "5"}', "verify_width"),
+        ('{"method": "ngram", "num_speculative_tokens": true}', "verify_width True"),
     ],
 )
 def test_a_speculative_config_that_cannot_be_had_is_refused(text: str, message: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun import Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun import ConfigError, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.cli.about import About
 from forerun.core.pace import Pace
 from forerun.core.profile import Profile
@@ -44,6 +44,12 @@ def test_target_and_draft_share_no_core_and_leave_none() -> None:
     found = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=3)))
     assert (found.target, found.draft, found.every) == ((0, 1, 2, 3, 4), (5, 6, 7), tuple(range(8)))
     assert (found.num_threads, found.draft_threads, found.plain_threads) == (5, 3, 8)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_cores_that_are_not_this_processs_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="core 9 is not among those this process may use"):
+        CorePlacement.of(EngineConfig(drafter=Parallel(cores=(7, 9))))
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -1,12 +1,14 @@
 """Plain rounds that are timed change no text, leave the caches as they were, and stand for plain decoding."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from forerun import (
+    ContextOverflowError,
     DrafterState,
     DraftModel,
     Engine,
@@ -67,6 +69,32 @@ def test_stretches_after_nearly_every_round_change_no_text(
         assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
     assert len(states) / 5 < states.count(DrafterState.PAUSED) < len(states), "drafted and plain rounds must alternate"
     assert "dropped" not in caplog.text, "the drafter was not told of the text that it paused in"
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+def test_a_drafter_that_counts_the_answers_tokens_is_not_made_to_begin_anew(
+    penalty: str, target: str, draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_times, "SHARE", 1000.0)
+    params = replace(MIXED[0], **{penalty: 0.5})
+    config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", measures_speedup=True)
+    with Engine(config) as engine:
+        states = [step.stats.drafter for step in engine.stream(PROMPT, params)]
+    assert DrafterState.PAUSED not in states
+
+
+def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*inputs: object) -> None:
+        raise ContextOverflowError("no memory")
+
+    config = EngineConfig(target=target, drafter=PromptLookup(adaptive=False), dtype="float32", measures_speedup=True)
+    with Engine(config) as engine:
+        stream = engine.stream(PROMPT, MIXED[0])
+        num_tokens = sum(len(step.token_ids) for step in stream)
+        monkeypatch.setattr(engine._target, "forward", refuse)
+        assert len(stream.result().token_ids) == num_tokens == 60
 
 
 def test_plain_rounds_behind_a_text_are_forgotten(engine: Engine, plain_engine: Engine) -> None:

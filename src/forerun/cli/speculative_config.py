@@ -43,6 +43,6 @@ def read_speculative_config(text: str) -> DrafterConfig:
         if "model" not in settings:
             raise ConfigError(f'{flag} asks for a draft model and names none: add "model"')
         return DraftModel(**settings)
-    if isinstance(settings.get("verify_width"), int):
+    if type(settings.get("verify_width")) is int:  # and no truth value, which is refused below
         settings["verify_width"] += 1  # the root is verified too
     return PromptLookup(**settings)

@@ -1,7 +1,7 @@
 """How many threads an engine has, and which cores target and draft run on when they work at the same time."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from forerun.core.affinity import own_cores, run_on, usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
+from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.profile import Profile
 from forerun.kernels.native.cores import keep_pool_on, on_threads
@@ -51,6 +52,7 @@ class CorePlacement:
             return cls(num_threads=alone, plain_threads=alone, draft_threads=drafter.num_threads or 1)
         num_draft = allowed_threads(drafter.num_threads or cores_by_profile(config, drafter), most)
         cores = own_cores()
+        require_own(drafter.cores, cores)
         draft = drafter.cores or (tuple(cores[-num_draft:]) if most >= 2 * num_draft else ())
         target = tuple(core for core in cores if core not in draft) if draft else ()
         left = max(1, min(len(target), most - num_draft)) if target else most
@@ -88,6 +90,13 @@ def allowed_threads(wanted: int | None, most: int) -> int:
     if wanted is not None and wanted > most:
         logger.warning("%d threads were asked for, and there are cores for %d: so many run", wanted, most)
     return min(torch.get_num_threads() if wanted is None else wanted, most)
+
+
+def require_own(wanted: Sequence[int], own: Sequence[int]) -> None:
+    """Raise ConfigError for cores that a drafter's process could not have: it would end as often as it is started."""
+    foreign = [core for core in wanted if core not in own]
+    if foreign:
+        raise ConfigError(f"cores {wanted}: core {foreign[0]} is not among those this process may use, {own}")
 
 
 def warn_of_few_cores(config: EngineConfig, alone: int, left: int, most: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import NumericalError
+from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.steps import DrafterState, Speedup
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
@@ -58,10 +58,13 @@ class PlainBaseline:
     def stretches(self, drafter: Drafter, params: SamplingParams, noise: KeyedNoise | None) -> "PlainStretches | None":
         """What times plain rounds among the drafted ones of a request.
 
-        None where the bits of the text could depend on the number of threads, which plain rounds have more of.
+        None where the bits of the text could depend on the number of threads, which plain rounds have more of; and
+        under penalties on the answer alone: a drafter that begins anew takes what was written for the prompt, does not
+        count it, and guesses worse to the end.
         """
         is_safe = self.target.thread_exact or not self.cores.every
-        return PlainStretches(self, drafter, params, noise) if is_safe else None
+        is_counted = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+        return PlainStretches(self, drafter, params, noise) if is_safe and not is_counted else None
 
     def compare(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, seed: int) -> Compare:
         """How a request's stream learns its speed-up: plain rounds behind the text are timed too."""
@@ -72,7 +75,7 @@ class PlainBaseline:
             room = self.max_length - len(text)
             if room > 0 and not self.times.has_enough(began):
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
-                with suppress(NumericalError):
+                with suppress(NumericalError, ContextOverflowError):
                     self.cores.everywhere(
                         lambda: self._time(self._decode(text, params, noise, seed, room), len(text), began, until)
                     )
