@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from threading import Thread
+from threading import Event, Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from forerun import (
     VocabularyError,
 )
 from forerun.kernels.native.binding import fault
+from forerun.model.inputs import ForwardInput
 
 PROMPT = "the cat sat on the mat and the cat "
 SAMPLED = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True)
@@ -229,6 +231,26 @@ def test_a_closed_engine_says_so(target: str) -> None:
     engine.close()
     with pytest.raises(EngineBusyError, match="closed"):
         engine.generate(PROMPT)
+
+
+def test_an_engine_that_is_closed_while_another_thread_is_in_a_round_ends_its_text_behind_it(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, is_in_round, results = Engine(EngineConfig(target=target, drafter=NoDrafter())), Event(), []
+    forward = engine._target.forward
+
+    def forward_slowly(inputs: ForwardInput) -> torch.Tensor:
+        is_in_round.set()
+        sleep(0.05)
+        return forward(inputs)
+
+    monkeypatch.setattr(engine._target, "forward", forward_slowly)
+    thread = Thread(target=lambda: results.append(engine.generate(PROMPT, SAMPLED)))
+    thread.start()
+    is_in_round.wait(60)
+    engine.close()
+    thread.join()
+    assert [result.finish_reason for result in results] == [FinishReason.CANCELLED]
 
 
 @pytest.mark.parametrize("prompt", [[1.5, 2], ["a", "b"], 7, None, [[1, 2]]])

@@ -107,11 +107,11 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End what is running and forget the text. A closed engine answers nothing more."""
+        """End what is running, in another thread behind its round, and forget the text. Nothing more is answered."""
         if self._running is not None:
             self._running.cancel()
             self._running = None
-        self._turn.is_over = True
+        self._turn.end()
         self._drafter.close()
         self._target.forget()
 

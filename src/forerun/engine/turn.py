@@ -2,9 +2,13 @@
 
 import sys
 from threading import get_ident
+from time import sleep
 from types import FrameType, TracebackType
+from typing import Final
 
 from forerun.core.errors import EngineBusyError
+
+LOOKS_EVERY_S: Final = 1e-3  # for the end of another thread's work; a round takes as long or longer
 
 
 class Turn:
@@ -16,13 +20,20 @@ class Turn:
 
     def __init__(self) -> None:
         self._calls: dict[FrameType, int] = {}  # calls that want the turn with their threads; the first at work has it
-        self.is_over = False
+        self._is_over = False
+
+    def end(self) -> None:
+        """Let nobody in any more, and return when no other thread is at work."""
+        self._is_over = True
+        while any(thread != get_ident() and is_at_work(call, thread) for call, thread in list(self._calls.items())):
+            sleep(LOOKS_EVERY_S)
 
     def __enter__(self) -> None:
-        if self.is_over:
-            raise EngineBusyError("this engine was closed: open a new one")
         caller = sys._getframe(1)
         self._calls[caller] = get_ident()  # one instruction: of two threads one comes first
+        if self._is_over:  # after that, so that who ends it sees this call, or this one sees the end
+            del self._calls[caller]
+            raise EngineBusyError("this engine was closed: open a new one")
         for call, thread in list(self._calls.items()):
             if call is caller:
                 return
