@@ -196,6 +196,8 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ({"hidden_size": 8.0}, ["hidden_size is 8.0", "whole number"]),
         ({"vocab_size": 0}, ["vocab_size is 0"]),
         ({"vocab_size": True}, ["vocab_size is True"]),
+        ({"max_position_embeddings": 1}, ["max_position_embeddings is 1", "from 2"]),
+        ({"model_type": "mistral", "sliding_window": 1}, ["sliding_window is 1", "from 2"]),
         ({"rms_norm_eps": "tiny"}, ["rms_norm_eps is 'tiny'"]),
         ({"attention_bias": 1}, ["attention_bias is 1", "true or false"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor is 0.5"]),

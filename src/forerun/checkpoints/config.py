@@ -14,6 +14,7 @@ DEFAULT_WINDOW: Final = 4096
 QWEN_DEFAULT_FULL_LAYERS: Final = 28
 LAYER_KINDS: Final = ("full_attention", "sliding_attention")
 QWEN3_DEFAULT_HEAD_DIM: Final = 128
+MIN_POSITIONS: Final = 2  # a prompt and an answer
 MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
 
@@ -33,7 +34,8 @@ def read_model_spec(folder: Path) -> ModelSpec:
     num_kv_heads = config.integer("num_key_value_heads", num_heads if family == "llama" else REQUIRED)
     if num_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
-    max_positions, window = config.integer("max_position_embeddings"), _read_window(config, family)
+    max_positions = config.integer("max_position_embeddings", least=MIN_POSITIONS)
+    window = _read_window(config, family)
     attention_bias = family in ("llama", "qwen3") and config.flag("attention_bias", False)
     return ModelSpec(
         family=family,
@@ -79,7 +81,7 @@ def _read_window(config: JsonFile, family: str) -> int | None:
     """How many tokens each one sees where layers have a sliding window; None where none has, or it has no effect."""
     if not _slides(config, family):
         return None
-    window = config.integer("sliding_window", DEFAULT_WINDOW)
+    window = config.integer("sliding_window", DEFAULT_WINDOW, least=MIN_POSITIONS)
     return window if window < config.integer("max_position_embeddings") else None
 
 
