@@ -87,7 +87,9 @@ class Profile:
         """
         for role, name in (("target", target), ("draft", draft)):
             measured = self.about.get(role)
-            if name is not None and measured is not None and Path(measured).name != Path(name).name:
+            if name is None or measured is None:
+                continue
+            if Path(measured).absolute().name != Path(name).absolute().name:  # of ".", too
                 raise ConfigError(
                     f"the profile holds times of the {role} {measured}, not of {name}: make one for it with "
                     f"forerun plan --calibrate FILE --{role} {name}"
