@@ -83,3 +83,13 @@ def test_plain_rounds_told_together_are_as_fast_as_their_time_over_their_tokens(
         payoff.measure(TRIAL, TRIAL * plain_s, TRIAL)
         assert all(play(payoff, TRIAL, drafted_s=1.5, plain_s=plain_s))
         assert payoff.should_draft() == is_kept
+
+
+def test_a_pass_that_was_measured_on_a_busy_machine_does_not_stand() -> None:
+    payoff = Payoff(1.0)
+    for _ in range(100):
+        assert payoff.should_draft(), "drafting looks cheap beside such a pass"
+        payoff.measure(1, 0.5)
+    payoff.see_verification(0.2)
+    payoff.measure(1, 0.5)
+    assert not payoff.should_draft()

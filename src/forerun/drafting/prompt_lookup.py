@@ -37,16 +37,16 @@ class PromptLookupDrafter:
 
     def propose(self) -> TokenTree:
         self._began = perf_counter()
-        tree = TokenTree(self._root)
+        self._tree = tree = TokenTree(self._root)
         self._chain.hang_into(tree)
-        if self._rule is None:
+        if self._rule is None or len(tree) == 1:
             return tree
         return tree.select(tree.best(self._rule.num_rows(chances_of(tree.log_probs), self.verify_width)))
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._chain.accept(acceptance.tokens)
         self._root = acceptance.bonus_token
-        if self._rule is not None:
+        if self._rule is not None and len(self._tree) > 1:
             self._rule.end_round(perf_counter() - self._began)
         return DraftReport()
 

@@ -29,6 +29,11 @@ class Payoff:
     def should_draft(self) -> bool:
         return self._is_drafting
 
+    def see_verification(self, seconds: float) -> None:
+        """A verification took so long, and a pass of one row no longer. What was measured before may have been measured
+        while the machine was busy."""
+        self._pass_s = min(self._pass_s, seconds)
+
     def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
         """Take a round of the kind that `should_draft` asked for, or some of them together."""
         speed = self._drafted if self._is_drafting else self._plain
