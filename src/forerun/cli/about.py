@@ -34,7 +34,7 @@ class About:
 
         config = engine.config
         checkpoint = Checkpoint.open(config.target, locate(config.target), config)
-        drafter = config.drafter or automatic_drafter(config.target, None)
+        drafter = config.drafter or automatic_drafter(None)
         kernels = choose_kernels(
             config.exactness,
             dtype=checkpoint.dtype,

@@ -26,7 +26,7 @@ SPECULATION: Final = "Speculation"
 
 
 class DrafterName(StrEnum):
-    """Who drafts. auto: the named draft model, the built-in pair's own, else prompt lookup. ngram: prompt lookup."""
+    """Who drafts. auto: the named draft model, else prompt lookup. ngram: prompt lookup."""
 
     AUTO = "auto"
     NONE = "none"
@@ -181,7 +181,7 @@ class DrafterOptions:
             case DrafterName.AUTO if self.draft == ITSELF:
                 return self._layer_skip()
             case DrafterName.AUTO:
-                return automatic_drafter(model, self.draft)
+                return automatic_drafter(self.draft)
             case DrafterName.NONE:
                 return NoDrafter()
             case DrafterName.DRAFT_MODEL if self.draft == ITSELF:

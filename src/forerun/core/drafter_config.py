@@ -208,8 +208,11 @@ def paper_layer_skip() -> LayerSkip:
 DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | LayerSkip
 
 
-def automatic_drafter(target: str, draft: str | None) -> DrafterConfig:
-    """The named draft model, or the built-in one for the built-in target, or prompt lookup, which needs no model."""
+def automatic_drafter(draft: str | None) -> DrafterConfig:
+    """The named draft model, else prompt lookup, which needs no model and costs next to nothing where it does not pay.
+
+    So also for the built-in target: its draft model's passes cost more than they bring at temperatures above 0.
+    """
     if draft is not None:
         return DraftModel(model=draft)
-    return DraftModel() if target == BUILTIN_TARGET else PromptLookup()
+    return PromptLookup()

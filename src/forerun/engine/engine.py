@@ -70,7 +70,7 @@ class Engine:
         self.default_sampling = read_default_sampling(target.folder)
         drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self.cores)
         self._drafter, self._target = drafters.load(
-            config.drafter or automatic_drafter(config.target, None),
+            config.drafter or automatic_drafter(None),
             lambda num_rows: target.load(
                 config,
                 exactness=config.exactness,
