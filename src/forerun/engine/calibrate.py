@@ -32,7 +32,7 @@ CONTEXT: Final = 256
 ROOM: Final = 256  # in the cache, behind it
 BUDGET_S: Final = 2.0  # for one model on one number of cores
 NUM_EXPANSIONS: Final = 60
-MOST_ANSWERS = 8  # until the process has drafted
+MOST_ANSWERS: Final = 8  # until the process has drafted
 EXPANSIONS_PER_ROUND: Final = 4
 NUM_TOKENS: Final = 60  # of an answer whose rounds are measured
 
@@ -141,8 +141,8 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
     with Engine(replace(config, drafter=drafter, num_threads=max(1, (config.num_threads or 1) - 1))) as engine:
         times_s: list[float] = []
         for _ in range(MOST_ANSWERS):  # a busy machine may leave the process no time during one
-            steps = list(engine.stream(*question(engine)))
-            times_s += [span.end_s - span.start_s for step in steps for span in step.stats.spans if span.lane == "draft"]
+            spans = [span for step in engine.stream(*question(engine)) for span in step.stats.spans]
+            times_s += [span.end_s - span.start_s for span in spans if span.lane == "draft"]
             if times_s:
                 break
     if not times_s:
