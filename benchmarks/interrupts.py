@@ -15,18 +15,9 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from forerun import DraftModel, Engine, EngineConfig, ForerunError, LayerSkip, NoDrafter, Parallel, PromptLookup
-from tests.faults.ordeal import Ordeal, Question, ask, interrupt_at_random
+from forerun import Engine, EngineConfig, ForerunError, NoDrafter
+from tests.faults.ordeal import DRAFTERS, Ordeal, Question, ask, interrupt_at_random
 
-DRAFTERS = {
-    "none": NoDrafter(),
-    "draft_model": DraftModel(),
-    "prompt_lookup": PromptLookup(),
-    "layer_skip": LayerSkip(),
-    "layer_skip, always drafting": LayerSkip(adaptive=False, search="off"),
-    "layer_skip, int4 copy": LayerSkip(weights="int4"),
-    "parallel": Parallel(),
-}
 PORTION = 10  # interrupts between two looks at how many there were
 
 

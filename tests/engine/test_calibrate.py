@@ -37,7 +37,7 @@ def test_every_number_of_cores_and_every_overhead_is_measured(
     target: str, draft: str, tmp_path: Path, threads: int
 ) -> None:
     told: list[str] = []
-    config = EngineConfig(target=target, dtype="float32", num_threads=threads, device="paced:target=9s", drafter=None)
+    config = EngineConfig(target=target, dtype="float32", num_threads=threads, device="paced:target=9s")
     profile = calibrate(config, draft, told.append)
     assert (profile.source, profile.unit) == ("measured", "core")
     for paces, rows in ((profile.target, TARGET_ROWS), (profile.draft, DRAFT_ROWS)):

@@ -40,7 +40,7 @@ class FaultyDrafter(NoneDrafter):
         self._spoil = spoil
 
     def propose(self) -> TokenTree:
-        tree = TokenTree(self.root)
+        tree = TokenTree(self._root)
         for token in range(5):
             tree.add(len(tree) - 1, token, 0.0)
         self._spoil(tree)

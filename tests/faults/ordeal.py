@@ -15,11 +15,20 @@ from typing import Any
 
 import torch
 
-from forerun import Engine, SamplingParams
+from forerun import DraftModel, Engine, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
 
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
 LONG = 24  # times the text: three wide passes
+DRAFTERS = {
+    "none": NoDrafter(),
+    "draft_model": DraftModel(),
+    "prompt_lookup": PromptLookup(),
+    "layer_skip": LayerSkip(),
+    "layer_skip always": LayerSkip(adaptive=False, search="off"),
+    "layer_skip int4": LayerSkip(weights="int4"),
+    "parallel": Parallel(),
+}
 KINDS = (
     SamplingParams(max_new_tokens=24, ignore_eos=True),
     SamplingParams(max_new_tokens=24, ignore_eos=True, temperature=1.0, seed=3),

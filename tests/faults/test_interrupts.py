@@ -16,15 +16,11 @@ import torch
 from torch import Tensor
 
 from forerun import (
-    DraftModel,
     Engine,
     EngineBusyError,
     EngineConfig,
     FinishReason,
-    LayerSkip,
     NoDrafter,
-    Parallel,
-    PromptLookup,
 )
 from forerun.core.sublayers import every_other_layer
 from forerun.engine.turn import Turn
@@ -32,18 +28,9 @@ from forerun.kernels.dispatch import NativeKernels
 from forerun.kernels.native.binding import fault
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
-from tests.faults.ordeal import KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
+from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
-DRAFTERS = {
-    "none": NoDrafter(),
-    "draft_model": DraftModel(),
-    "prompt_lookup": PromptLookup(),
-    "layer_skip": LayerSkip(),
-    "layer_skip always": LayerSkip(adaptive=False, search="off"),
-    "layer_skip int4": LayerSkip(weights="int4"),
-    "parallel": Parallel(),
-}
 FEW_PLACES, FEW_MOMENTS = 10, 8
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (

@@ -157,11 +157,7 @@ def test_a_context_of_many_chunks_on_any_number_of_threads(num_threads: int) -> 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory is asked for")
 def test_a_pass_of_one_row_over_a_long_context_asks_for_one_rows_memory() -> None:
-    shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
-    spec = tiny_spec(random.Random(3), **shape)
-    weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
-    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
-    runner.extend([1], num_logit_rows=1)
+    runner = long_runner()
     stand_in(runner.cache, 131_071)
     before = asked_bytes()
     time_pass(runner, 1)
@@ -169,20 +165,14 @@ def test_a_pass_of_one_row_over_a_long_context_asks_for_one_rows_memory() -> Non
 
 
 NO_MEMORY = """
-import random, resource, sys
+import resource
 import torch
 from forerun.core.errors import ContextOverflowError
-from forerun.kernels.dispatch import NATIVE
 from forerun.model.measure import stand_in, time_pass
-from tests.model.test_native import asked_bytes
-from tests.tiny import random_weights, tiny_runner, tiny_spec
+from tests.model.test_native import asked_bytes, long_runner
 
 torch.set_num_threads(1)
-shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
-spec = tiny_spec(random.Random(3), **shape)
-weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
-runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
-runner.extend([1], num_logit_rows=1)
+runner = long_runner()
 stand_in(runner.cache, 131_000)
 most = asked_bytes() + (40 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
@@ -204,6 +194,16 @@ def test_memory_that_is_not_there_is_an_error_and_not_the_end() -> None:
     first, second = done.stdout.splitlines()
     assert "not enough memory left for a pass of 16 rows" in first
     assert second == "goes on"
+
+
+def long_runner() -> Runner:
+    """A model with many wide heads and a long context."""
+    shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
+    spec = tiny_spec(random.Random(3), **shape)
+    weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
+    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
+    runner.extend([1], num_logit_rows=1)
+    return runner
 
 
 def asked_bytes() -> int:

@@ -65,7 +65,7 @@ def test_only_rounds_since_the_request_began_count() -> None:
     times = PlainTimes()
     for second in range(10):
         times.note(float(second), second + 1.0, 0)
-    assert times.since(7.5, 0) == [9.0, 10.0]
+    assert times.since(7.5, 0) == [10.0, 9.0]
 
 
 def test_rounds_with_more_context_stand_for_those_with_less() -> None:

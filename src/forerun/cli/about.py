@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from forerun.cli.drafter_options import name_of
 from forerun.cli.sheet import count
-from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel, automatic_drafter
+from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -27,30 +27,16 @@ class About:
 
     @classmethod
     def of(cls, engine: "Engine") -> "About":
-        from forerun.checkpoints.locate import locate
-        from forerun.core.pace import read_device
-        from forerun.engine.loading import Checkpoint
-        from forerun.kernels.dispatch import choose_kernels
-
         config = engine.config
-        checkpoint = Checkpoint.open(config.target, locate(config.target), config)
-        drafter = config.drafter or automatic_drafter(None)
-        kernels = choose_kernels(
-            config.exactness,
-            dtype=checkpoint.dtype,
-            device=read_device(config.device).torch_device,
-            head_dim=engine.spec.head_dim,
-            wanted=config.kernels,
-        )
         return cls(
             model=config.target,
             num_parameters=engine.spec.num_parameters,
-            dtype=checkpoint.dtype_name,
-            kernels=kernels.name,
+            dtype=engine.dtype_name,
+            kernels=engine.kernels_name,
             device=config.device,
             num_threads=engine.cores.num_threads,
-            drafter=name_of(drafter).value,
-            draft=_draft_of(drafter),
+            drafter=name_of(config.drafter).value,
+            draft=_draft_of(config.drafter),
             max_length=engine.max_length,
         )
 

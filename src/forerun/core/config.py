@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
+from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, automatic_drafter
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields
 from forerun.core.pace import read_device
@@ -98,7 +98,7 @@ class EngineConfig:
 
     Args:
         target: checkpoint folder, hub name, or the built-in target.
-        drafter: None takes what suits the target, see `automatic_drafter`.
+        drafter: who drafts; prompt lookup, which needs no model, unless another one is given.
         dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it. "int8" and "int4" round
             the weights of linear layers to so many bits on loading, of target and draft; the text is that of the
             rounded target.
@@ -117,7 +117,7 @@ class EngineConfig:
     """
 
     target: str = BUILTIN_TARGET
-    drafter: DrafterConfig | None = None
+    drafter: DrafterConfig = field(default_factory=automatic_drafter)
     dtype: DTypeName = "auto"
     device: str = "cpu"
     max_length: int | None = None

@@ -208,7 +208,7 @@ def paper_layer_skip() -> LayerSkip:
 DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | LayerSkip
 
 
-def automatic_drafter(draft: str | None) -> DrafterConfig:
+def automatic_drafter(draft: str | None = None) -> DrafterConfig:
     """The named draft model, else prompt lookup, which needs no model and costs next to nothing where it does not pay.
 
     So also for the built-in target: its draft model's passes cost more than they bring at temperatures above 0.

@@ -34,7 +34,6 @@ class DraftModelDrafter:
         self.runner, self.config, self._began, self.is_adaptive = runner, config, 0.0, config.adaptive
         self._payoff: Payoff | None = None  # None: always draft
         self._is_drafting = True
-        self._pending: list[int] = []  # committed tokens that the draft has not been told of
 
     def adapt(self, target: Pace, draft: Pace | None) -> None:
         """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
@@ -44,7 +43,7 @@ class DraftModelDrafter:
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
-        self._pending, self._root = [], prompt_ids[-1]
+        self._root = prompt_ids[-1]
 
     def prefill(self) -> bool:
         return self._draft.prefill()
@@ -54,7 +53,7 @@ class DraftModelDrafter:
         self._is_drafting = self._payoff is None or self._payoff.should_draft()
         if not self._is_drafting:  # as quick as without a drafter: where drafting does not pay, nothing may cost
             return TokenTree(self._root)
-        self._tell()
+        self._draft.tell()
         if self._draft.rule is not None:
             self._draft.rule.begin_round()
         self._grow()
@@ -76,22 +75,14 @@ class DraftModelDrafter:
         if self._payoff is not None and self._is_drafting:
             self._payoff.see_verification(perf_counter() - self._proposed)
         self._root = acceptance.bonus_token
-        self._pending += acceptance.tokens
-        was_hit = self._tell() if self._is_drafting else False
+        self._draft.note(acceptance.tokens)
+        was_hit = self._draft.tell() if self._is_drafting else False
         elapsed_s = perf_counter() - self._began
         if self._draft.rule is not None and self._is_drafting:
             self._draft.rule.end_round(elapsed_s)
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport(was_hit=was_hit)
-
-    def _tell(self) -> bool:
-        """Tell the draft of committed tokens; True if the last of them was a node of its tree."""
-        if not self._pending:
-            return False
-        was_hit = self._draft.advance(self._pending)
-        self._pending = []
-        return was_hit
 
     def end(self) -> None:
         pass

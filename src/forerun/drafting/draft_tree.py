@@ -60,8 +60,13 @@ class DraftTree:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """The committed text, the root last."""
+        """The committed text that the tree knows, the root last."""
         return self._token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole committed text, those included of which the tree is still to be told."""
+        return len(self._token_ids) + len(self._pending)
 
     @property
     def first_guess(self) -> int | None:
@@ -88,6 +93,7 @@ class DraftTree:
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's own, None when greedy."""
+        self._pending: list[int] = []
         self._token_ids = self._known(prompt_ids)
         self._shaper = LogitShaper(params, self._vocab_size, self._token_ids, device=self._runner.device)
         self._noise = noise if self._config.noise_aware else None
@@ -119,6 +125,17 @@ class DraftTree:
         if self.rule is not None:
             self.rule.measure_expansion(len(batch), perf_counter() - began)
         return True
+
+    def note(self, token_ids: Sequence[int]) -> None:
+        """Tokens were committed, of which the tree is told by `tell`: where drafting rests, that may wait."""
+        self._pending += token_ids
+
+    def tell(self) -> bool:
+        """Tell the tree of all tokens noted; True if the last of them was a node of it."""
+        if not self._pending:
+            return False
+        token_ids, self._pending = self._pending, []
+        return self.advance(token_ids)
 
     def advance(self, token_ids: Sequence[int]) -> bool:
         """Commit tokens below the root; the last of them becomes the root.

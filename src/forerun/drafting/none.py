@@ -15,16 +15,16 @@ class NoneDrafter:
     verify_width = 1
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self.root = prompt_ids[-1]
+        self._root = prompt_ids[-1]
 
     def prefill(self) -> bool:
         return False
 
     def propose(self) -> TokenTree:
-        return TokenTree(self.root)
+        return TokenTree(self._root)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        self.root = acceptance.bonus_token
+        self._root = acceptance.bonus_token
         return DraftReport()
 
     def end(self) -> None:

@@ -37,16 +37,17 @@ class PromptLookupDrafter:
 
     def propose(self) -> TokenTree:
         self._began = perf_counter()
-        self._tree = tree = TokenTree(self._root)
+        tree = TokenTree(self._root)
         self._chain.hang_into(tree)
-        if self._rule is None or len(tree) == 1:
+        self._has_chain = len(tree) > 1
+        if self._rule is None or not self._has_chain:
             return tree
         return tree.select(tree.best(self._rule.num_rows(chances_of(tree.log_probs), self.verify_width)))
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._chain.accept(acceptance.tokens)
         self._root = acceptance.bonus_token
-        if self._rule is not None and len(self._tree) > 1:
+        if self._rule is not None and self._has_chain:
             self._rule.end_round(perf_counter() - self._began)
         return DraftReport()
 

@@ -12,7 +12,6 @@ from forerun.checkpoints.default_sampling import read_default_sampling
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
-from forerun.core.drafter_config import automatic_drafter
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation, PrefillStep
@@ -70,7 +69,7 @@ class Engine:
         self.default_sampling = read_default_sampling(target.folder)
         drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self.cores)
         self._drafter, self._target = drafters.load(
-            config.drafter or automatic_drafter(None),
+            config.drafter,
             lambda num_rows: target.load(
                 config,
                 exactness=config.exactness,
@@ -80,6 +79,7 @@ class Engine:
             ),
             on_progress,
         )
+        self.dtype_name, self.kernels_name = target.dtype_name, self._target.kernels.name
         drafters.wait_for(self._drafter)
         self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
         if not self._target.row_exact:

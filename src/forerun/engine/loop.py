@@ -1,7 +1,7 @@
 """The one decode loop."""
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -56,7 +56,7 @@ class Stretches(Protocol):
         ...
 
     def pass_by(self, seconds: float) -> None:
-        """A drafted round went by."""
+        """A round took so long."""
         ...
 
     def play(self, target: "TargetSide", near_tie: float) -> Generator[Round, None, None]:
@@ -96,8 +96,8 @@ class TargetSide:
         finally:
             self._passengers = passengers
 
-    def choose(self, tree: TokenTree, *, is_shared: bool = True) -> Choices:
-        """One forward over the tree, one row per node, passengers along where shared; the choice after each node."""
+    def choose(self, tree: TokenTree) -> Choices:
+        """One forward over the tree, one row per node; the choice after each node."""
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -109,7 +109,7 @@ class TargetSide:
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
         )
-        logits = self._run_shared(inputs) if is_shared else self._runner.forward(inputs)
+        logits = self._run(inputs)
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
@@ -120,7 +120,7 @@ class TargetSide:
                 raise NumericalError(fault) from None
             raise
 
-    def _run_shared(self, inputs: ForwardInput) -> Tensor:
+    def _run(self, inputs: ForwardInput) -> Tensor:
         """The logits of these rows, passengers put down."""
         passengers, num_rows = self._passengers, len(inputs.token_ids)
         if passengers is None:
@@ -142,7 +142,8 @@ class TargetSide:
             self._runner.cache.truncate(self._runner.cache.committed_len)
         alone = TokenTree(tree.token_ids[0])
         try:
-            return alone, self.choose(alone, is_shared=False)
+            with self.without_passengers():
+                return alone, self.choose(alone)
         except NumericalError:
             self._runner.forget()
             raise
@@ -193,26 +194,18 @@ def decode(
     try:
         num_emitted = 0
         while num_emitted < num_tokens:
+            rounds: Iterable[Round]
             if stretches is not None and stretches.is_due:
                 rounds = stretches.play(target, near_tie)
             else:
-                rounds = drafted_round(target, drafter, near_tie, stretches)
+                rounds = (play_round(target, drafter, near_tie),)
             for done in rounds:
                 num_emitted += len(done.token_ids)
+                if stretches is not None:
+                    stretches.pass_by(done.stats.draft_s + done.stats.verify_s)
                 yield done
     finally:
         drafter.end()
-
-
-def drafted_round(
-    target: TargetSide, drafter: Drafter, near_tie: float, stretches: Stretches | None
-) -> Generator[Round, None, None]:
-    """One round of the drafter's."""
-    began = perf_counter()
-    done = play_round(target, drafter, near_tie)
-    if stretches is not None:
-        stretches.pass_by(perf_counter() - began)
-    yield done
 
 
 def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:

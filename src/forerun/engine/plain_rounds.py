@@ -128,32 +128,30 @@ class PlainStretches:
         return self._times.is_due
 
     def pass_by(self, seconds: float) -> None:
-        """A drafted round went by."""
+        """A round took so long."""
         self._times.pass_by(seconds)
 
     def play(self, target: TargetSide, near_tie: float) -> Rounds:
         """One stretch, the drafter paused. Its tokens are part of the text."""
-        began, stretch = perf_counter(), Stretch(self._times)
+        began, stretch, plain = perf_counter(), Stretch(self._times), NoneDrafter()
         self._drafter.end()
+        plain.begin((target.root,), self._params, self._noise)
         with target.without_passengers():
             while stretch.num_counted < COUNTED:
-                done, seconds = self._baseline.cores.everywhere(lambda: play_plainly(target, near_tie))
+                done, seconds = self._baseline.cores.everywhere(lambda: timed_round(target, plain, near_tie))
                 stretch.note(perf_counter(), seconds, len(target.token_ids))
-                yield done
+                yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
         self._drafter.begin(target.token_ids, self._params, self._noise)
         while self._drafter.prefill():
             pass
         self._times.spend(perf_counter() - began)
 
 
-def play_plainly(target: TargetSide, near_tie: float) -> tuple[Round, float]:
-    """One plain round, and the seconds that it took."""
-    drafter = NoneDrafter()
-    drafter.root = target.root
+def timed_round(target: TargetSide, drafter: Drafter, near_tie: float) -> tuple[Round, float]:
+    """A round, and the seconds that it took."""
     began = perf_counter()
     done = play_round(target, drafter, near_tie)
-    seconds = perf_counter() - began
-    return replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED)), seconds
+    return done, perf_counter() - began
 
 
 @torch.inference_mode()

@@ -5,11 +5,13 @@ No clock: times are told.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from math import sqrt
 from statistics import quantiles
 from typing import Final
 
 from forerun.core.steps import Speedup
+from forerun.speculation.time_share import TimeShare
 
 WARM_UP_S: Final = 2e-3  # of plain rounds that do not count: the caches still hold what the drafter worked on
 COUNTED: Final = 3  # rounds of a stretch among drafted ones that do
@@ -36,42 +38,38 @@ class PlainTimes:
     def __init__(self, context_s: float = 0.0) -> None:
         self._context_s = context_s
         self._timed: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when each ended, what it took without context
-        self._saved_s = 0.0
-        self._quickest_s = 0.0
+        self._share: TimeShare | None = None  # None: no round went by
 
     def pass_by(self, seconds: float) -> None:
-        """A round of another kind went by."""
-        self._quickest_s = min(self._quickest_s or seconds, seconds)
-        self._saved_s = min(self._saved_s + SHARE * seconds, 2 * self._stretch_s)
+        """A round took so long. The first one tells what a stretch will take, which is to be earned beforehand."""
+        if self._share is None:
+            self._share = TimeShare(SHARE, WARM_UP_S)
+            self._share.spend(WARM_UP_S + (1 + COUNTED) * seconds)
+        self._share.pass_by(seconds)
 
     @property
     def is_due(self) -> bool:
-        """True where a stretch of plain rounds fits into their share of the time."""
-        return 0.0 < self._stretch_s <= self._saved_s
+        """True where the share of the time allows another stretch of plain rounds."""
+        return self._share is not None and self._share.is_open
 
     def spend(self, seconds: float) -> None:
         """A stretch has taken so long, with everything that it brought along."""
-        self._saved_s -= seconds
+        assert self._share is not None, "a stretch before any round"
+        self._share.spend(seconds)
 
     def note(self, ended_at_s: float, seconds: float, context: int) -> None:
         """A plain round was timed that counts, with so many tokens before it."""
         self._timed.append((ended_at_s, seconds - self._context_s * context))
 
     def since(self, began_at_s: float, context: float) -> list[float]:
-        """Seconds of the plain rounds since then, as they would be with so many tokens before them."""
-        more_s = self._context_s * context
-        return [seconds + more_s for ended_at_s, seconds in self._timed if ended_at_s > began_at_s]
+        """Seconds of the plain rounds since then, latest first, as they would be with so many tokens before them."""
+        late = takewhile(lambda timed: timed[0] > began_at_s, reversed(self._timed))
+        return [seconds + self._context_s * context for _, seconds in late]
 
     def has_enough(self, began_at_s: float) -> bool:
         """Whether the plain rounds since then tell what plain decoding takes."""
         timed = self.since(began_at_s, 0)
         return len(timed) >= ENOUGH and sum(timed) >= ENOUGH_S
-
-    @property
-    def _stretch_s(self) -> float:
-        """What a stretch will take: by the last plain round, else by the quickest round of any kind."""
-        round_s = self._timed[-1][1] if self._timed else self._quickest_s
-        return WARM_UP_S + (1 + COUNTED) * round_s if round_s else 0.0
 
 
 class Stretch:

@@ -62,7 +62,6 @@ class LayerSkipDrafter:
         self._search: SkipSearch = self._first_search()
         self._payoff: Payoff | None = None  # None: always draft
         self._costs: SkipCosts | None = None
-        self._pending: list[int] = []  # committed tokens that the draft has not been told of
         self._began, self._num_rounds = 0.0, 0
         self._num_left = 0  # plain rounds until it is asked again whether to draft
         self._timed_s: float | None = None  # one of them
@@ -108,7 +107,7 @@ class LayerSkipDrafter:
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
         self._search.begin(len(prompt_ids))
-        self._pending, self._root, self._num_left = [], prompt_ids[-1], 0
+        self._root, self._num_left = prompt_ids[-1], 0
 
     def prefill(self) -> bool:
         return False
@@ -126,7 +125,7 @@ class LayerSkipDrafter:
             return TokenTree(self._root)
         draft, rule, width = self._draft, self._draft.rule, self.verify_width
         self._look()
-        self._tell()
+        self._draft.tell()
         self._follow_search()
         if rule is not None:
             rule.begin_round()
@@ -140,7 +139,7 @@ class LayerSkipDrafter:
         """The verification pass, with rows of the search behind its own where it wants them."""
         if self._num_left or not self._search.wants_to_ride:
             return host
-        self._tell()
+        self._draft.tell()
         return self._search.board(host, self._draft)
 
     def arrive(self, logits_EV: Tensor) -> None:
@@ -148,7 +147,7 @@ class LayerSkipDrafter:
         self._search.arrive(logits_EV, self._draft)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._pending += acceptance.tokens
+        self._draft.note(acceptance.tokens)
         self._root = acceptance.bonus_token
         if not self._is_drafting:
             if self._num_left == 1:
@@ -158,7 +157,7 @@ class LayerSkipDrafter:
             return NO_NEWS
         if self._draft.first_guess is not None:
             self._search.learn(self._draft.skipped, self._draft.first_guess == acceptance.tokens[0])
-        was_hit, rule = self._tell(), self._draft.rule
+        was_hit, rule = self._draft.tell(), self._draft.rule
         elapsed_s = self._elapsed_s()
         if rule is not None:
             rule.end_round(elapsed_s)
@@ -199,7 +198,7 @@ class LayerSkipDrafter:
         if self._payoff is not None and not self._payoff.should_draft():
             self._look()
             return False
-        self._is_worth_it = self._search.is_worth_it(len(self._draft.token_ids) + len(self._pending))
+        self._is_worth_it = self._search.is_worth_it(self._draft.num_tokens)
         is_to_draft = self._is_worth_it or self._config.lookup
         if not is_to_draft:
             self._look()
@@ -208,7 +207,7 @@ class LayerSkipDrafter:
     def _look(self) -> None:
         """Let the search have a pass of its own, if it wants one."""
         if self._search.wants_to_look:
-            self._tell()
+            self._draft.tell()
             self._search.look(self._draft)
 
     def _grow(self) -> None:
@@ -216,14 +215,6 @@ class LayerSkipDrafter:
             if not self._draft.expand():
                 break
         self.runner.give_back()
-
-    def _tell(self) -> bool:
-        """Tell the draft of committed tokens; True if the last of them was a node of its tree."""
-        if not self._pending:
-            return False
-        was_hit = self._draft.advance(self._pending)
-        self._pending = []
-        return was_hit
 
     def _follow_search(self) -> None:
         """Skip what the search says from here on, and reckon with what that costs where the text stands now."""
