@@ -10,10 +10,10 @@ import torch
 from common import standard_arguments, write_results
 
 from forerun import EngineConfig
+from forerun.backends.choose import FUSED, NATIVE, Kernels
 from forerun.checkpoints.load import load_weights
 from forerun.checkpoints.locate import locate
 from forerun.engine.loading import Checkpoint
-from forerun.kernels.dispatch import FUSED, NATIVE, Kernels
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix

@@ -2,8 +2,8 @@
 
 PYTHONPATH=. python benchmarks/layer_search_emulator.py
 
-The emulators are fitted to the published logs of two SWIFT runs (tests/speculation/skip_emulator.py). All sets skip 34
-of 76 sublayers; an evaluation is a score over 32 tokens. No model runs, so this takes one core and little time.
+The emulators are fitted to the published logs of two SWIFT runs (tests/drafting/layer_skip/skip_emulator.py). All sets
+skip 34 of 76 sublayers; an evaluation is a score over 32 tokens. No model runs, so this takes one core and little time.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,18 @@ from time import perf_counter
 import numpy as np
 from common import standard_arguments, write_results
 
-from forerun.speculation.layer_search import GatedSearch
-from tests.speculation.best_observed import BestObserved
-from tests.speculation.skip_emulator import CONTEXT, NUM_LAYERS, NUM_SKIPPED, Emulator, cnn_dm, economy, gsm8k, score
+from forerun.drafting.layer_skip.set_search import GatedSearch
+from tests.drafting.layer_skip.best_observed import BestObserved
+from tests.drafting.layer_skip.skip_emulator import (
+    CONTEXT,
+    NUM_LAYERS,
+    NUM_SKIPPED,
+    Emulator,
+    cnn_dm,
+    economy,
+    gsm8k,
+    score,
+)
 
 NUM_SEEDS = 12
 MARKS = (50, 100, 200, 600)

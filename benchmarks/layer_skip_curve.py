@@ -19,8 +19,8 @@ from forerun import Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
-from forerun.model.riders import RiderLayout, Riders
-from forerun.speculation.skip_choice import Economy
+from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
+from forerun.drafting.layer_skip.set_choice import Economy
 
 NUM_HELD_OUT = 16
 NUM_NEW = 128

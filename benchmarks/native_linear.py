@@ -20,9 +20,9 @@ from common import standard_arguments, write_results
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.native.binding import library
-from forerun.kernels.native.linear import PackedLinear, functions
-from forerun.kernels.quantise import dequantise, quantise
+from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.linear import PackedLinear, functions
+from forerun.model.quantise import dequantise, quantise
 
 SHAPES = ((8192, 2048), (2048, 2048))  # outputs, inputs
 ROWS = (1, 2, 4, 8, 12, 16, 64, 256)

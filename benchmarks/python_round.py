@@ -17,12 +17,12 @@ from unittest.mock import patch
 from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, SamplingParams
-from forerun.cache.tree_cache import TreeCache
+from forerun.decoding import host_loop as loop
 from forerun.drafting import draft_tree
 from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.engine import loop
-from forerun.engine.assembly import TextAssembly
 from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
+from forerun.text.assembly import TextAssembly
 
 FIXED = {"adaptive": False, "verify_width": 8, "draft_width": 8, "depth": 5, "min_mass": 0.0}
 DRAFTERS = {

@@ -18,9 +18,9 @@ from forerun.checkpoints.locate import locate
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.engine.loading import Checkpoint
-from forerun.engine.tokenizer import Tokenizer
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
+from forerun.text.tokenizer import Tokenizer
 from training.corpus import python_documents
 
 DTYPES: tuple[DTypeName, ...] = ("float32", "bfloat16", "int8", "int4")

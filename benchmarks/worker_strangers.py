@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from forerun.core.errors import DrafterUnreachableError
-from forerun.parallel.endpoint import Address, connect, read_key
+from forerun.wires.endpoint import Address, connect, read_key
 
 NOISE = (b"", b"GET / HTTP/1.1\r\n\r\n", b"", bytes(1000), b"", b"forerun\n\x01", b"", b"forerun\n\x01" + bytes(65))
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.engine.tiny_tokenizers import write_byte_level, write_llama
+from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

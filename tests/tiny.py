@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import ModelKernels, choose_kernels
 from forerun.checkpoints.names import fused_shapes, tensor_plan
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.decoding.host_loop import Round, TargetSide, decode
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.engine.loop import Round, TargetSide, decode
-from forerun.kernels.dispatch import ModelKernels, choose_kernels
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 

@@ -9,12 +9,12 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import Layers, reduced
 from benchmarks.gpu.models import Model, rows_of
-from forerun.kernels.triton.head import choose_tokens, rank_tokens
-from forerun.kernels.triton.launching import num_tiles
-from forerun.kernels.triton.leaders import Leaders
-from forerun.kernels.triton.noise import Noise
-from forerun.kernels.triton.sampling import Choice, Draw, Ranking
-from forerun.model.launches import NARROW_ROWS, PassShape
+from forerun.backends.gpu.choosing.head import choose_tokens, rank_tokens
+from forerun.backends.gpu.choosing.noise import Noise
+from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking
+from forerun.backends.gpu.choosing.tile_maxima import Leaders
+from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
+from forerun.backends.gpu.passes.launching import num_tiles
 from forerun.sampling.noise import splitmix64
 
 ENDS = ("choose", "choose_sampled", "rank_sampled")

@@ -11,12 +11,12 @@ from benchmarks.gpu.clock import time_sides
 from benchmarks.gpu.heads import head_cases
 from benchmarks.gpu.layers import KERNELS, Layers, context_of, kernel_of, reduced, torch_calls, trimmed
 from benchmarks.gpu.models import Model, RandomWeights, filled_cache, models, pass_of, rows_of
-from forerun.cache.tree_cache import TreeCache
+from forerun.backends.choose import REFERENCE, TRITON
 from forerun.core.model_spec import ModelSpec
-from forerun.kernels.dispatch import REFERENCE, TRITON
-from forerun.kernels.quantise import dequantise, head_format, quantise
 from forerun.model.diff import diff_buffers
 from forerun.model.executor import build_executor
+from forerun.model.quantise import dequantise, head_format, quantise
+from forerun.model.tree_cache import TreeCache
 
 MODELS = ("1b bf16", "8b bf16", "8b int4", "70b int4", "1b int4")
 

@@ -9,19 +9,19 @@ import torch
 
 from benchmarks.gpu.cases import Setting
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of, quantised_at_random
+from forerun.backends.choose import FUSED, TRITON
+from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_of
+from forerun.backends.gpu.launches import Buffers, LaunchList, Parameters, PassShape
+from forerun.backends.gpu.passes.linear import linear
+from forerun.backends.gpu.passes.weights import PackedLinear
 from forerun.bench.kernel_clock import Call
 from forerun.bench.machine import last_level_cache_bytes
-from forerun.cache.tree_cache import TreeCache
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING
-from forerun.kernels.dispatch import FUSED, TRITON
-from forerun.kernels.quantise import weight_bytes
-from forerun.kernels.triton.linear import linear
-from forerun.kernels.triton.weights import PackedLinear
-from forerun.model.device import DeviceExecutor, num_splits_for, shape_of
 from forerun.model.executor import build_executor
-from forerun.model.launches import Buffers, LaunchList, Parameters, PassShape
 from forerun.model.program import Op, build_program
+from forerun.model.quantise import weight_bytes
+from forerun.model.tree_cache import TreeCache
 
 KERNELS = ("embed", "qkv", "attention", "attention_out", "gate_up", "mlp_out", "head")
 LINEARS = ("qkv", "attention_out", "gate_up", "mlp_out", "head")

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import Setting
 from forerun.bench.kernel_shapes import llama_8b
-from forerun.cache.tree_cache import TreeCache
 from forerun.checkpoints.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
-from forerun.kernels.quantise import Int4Weight, Int8Weight, Weight, group_size_of
 from forerun.model.inputs import ForwardInput
+from forerun.model.quantise import Int4Weight, Int8Weight, Weight, group_size_of
+from forerun.model.tree_cache import TreeCache
 from forerun.speculation.ancestry import ancestry_matrix
 
 DTYPE = torch.bfloat16
@@ -145,7 +145,7 @@ def quantise_at_random(weight_OI: Tensor, weight_format: WeightFormat) -> Weight
 @contextmanager
 def quantised_at_random() -> Iterator[None]:
     """Within, the device executor's layers are quantised by `quantise_at_random`."""
-    with patch("forerun.model.device.quantise", quantise_at_random):
+    with patch("forerun.backends.gpu.executor.quantise", quantise_at_random):
         yield
 
 

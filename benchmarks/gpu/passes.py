@@ -11,10 +11,10 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_replay
 from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, quantised_at_random, rows_of
+from forerun.backends.choose import TRITON
+from forerun.backends.gpu.executor import DeviceExecutor, shape_of
 from forerun.bench.ceilings import bytes_per_step
 from forerun.bench.kernel_clock import Spread
-from forerun.kernels.dispatch import TRITON
-from forerun.model.device import DeviceExecutor, shape_of
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 

@@ -15,13 +15,13 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import Model, models
 from benchmarks.gpu.passes import fill_cache, runner_of
+from forerun.backends.gpu.executor import num_splits_for
+from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.bench.ceilings import bytes_per_step
 from forerun.bench.kernel_clock import Spread
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
-from forerun.engine.device_rounds import DeviceRounds
 from forerun.engine.engine import Engine
-from forerun.model.device import num_splits_for
 from forerun.model.runner import Runner
 
 PAIRS = (("70b int4", "1b int4"), ("8b bf16", "1b bf16"), ("8b int4", "1b int4"))

@@ -16,12 +16,12 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import LINEARS, Layers, reduced
 from benchmarks.gpu.models import DTYPE, Model, models, quantise_at_random
+from forerun.backends.gpu.launches import PassShape
+from forerun.backends.gpu.passes.tiles import Tiles
+from forerun.backends.gpu.passes.weights import pack
 from forerun.bench.kernel_clock import Call
 from forerun.core.model_spec import ModelSpec
-from forerun.kernels.quantise import Weight, head_format
-from forerun.kernels.triton.tiles import Tiles
-from forerun.kernels.triton.weights import pack
-from forerun.model.launches import PassShape
+from forerun.model.quantise import Weight, head_format
 
 MODELS = ("8b bf16", "8b int4", "70b int4", "1b bf16", "1b int4")
 DECIDING_ROWS, OTHER_ROWS = 8, 32
@@ -151,7 +151,7 @@ class Bench:
 
     def _divided(self, tiles: Tiles) -> tuple[Tensor, Callable[[PassShape], list[Call]]]:
         """The kernel's output and its launches, the weights divided in this way."""
-        with patch("forerun.kernels.triton.weights.choose_tiles", lambda *_shape, **_more: tiles):
+        with patch("forerun.backends.gpu.passes.weights.choose_tiles", lambda *_shape, **_more: tiles):
             packed = {
                 name: pack_like(weight, self._kernel, self._spec)
                 for name, weight in zip(self._names, self._weights, strict=True)

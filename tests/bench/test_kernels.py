@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import FUSED, REFERENCE, Kernels
 from forerun.bench import kernel_clock
 from forerun.bench.ceilings import bytes_per_step
 from forerun.bench.kernel_clock import MIN_BLOCKS, Block, Spread, time_in_turn, undisturbed
@@ -19,10 +20,9 @@ from forerun.bench.kernel_shapes import ALL_SHAPES, read_shape
 from forerun.bench.kernel_subject import Setting
 from forerun.bench.kernel_subjects import BUILDERS, op_names, subjects
 from forerun.bench.kernels import agree, max_difference, measure_kernels, read_cases, read_device, use_threads
-from forerun.core.affinity import usable_cores
 from forerun.core.errors import ConfigError
-from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 from forerun.model.program import build_program
+from forerun.runtime.affinity import usable_cores
 from tests.bench.test_ceilings import CEILINGS
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 from forerun import ConfigError
 from forerun.bench.prompts import Reader
 from forerun.checkpoints.locate import locate
-from forerun.engine.tokenizer import Tokenizer
+from forerun.text.tokenizer import Tokenizer
 from tests.bench.players import question, with_template
 
 LONG = question(0, "def f(x):\n    return", "def g(x):\n", "def h(x):\n")

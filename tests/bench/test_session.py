@@ -19,7 +19,7 @@ from forerun.bench.prompts import Reader
 from forerun.bench.run_folder import read_run
 from forerun.bench.session import NUM_TUNING_PROMPTS, Request, choose_questions, play
 from forerun.checkpoints.locate import locate
-from forerun.engine.tokenizer import Tokenizer
+from forerun.text.tokenizer import Tokenizer
 from tests.bench.players import keys_in, questions_file, records_in
 
 Ask = Callable[..., Request]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.checkpoints.folders import FIRST_SHARD, INDEX, SINGLE, random_tensors, write_shards, write_single
-from tests.engine.tiny_tokenizers import write_llama
+from tests.text.tiny_tokenizers import write_llama
 
 ROPE: Final = {
     "rope_type": "llama3",

@@ -19,7 +19,7 @@ from forerun.cli.sheet import read_sheet
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ForerunError
 from forerun.engine.loading import Checkpoint, resolve_max_length
-from forerun.engine.tokenizer import Tokenizer
+from forerun.text.tokenizer import Tokenizer
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 

@@ -217,8 +217,8 @@ def limited() -> Iterator[None]:
 def tiny_models(folder: Path) -> tuple[str, ...]:
     """A target, its draft, and a model with other tokens."""
     from tests.conftest import SIZES
-    from tests.engine.tiny_tokenizers import write_byte_level, write_llama
     from tests.golden.families import llama, qwen2
+    from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
     for name, model in (("t", qwen2(**SIZES)), ("d", qwen2(**SIZES, num_hidden_layers=1)), ("p", llama(**SIZES))):
         (folder / name).mkdir()

@@ -14,8 +14,8 @@ from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingP
 from forerun.cli import answer
 from forerun.cli.answer import TokenOrigins, describe_stats, show_plainly, tree_shower, write_answer
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, PrefillStep, Speedup, StepStats
-from forerun.engine.tokenizer import Tokenizer
-from tests.engine.tiny_tokenizers import write_byte_level
+from forerun.text.tokenizer import Tokenizer
+from tests.text.tiny_tokenizers import write_byte_level
 
 
 def step(token_ids: list[int], text: str, *, num_accepted: int) -> DecodeStep:

@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from forerun.backends.choose import FUSED
 from forerun.bench import kernel_clock
 from forerun.bench import kernels as bench
 from forerun.bench.kernel_report import KernelPlan, KernelReport
 from forerun.cli.bench_kernels import kernels, read_rows
 from forerun.core.errors import ConfigError
-from forerun.kernels.dispatch import FUSED
 
 QUICK = ("--shapes", "builtin-draft", "--rows", "1,2", "--context", "8", "--budget-s", "1000", "--threads", "1")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forerun.engine.conversation import Conversation
+from forerun.text.conversation import Conversation
 from tests.cli.conftest import Run, RunProcess, command, environment
 
 Chat = tuple[subprocess.Popen[bytes], Callable[[bytes], None], Callable[[bytes], bytes]]

@@ -10,8 +10,8 @@ from shutil import copytree
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.core.profile import Profile
 from forerun.core.steps import GenerationStats
+from forerun.engine.profile import Profile
 from tests.cli.conftest import Run, RunProcess, command, environment
 
 SAMPLED = ("--prompt", "Once upon", "--max-new-tokens", "24", "--temperature", "0.7", "--seed", "1", "--ignore-eos")

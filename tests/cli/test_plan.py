@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 
 from forerun.cli.bench_trace import trace
 from forerun.cli.plan import plan
-from forerun.core.profile import Profile
 from forerun.core.trace import read_traces, write_traces
 from forerun.engine import calibrate
+from forerun.engine.profile import Profile
 from forerun.planner.synthetic import SyntheticPair
 from tests.cli.conftest import Run
 from tests.planner.paces import flat

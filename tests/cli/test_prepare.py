@@ -10,8 +10,8 @@ from typer.testing import Result
 
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.locate import locate
-from forerun.checkpoints.skip_sets import read_sets, sets_beside, sets_in_cache
-from forerun.core.named_set import NamedSet
+from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
 from tests.cli.conftest import Run
 
 FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")

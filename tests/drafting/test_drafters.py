@@ -8,12 +8,12 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, PromptLookup
 from forerun.core.model_spec import ModelSpec
+from forerun.decoding.host_loop import Round
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.engine.loop import Round
 from tests.tiny import (
     Weights,
     decode_ids,

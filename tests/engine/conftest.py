@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny_tokenizers import SHARED_DATA, write_byte_level, write_llama
+from tests.text.tiny_tokenizers import SHARED_DATA, write_byte_level, write_llama
 
 PUBLISHED = (
     "tokenizers/qwen2.5",

@@ -11,11 +11,11 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
-from forerun.core.profile import Profile
 from forerun.core.steps import StepStats
 from forerun.engine import calibrate as calibration
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun.engine.engine import Engine
+from forerun.engine.profile import Profile
 
 PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)
 PROMPT = "the cat sat on the mat and the cat "

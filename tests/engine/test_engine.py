@@ -24,7 +24,7 @@ from forerun import (
     SamplingParams,
     VocabularyError,
 )
-from forerun.kernels.native.binding import fault
+from forerun.backends.cpu.binding import fault
 from forerun.model.inputs import ForwardInput
 
 PROMPT = "the cat sat on the mat and the cat "

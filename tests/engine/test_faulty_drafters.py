@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.backends.choose import FUSED, NATIVE, REFERENCE, TRITON, ModelKernels
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
+from forerun.decoding.host_loop import TargetSide, decode
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
-from forerun.engine.loop import TargetSide, decode
-from forerun.kernels.dispatch import FUSED, NATIVE, REFERENCE, TRITON, ModelKernels
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise

@@ -6,7 +6,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
-from tests.engine.tiny_tokenizers import write_byte_level
+from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
 

@@ -15,7 +15,7 @@ import pytest
 from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from forerun.engine.loading import Checkpoint
 from forerun.engine.placement import CorePlacement
-from forerun.parallel.launch import process_state
+from forerun.wires.supervisor import process_state
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "

@@ -9,9 +9,9 @@ import torch
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.cli.about import About
 from forerun.core.pace import Pace
-from forerun.core.profile import Profile
 from forerun.engine import placement
 from forerun.engine.placement import CorePlacement
+from forerun.engine.profile import Profile
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no core affinity")
 

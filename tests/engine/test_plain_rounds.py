@@ -19,7 +19,7 @@ from forerun import (
     PromptLookup,
     SamplingParams,
 )
-from forerun.core.affinity import own_cores
+from forerun.runtime.affinity import own_cores
 from forerun.speculation import plain_times
 
 PROMPT = "the cat sat on the mat and the cat "

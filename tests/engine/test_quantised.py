@@ -16,14 +16,14 @@ from forerun import (
     SamplingParams,
     load,
 )
+from forerun.backends.choose import REFERENCE
 from forerun.checkpoints.locate import locate
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.model_spec import WeightFormat
 from forerun.engine import loading
 from forerun.engine.loading import Checkpoint, resolve_dtype
-from forerun.kernels.dispatch import REFERENCE
-from forerun.kernels.quantise import dequantise, quantise
+from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
 from tests.tiny import plain_spec, random_weights
 

@@ -16,11 +16,11 @@ from forerun import (
     Parallel,
     SamplingParams,
 )
+from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.paper import PaperSkips
-from forerun.kernels.native.binding import fault
 
 PROMPT = "def read_lines(path):\n    "
 PROMPTS = (PROMPT, "x = [1, 2, 3]\ny = [1, 2, 3]\nz = [1, 2")

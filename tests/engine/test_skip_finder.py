@@ -11,11 +11,11 @@ import pytest
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.locate import locate
-from forerun.checkpoints.skip_sets import read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.core.drafter_config import BUILTIN_TARGET
-from forerun.core.named_set import NamedSet
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.engine import skip_finder
 from forerun.engine.loading import Checkpoint
 from forerun.engine.self_drafter import byte_share

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from forerun.drafting.parallel.frames import FrameReader, to_frame
-from forerun.drafting.parallel.messages import Begin, Failure, Hello, Proposal, Verdict
-from forerun.parallel.channel import Channel
-from forerun.parallel.nursery import nurse
+from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.messages import Begin, Failure, Hello, Proposal, Verdict
+from forerun.wires.channel import Channel
+from forerun.wires.forkserver import nurse
 
 HELLO = to_frame(Hello(pid=1, vocab_size=29, max_length=4096, vocabulary=bytes(32)))
 

@@ -12,10 +12,10 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.steps import DrafterState
+from forerun.decoding.host_loop import Round
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.engine.loop import Round
-from forerun.parallel.launch import LocalSupply
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.wires.supervisor import LocalSupply
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()

@@ -22,10 +22,10 @@ from forerun import (
     FinishReason,
     NoDrafter,
 )
+from forerun.backends.choose import NativeKernels
+from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
 from forerun.engine.turn import Turn
-from forerun.kernels.dispatch import NativeKernels
-from forerun.kernels.native.binding import fault
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
@@ -34,9 +34,9 @@ from tests.tiny import plain_spec, random_weights, tiny_runner
 FEW_PLACES, FEW_MOMENTS = 10, 8
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
-    "engine/turn.py", "engine/stream.py", "engine/engine.py", "engine/loop.py", "engine/placement.py",
-    "engine/assembly.py", "core/affinity.py", "native/cores.py", "native/program.py", "model/native.py",
-    "model/runner.py", "cache/slots.py", "cache/tree_cache.py",
+    "engine/turn.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
+    "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
+    "model/runner.py", "model/slots.py", "model/tree_cache.py",
 )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_nothing_comes_after_a_step_that_was_interrupted(engine: Engine, questio
     for place in count(1, 3):
         stream = engine.stream(question.prompt, question.params)
         first = next(stream).token_ids
-        interrupter = Interrupter(files=("engine/stream.py", "engine/assembly.py"), stop_at=place, times=2)
+        interrupter = Interrupter(files=("engine/stream.py", "text/assembly.py"), stop_at=place, times=2)
         if not interrupter.run(lambda: next(stream)):  # noqa: B023 - run at once
             break
         rest = tuple(token for step in stream for token in step.token_ids)
@@ -228,7 +228,7 @@ def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one() -> None
     expected = logits_of(small_runner())
     for place in count(1):
         runner = small_runner()
-        interrupter = Interrupter(files=("model/native.py", "native/program.py"), stop_at=place)
+        interrupter = Interrupter(files=("backends/cpu/executor.py", "native/program.py"), stop_at=place)
         was_interrupted = interrupter.run(lambda: logits_of(runner, skips_first=True))  # noqa: B023 - run at once
         runner.sync(())
         assert torch.equal(logits_of(runner), expected), interrupter.place

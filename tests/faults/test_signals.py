@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.parallel.launch import LocalSupply, process_state
+from forerun.wires.supervisor import LocalSupply, process_state
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "

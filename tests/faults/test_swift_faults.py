@@ -11,10 +11,10 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+from forerun.decoding import host_loop as loop
+from forerun.decoding.host_loop import TargetSide, decode
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.engine import loop
-from forerun.engine.loop import TargetSide, decode
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree

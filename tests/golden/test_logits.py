@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import ModelKernels
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.load import load_weights
-from forerun.kernels.dispatch import ModelKernels
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES, Golden
 from tests.model.kernel_sets import KERNEL_SETS

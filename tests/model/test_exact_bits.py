@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import FUSED, REFERENCE, ModelKernels
+from forerun.backends.torch.mask import TreeMask
 from forerun.core.model_spec import ModelSpec
-from forerun.kernels.dispatch import FUSED, REFERENCE, ModelKernels
-from forerun.kernels.mask import TreeMask
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix

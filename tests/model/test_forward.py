@@ -6,15 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from forerun.backends.choose import FUSED, REFERENCE, Kernels
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.drafting.none import NoneDrafter
-from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
-from tests.kernels.ops import random_parents
 from tests.tiny import decode_ids, plain_spec, random_weights, tiny_runner, tiny_spec
 
 MAX_ERROR = 1e-9

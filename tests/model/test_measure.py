@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from forerun.core.pace import Pace
-from forerun.core.skip_costs import SkipCosts
 from forerun.core.sublayers import ATTENTION
+from forerun.drafting.layer_skip import measure_costs
+from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
+from forerun.drafting.layer_skip.skip_costs import SkipCosts
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import DraftRunner, LentRunner
-from forerun.model.measure import measure_pace, measure_skip_costs, rising, stand_in
+from forerun.model.measure import measure_pace, rising, stand_in
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import DraftRunner, LentRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -66,7 +68,8 @@ class Passes:
         self.now, self.rows, self._times = 0.0, [0], times
         self.contexts: set[int] = set()
         self._runner, self._forward = runner, runner.forward
-        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
+        for module in (measure, measure_costs):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def forward(self, inputs: ForwardInput) -> torch.Tensor:
@@ -123,7 +126,8 @@ class SkippingPasses:
         self.now, self.num_passes = 0.0, 0
         self.contexts: set[int] = set()
         self._runner, self._forward, self._disturbance_s = runner, runner.forward, disturbance_s
-        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
+        for module in (measure, measure_costs):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def seconds(self, context: int, num_attention: int, num_mlp: int) -> float:

@@ -4,8 +4,8 @@ from time import perf_counter
 
 import torch
 
+from forerun.backends.choose import FUSED
 from forerun.core.pace import Pace
-from forerun.kernels.dispatch import FUSED
 from forerun.model.runner import Runner
 from tests.tiny import CAPACITY, plain_spec, random_weights
 

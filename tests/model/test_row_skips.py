@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import ModelKernels, NativeKernels
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, all_sublayers
-from forerun.kernels.dispatch import ModelKernels, NativeKernels
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits, normalise, rope_angles, turn
-from tests.kernels.ops import random_parents
 from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS, NATIVE_SETS
 from tests.tiny import plain_spec, random_weights, tiny_runner, tiny_spec
 

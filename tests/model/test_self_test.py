@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from forerun.kernels.dispatch import FUSED, ModelKernels
+from forerun.backends.choose import FUSED, ModelKernels
 from forerun.model.self_test import find_bit_fault
 from tests.model.kernel_sets import EXACT_SETS
 from tests.model.test_exact_bits import SHAPES, build

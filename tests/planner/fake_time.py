@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from forerun.decoding import host_loop as loop
 from forerun.drafting import draft_model, draft_tree
-from forerun.engine import loop
 from forerun.model import measure, runner
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner

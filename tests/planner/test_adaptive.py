@@ -11,9 +11,9 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
 from forerun.core.trace import AnswerTrace
+from forerun.decoding.host_loop import Round
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.engine.engine import Engine
-from forerun.engine.loop import Round
 from forerun.planner.simulate import CHOOSING, Costs, simulate
 from forerun.speculation import payoff
 from tests.planner.fake_time import charge, rule_time

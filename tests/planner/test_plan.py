@@ -6,7 +6,7 @@ import pytest
 
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import ConfigError
-from forerun.core.profile import Profile
+from forerun.engine.profile import Profile
 from forerun.planner.picture import draw_plans
 from forerun.planner.plan import COARSE_TOKENS, first_tokens, neighbours, search, splits_of
 from forerun.planner.synthetic import SyntheticPair

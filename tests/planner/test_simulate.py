@@ -10,9 +10,9 @@ from forerun.bench.acceptance import Teacher
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
-from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.engine.profile import Profile
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, simulate
 from tests.planner.paces import costs, flat, known_answer

@@ -5,16 +5,16 @@ import random
 import pytest
 import torch
 
+from forerun.backends.choose import TRITON
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.drafting.none import NoneDrafter
-from forerun.kernels.dispatch import TRITON
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
 
 pytest.importorskip("triton")
 
-from forerun.engine.device_decoder import DeviceDecoder
-from forerun.engine.device_rounds import DeviceRounds
+from forerun.backends.gpu.decoder import DeviceDecoder
+from forerun.backends.gpu.rounds import DeviceRounds
 
 NUM_TOKENS = 12
 CASES_PER_SEED = 3

@@ -16,14 +16,14 @@ from forerun.core.drafter_config import Parallel
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import DraftReport
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.drafting.parallel.messages import Setup
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.messages import Setup
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
-from tests.drafting.parallel.fake_wires import Pace, Spend, World
+from tests.drafting.remote.fake_wires import Pace, Spend, World
 from tests.properties.test_same_text import Case, random_case
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
 

@@ -13,10 +13,10 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.model.executor import build_executor
-from forerun.model.lent import LentRunner
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import LentRunner
 from tests.dense_reference import reference_text
-from tests.drafting.skip_costs import adapt_to_slow_passes
+from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 

@@ -16,8 +16,8 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+from forerun.drafting.layer_skip.paper_search import load_library
 from forerun.drafting.none import NoneDrafter
-from forerun.speculation.paper_search import load_library
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing
 from tests.drafting.layer_skip.playing import drafter_on, ids_of, num_accepted, num_drafted, plain_ids, play

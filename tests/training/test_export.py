@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from forerun.backends.choose import FUSED
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.load import load_weights
-from forerun.kernels.dispatch import FUSED
 from forerun.model.runner import Runner
 from training.dataset import function_headers
 from training.export import hugging_face_config, hugging_face_tensors, write_json

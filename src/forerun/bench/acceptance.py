@@ -14,13 +14,13 @@ from forerun.core.pace import read_device
 from forerun.core.trace import AnswerTrace
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint, Progress
-from forerun.engine.prompt import Prompt
-from forerun.engine.tokenizer import Tokenizer
-from forerun.engine.vocabulary import require_match
 from forerun.model.runner import Runner
 from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.text.prompt import Prompt
+from forerun.text.tokenizer import Tokenizer
+from forerun.text.vocabulary import require_match
 
 NUM_CHILDREN: Final = 8  # recorded for every token: what a drafter is likely to try
 ROWS_PER_PASS: Final = 64  # wide enough to be fast, narrow enough for the logits of a large vocabulary

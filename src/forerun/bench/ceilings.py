@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import torch
 
+from forerun.backends.choose import FUSED
 from forerun.bench.kernel_clock import Call, Spread, time_in_turn, undisturbed
 from forerun.bench.machine import last_level_cache_bytes
 from forerun.checkpoints.names import fused_shapes, tensor_plan
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.kernels.dispatch import FUSED
-from forerun.kernels.quantise import head_format, weight_bytes
+from forerun.model.quantise import head_format, weight_bytes
 
 DTYPES: Final = ("float32", "bfloat16")
 NUM_BUFFERS: Final = 4

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import Kernels
+from forerun.backends.torch.mask import TreeMask
 from forerun.bench.kernel_subject import Bound, Cost, Setting, Subject
-from forerun.kernels.dispatch import Kernels
-from forerun.kernels.mask import TreeMask
 from forerun.speculation.ancestry import ancestry_matrix
 
 

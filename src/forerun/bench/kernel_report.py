@@ -8,8 +8,8 @@ from forerun.bench.ceilings import DTYPES, Ceilings
 from forerun.bench.kernel_clock import Spread
 from forerun.bench.kernel_shapes import USUAL_SHAPES
 from forerun.bench.machine import Facts
-from forerun.core.affinity import usable_cores
 from forerun.core.errors import ConfigError, require
+from forerun.runtime.affinity import usable_cores
 
 VERSION: Final = 1
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import Kernels
 from forerun.bench.kernel_clock import Call
 from forerun.core.model_spec import ModelSpec
-from forerun.kernels.dispatch import Kernels
 
 PERIOD: Final = 1_000_003  # a prime: random values repeat, but never in step with a matrix's rows
 

@@ -9,10 +9,10 @@ from functools import partial
 from math import prod
 from typing import Final
 
+from forerun.backends.choose import Kernels
 from forerun.bench.kernel_attention import prepare_mask_subjects, tree_attention_subjects
 from forerun.bench.kernel_subject import Bound, Cost, Setting, Subject
 from forerun.checkpoints.names import fused_shapes, tensor_plan
-from forerun.kernels.dispatch import Kernels
 from forerun.model.program import Op, build_program
 from forerun.model.rope import rope_table
 

@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import FUSED, REFERENCE, Kernels
 from forerun.bench.ceilings import Ceilings, bytes_per_step, measure_ceilings
 from forerun.bench.kernel_clock import Spread, mean_lost, time_in_turn, undisturbed
 from forerun.bench.kernel_report import KernelPlan, KernelReport, KernelTiming
@@ -19,7 +20,6 @@ from forerun.bench.kernel_subjects import subjects
 from forerun.bench.machine import describe_machine
 from forerun.core.errors import ConfigError
 from forerun.engine.loading import find_device, has_fast_bfloat16
-from forerun.kernels.dispatch import FUSED, REFERENCE, Kernels
 
 # By how much twins may differ, absolutely and relatively: the tolerances of the parity tests.
 TOLERANCES: Final = {"float32": 1e-5, "bfloat16": 3e-2}

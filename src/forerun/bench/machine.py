@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 import forerun
-from forerun.core.affinity import usable_cores
+from forerun.runtime.affinity import usable_cores
 
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from forerun.bench.answers import Question
 from forerun.bench.run_plan import spread
 from forerun.core.errors import ConfigError
-from forerun.engine.conversation import Conversation
-from forerun.engine.tokenizer import Tokenizer
+from forerun.text.conversation import Conversation
+from forerun.text.tokenizer import Tokenizer
 
 SEAM_TOKENS = 4
 

@@ -20,14 +20,14 @@ from forerun.bench.run import BenchRun, Progress
 from forerun.bench.run_folder import NAME, RunFolder
 from forerun.bench.run_plan import RunPlan, spread
 from forerun.checkpoints.locate import locate
-from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
-from forerun.engine.tokenizer import Tokenizer
+from forerun.runtime.affinity import usable_cores
+from forerun.text.tokenizer import Tokenizer
 
 NUM_TUNING_PROMPTS = 4
 FLOOR_CONTEXT = 256  # tokens before the step whose bytes are counted

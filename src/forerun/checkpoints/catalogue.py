@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.header import StoredTensor, read_header
-from forerun.checkpoints.json_file import JsonFile, short
 from forerun.core.errors import CheckpointError
+from forerun.core.json_file import JsonFile, short
 
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.json_file import REQUIRED, JsonFile
 from forerun.checkpoints.rope import read_rope
 from forerun.core.errors import CheckpointError
+from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"

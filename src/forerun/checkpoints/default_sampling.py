@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.json_file import JsonFile
 from forerun.checkpoints.stop_ids import GENERATION_CONFIG_NAME
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.json_file import JsonFile
 
 FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
 NAMES: Final = (*FILTERS, "repetition_penalty")

@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.json_file import POINTER_MARK, refuse_pointer, short
 from forerun.core.errors import CheckpointError
+from forerun.core.json_file import POINTER_MARK, refuse_pointer, short
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 # Room for 8,000 tensors; the largest model of a supported family has 1,138. Parsed JSON takes up to 30 times its text.

@@ -3,7 +3,7 @@
 from math import log
 from typing import Final
 
-from forerun.checkpoints.json_file import JsonFile
+from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import RopeSpec
 
 DEFAULT_THETA: Final = 10_000.0

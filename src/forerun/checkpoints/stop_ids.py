@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.config import CONFIG_NAME
-from forerun.checkpoints.json_file import JsonFile
+from forerun.core.json_file import JsonFile
 
 GENERATION_CONFIG_NAME: Final = "generation_config.json"
 KEY: Final = "eos_token_id"

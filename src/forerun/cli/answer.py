@@ -16,7 +16,7 @@ from forerun.core.steps import DecodeStep, Generation, Speedup
 
 if TYPE_CHECKING:
     from forerun.engine.stream import GenerationStream
-    from forerun.engine.tokenizer import Tokenizer
+    from forerun.text.tokenizer import Tokenizer
 
 Show = Callable[[DecodeStep], None]
 End = Callable[[Generation, str], None]  # given the text that was shown so far
@@ -113,7 +113,7 @@ class TokenOrigins:
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
-        from forerun.engine.tokenizer import IncrementalDecoder
+        from forerun.text.tokenizer import IncrementalDecoder
 
         self._decoder = IncrementalDecoder(tokenizer)
         self._was_drafted: deque[bool] = deque()

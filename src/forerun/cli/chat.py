@@ -19,11 +19,11 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ForerunError, require
 from forerun.core.steps import FinishReason, Generation
-from forerun.engine.conversation import Conversation
+from forerun.text.conversation import Conversation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
-    from forerun.engine.prompt import Prompt
+    from forerun.text.prompt import Prompt
 
 HELP: Final = """\
 /help    this list             /clear   forget what was said

@@ -11,7 +11,7 @@ from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 
 if TYPE_CHECKING:
-    from forerun.engine.vocabulary import VocabularyMatch
+    from forerun.text.vocabulary import VocabularyMatch
 
 MAX_LISTED: Final = 5
 
@@ -23,8 +23,8 @@ def check(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare two models token by token. Exit code 3 when they do not fit."""
-    from forerun.engine.tokenizer import Tokenizer
-    from forerun.engine.vocabulary import Fit, Vocabulary, compare_vocabularies
+    from forerun.text.tokenizer import Tokenizer
+    from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
 
     sheets = [read_sheet(name, find_model(name)) for name in (target, draft)]
     match = compare_vocabularies(*(Vocabulary.of(Tokenizer.load(sheet.folder)) for sheet in sheets))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.skip_sets import read_sets
 from forerun.cli.failures import find_model
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
-from forerun.core.profile import Profile
-from forerun.parallel.endpoint import Address, read_key
+from forerun.drafting.layer_skip.set_files import read_sets
+from forerun.engine.profile import Profile
+from forerun.wires.endpoint import Address, read_key
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

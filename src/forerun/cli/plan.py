@@ -16,8 +16,8 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
-from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace, read_traces
+from forerun.engine.profile import Profile
 
 if TYPE_CHECKING:
     from forerun.planner.plan import OnPlan, Plan

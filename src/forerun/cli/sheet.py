@@ -76,7 +76,7 @@ class ModelSheet:
 def read_sheet(name: str, folder: Path) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
     from forerun.engine.loading import resolve_dtype  # neither is free to import
-    from forerun.engine.tokenizer import Tokenizer
+    from forerun.text.tokenizer import Tokenizer
 
     problems: list[str] = []
     spec = _attempt(lambda: read_model_spec(folder), problems)

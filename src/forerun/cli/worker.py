@@ -51,7 +51,7 @@ def worker(
     if control is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # libraries must start no threads before the fork
     from forerun.engine.drafter_process import DrafterProcess  # imports torch
-    from forerun.parallel.endpoint import Address, read_key
+    from forerun.wires.endpoint import Address, read_key
 
     process = DrafterProcess(
         config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"), unused=unused

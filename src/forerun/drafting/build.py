@@ -5,16 +5,16 @@ from typing import assert_never
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.model_spec import ModelSpec
-from forerun.core.named_set import NamedSet
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.drafting.parallel.supply import HelloCheck, WorkerSupply
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.model.lent import LentRunner
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.supply import HelloCheck, WorkerSupply
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import LentRunner
 
 
 def build_drafter(

@@ -10,8 +10,8 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import DraftRunner
 from forerun.model.runner import PREFILL_ROWS, shared_length
+from forerun.model.shared_cache import DraftRunner
 from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise

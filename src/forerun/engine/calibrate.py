@@ -10,20 +10,20 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, parallel_draft
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
-from forerun.core.profile import Profile
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint
 from forerun.engine.placement import allowed_threads
-from forerun.kernels.native.cores import on_threads
+from forerun.engine.profile import Profile
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
+from forerun.runtime.affinity import usable_cores
+from forerun.runtime.threads import on_threads
 from forerun.speculation.widths import WidthRule
 
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 import torch
 
 from forerun.checkpoints.locate import locate
-from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
-from forerun.drafting.parallel.messages import Hello, Setup
-from forerun.drafting.parallel.protocol import TREES_PER_CUT
-from forerun.drafting.parallel.worker import Host, serve
+from forerun.drafting.remote.messages import Hello, Setup
+from forerun.drafting.remote.protocol import TREES_PER_CUT
+from forerun.drafting.remote.worker import Host, serve
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
-from forerun.engine.tokenizer import Tokenizer
-from forerun.engine.vocabulary import Vocabulary
 from forerun.model.runner import Runner
-from forerun.parallel.channel import Channel
-from forerun.parallel.endpoint import Address, listen
-from forerun.parallel.nursery import die_with_parent, nurse
-from forerun.parallel.reception import Reception
+from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
+from forerun.text.tokenizer import Tokenizer
+from forerun.text.vocabulary import Vocabulary
+from forerun.wires.channel import Channel
+from forerun.wires.endpoint import Address, listen
+from forerun.wires.forkserver import die_with_parent, nurse
+from forerun.wires.reception import Reception
 
 TREE_ROWS = 256  # rows of the draft cache behind the committed text
 HANDSHAKE_S = 5.0

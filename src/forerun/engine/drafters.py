@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from forerun.backends.choose import TritonKernels
 from forerun.checkpoints.locate import locate
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
-from forerun.core.profile import Profile
 from forerun.core.sublayers import write_skips
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
@@ -21,22 +21,22 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.drafting.parallel.messages import Hello
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
+from forerun.engine.profile import Profile
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
-from forerun.engine.tokenizer import Tokenizer
-from forerun.engine.vocabulary import Vocabulary, find_mismatch
-from forerun.kernels.dispatch import TritonKernels
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
-from forerun.parallel.endpoint import Address, read_key
-from forerun.parallel.launch import LocalSupply, RemoteSupply, Supply
+from forerun.text.tokenizer import Tokenizer
+from forerun.text.vocabulary import Vocabulary, find_mismatch
+from forerun.wires.endpoint import Address, read_key
+from forerun.wires.supervisor import LocalSupply, RemoteSupply, Supply
 
 if TYPE_CHECKING:
-    from forerun.engine.device_decoder import DeviceDecoder
+    from forerun.backends.gpu.decoder import DeviceDecoder
 
 START_S = 120.0  # a draft model that takes longer to load joins the request that runs by then
 
@@ -92,7 +92,7 @@ class DrafterLoader:
         """What decodes in rounds that a GPU plays by itself, where that can be."""
         if not isinstance(target.kernels, TritonKernels):
             return None
-        from forerun.engine.device_decoder import open_decoder  # brings Triton along
+        from forerun.backends.gpu.decoder import open_decoder  # brings Triton along
 
         match drafter:
             case NoneDrafter():

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import torch
 
+from forerun.backends.choose import missing_kernels
 from forerun.checkpoints.default_sampling import read_default_sampling
 from forerun.checkpoints.locate import locate
 from forerun.checkpoints.stop_ids import read_stop_ids
@@ -15,26 +16,25 @@ from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation, PrefillStep
+from forerun.decoding.host_loop import Round, TargetSide, decode, prefill
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.engine.assembly import TextAssembly
+from forerun.drafting.remote.client import ParallelDrafter
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
-from forerun.engine.loop import Round, TargetSide, decode, prefill
 from forerun.engine.placement import CorePlacement
 from forerun.engine.plain_rounds import PlainBaseline
-from forerun.engine.prompt import Prompt, encode, require_config, require_params
 from forerun.engine.stream import GenerationStream
-from forerun.engine.tokenizer import Tokenizer
 from forerun.engine.turn import Turn
-from forerun.kernels.dispatch import missing_kernels
-from forerun.kernels.inference import inference
-from forerun.kernels.native.cores import on_threads
 from forerun.model.self_test import find_bit_fault
+from forerun.runtime.inference import inference
+from forerun.runtime.threads import on_threads
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
+from forerun.text.assembly import TextAssembly
+from forerun.text.prompt import Prompt, encode, require_config, require_params
+from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from forerun.backends.choose import choose_kernels, runs_native
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.dtype import read_dtype
 from forerun.checkpoints.load import load_weights
@@ -16,7 +17,6 @@ from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.kernels.dispatch import choose_kernels, runs_native
 from forerun.model.runner import Runner
 
 Progress = Callable[[str, int, int], None]  # what is loaded, bytes done, bytes in all

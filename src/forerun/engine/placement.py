@@ -9,13 +9,14 @@ from typing import Final, TypeVar
 
 import torch
 
-from forerun.core.affinity import own_cores, run_on, usable_cores
+from forerun.backends.cpu.cores import keep_pool_on
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.core.profile import Profile
-from forerun.kernels.native.cores import keep_pool_on, on_threads
+from forerun.engine.profile import Profile
+from forerun.runtime.affinity import own_cores, run_on, usable_cores
+from forerun.runtime.threads import on_threads
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

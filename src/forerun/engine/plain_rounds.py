@@ -15,9 +15,9 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.steps import DrafterState, Speedup
+from forerun.decoding.host_loop import Round, TargetSide, decode, play_round
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.engine.loop import Round, TargetSide, decode, play_round
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
 from forerun.model.measure import measure_pace, time_pass
@@ -26,7 +26,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
 
 if TYPE_CHECKING:
-    from forerun.engine.device_decoder import DeviceDecoder
+    from forerun.backends.gpu.decoder import DeviceDecoder
 
 Rounds: TypeAlias = Generator[Round, None, None]
 FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3

@@ -6,23 +6,24 @@ from typing import Final
 
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.load import load_weights
-from forerun.checkpoints.skip_sets import find_sets, read_sets
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.named_set import NamedSet
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import MOST_RIDERS
+from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.search import first_set
+from forerun.drafting.layer_skip.set_files import find_sets, read_sets
 from forerun.engine.loading import Checkpoint
-from forerun.kernels.quantise import weight_bytes
 from forerun.model.executor import build_executor
-from forerun.model.lent import LentRunner
-from forerun.model.measure import measure_pace, measure_skip_costs, widths_up_to
+from forerun.model.measure import measure_pace, widths_up_to
+from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import LentRunner
 
 logger = logging.getLogger(__name__)
 PASS_BUDGET_S: Final = 0.3

@@ -8,13 +8,13 @@ from typing import Final
 
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.locate import BUILTIN_FOLDERS, locate
-from forerun.checkpoints.skip_sets import sets_beside, sets_in_cache, write_sets
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
-from forerun.core.named_set import NamedSet
 from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import sets_beside, sets_in_cache, write_sets
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]

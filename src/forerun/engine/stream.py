@@ -16,11 +16,11 @@ from forerun.core.steps import (
     Speedup,
     StepStats,
 )
-from forerun.engine.assembly import TextAssembly
-from forerun.engine.loop import Round
+from forerun.decoding.host_loop import Round
 from forerun.engine.placement import CorePlacement
 from forerun.engine.turn import Turn
-from forerun.kernels.inference import inference
+from forerun.runtime.inference import inference
+from forerun.text.assembly import TextAssembly
 
 Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's tokens, rounds and seconds of decoding
 

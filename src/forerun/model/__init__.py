@@ -1,1 +1,1 @@
-"""Tokens to logits: a forward pass as a fixed program of named ops, and what runs it."""
+"""Tokens to logits: the program of a pass, its inputs, the tree KV cache, the runner."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.cache.tree_cache import TreeCache
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
+from forerun.model.tree_cache import TreeCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

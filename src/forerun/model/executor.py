@@ -4,14 +4,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from forerun.cache.tree_cache import TreeCache
+from forerun.backends.choose import Kernels, ModelKernels, NativeKernels, TritonKernels
+from forerun.backends.cpu.executor import NativeExecutor
+from forerun.backends.torch.executor import EagerExecutor, Observer
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.kernels.dispatch import Kernels, ModelKernels, NativeKernels, TritonKernels
-from forerun.model.eager import EagerExecutor, Observer
 from forerun.model.inputs import ForwardInput
-from forerun.model.native import NativeExecutor
 from forerun.model.program import build_program
+from forerun.model.tree_cache import TreeCache
 
 
 class Executor(Protocol):
@@ -36,7 +36,7 @@ def build_executor(
         case NativeKernels():
             return NativeExecutor(spec, program, weights, cache, weight_format)
         case TritonKernels():
-            from forerun.model.device import DeviceExecutor  # brings Triton along, which not every machine has
+            from forerun.backends.gpu.executor import DeviceExecutor  # brings Triton along, which not every machine has
 
             return DeviceExecutor(spec, program, weights, cache, weight_format)
         case Kernels():

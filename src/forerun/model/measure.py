@@ -8,16 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forerun.cache.tree_cache import TreeCache
 from forerun.core.pace import Pace
-from forerun.core.skip_costs import SkipCosts
-from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, all_sublayers
+from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import DraftRunner
+from forerun.model.shared_cache import DraftRunner
+from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
-LONG_CONTEXT: Final = 1024
 PASSES_PER_REPEAT: Final = 2  # the first of a width is slower: code and buffers are another's
 WIDTHS: Final = (1, 2, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))  # to be measured, in rows
 
@@ -51,50 +49,6 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
 def widths_up_to(most: int) -> list[int]:
     """Numbers of rows worth measuring: few, so that each is measured often; the most of them last."""
     return [*(width for width in WIDTHS if width < most), most]
-
-
-@torch.inference_mode()
-def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
-    """What sublayers take of a pass, by passes without those of a kind, with little text before them and with much.
-
-    Empties the cache.
-
-    Args:
-        whole: seconds of a pass with all sublayers, by its rows.
-        budget_s: no further repeat once this has passed.
-    """
-    runner.forget()
-    assert not runner.cached_ids, "a lent cache holds a text that is another's to forget"
-    cache, num_layers = runner.cache, runner.spec.num_layers
-    without = {
-        kind: frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in (ATTENTION, MLP)
-    }
-    short, long = (min(context, (cache.capacity - 1) // divisor) for context, divisor in ((64, 2), (LONG_CONTEXT, 1)))
-    runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, *without.values())]
-    times: dict[tuple[int, SkipSet], list[float]] = {run: [] for run in runs}
-    began = perf_counter()
-    for repeat in range(MOST_REPEATS):
-        if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
-            break
-        for context, skipped in runs:
-            stand_in(cache, context)
-            times[context, skipped] += [time_pass(runner, 1, skipped) for _ in range(PASSES_PER_REPEAT)]
-    cache.truncate(0)
-    quartile = {run: sorted(values)[len(values) // 4] for run, values in times.items()}
-
-    def share_s(context: int, kind: str) -> float:
-        return max(0.0, quartile[context, NOTHING] - quartile[context, without[kind]]) / num_layers
-
-    scale = whole.step_s(1) / quartile[short, NOTHING]
-    slope = (share_s(long, ATTENTION) - share_s(short, ATTENTION)) / max(1, long - short)
-    return SkipCosts(
-        whole=whole,
-        attention_s=scale * share_s(short, ATTENTION),
-        mlp_s=scale * share_s(short, MLP),
-        context=short,
-        attention_slope_s=scale * max(0.0, slope),
-        num_layers=num_layers,
-    )
 
 
 def stand_in(cache: TreeCache, num_tokens: int) -> None:

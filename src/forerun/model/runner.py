@@ -6,15 +6,15 @@ from time import perf_counter, sleep
 import torch
 from torch import Tensor
 
-from forerun.cache.tree_cache import TreeCache
+from forerun.backends.choose import ModelKernels, NativeKernels
+from forerun.backends.torch.executor import Observer
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
-from forerun.kernels.dispatch import ModelKernels, NativeKernels
-from forerun.kernels.inference import inference
-from forerun.model.eager import Observer
 from forerun.model.executor import Executor, build_executor
 from forerun.model.inputs import ForwardInput
+from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late

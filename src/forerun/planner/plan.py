@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
-from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace
+from forerun.engine.profile import Profile
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
 

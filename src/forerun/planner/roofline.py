@@ -25,7 +25,7 @@ from typing import Any, Final
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
-from forerun.core.profile import Profile
+from forerun.engine.profile import Profile
 
 BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
 HEAD_BYTES, CACHE_BYTES = 2.0, 2  # of an element; the head stays in 16 bit, as AWQ leaves it

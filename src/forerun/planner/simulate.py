@@ -13,14 +13,14 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
-from forerun.core.profile import Profile
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import MAX_CATCH_UP
-from forerun.drafting.parallel.client import ParallelDrafter
-from forerun.drafting.parallel.messages import Setup
-from forerun.drafting.parallel.protocol import TREES_PER_CUT
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.messages import Setup
+from forerun.drafting.remote.protocol import TREES_PER_CUT
 from forerun.engine.drafter_process import TREE_ROWS
+from forerun.engine.profile import Profile
 from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.trace_grower import TraceGrower

@@ -1,6 +1,6 @@
 """A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
 
-What `drafting.parallel.worker` does with a process and a socket is done here step by step, so that the two ends of the
+What `drafting.remote.worker` does with a process and a socket is done here step by step, so that the two ends of the
 protocol and the client's patience can be simulated as they are.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from forerun.drafting.parallel.frames import FrameReader, to_frame
-from forerun.drafting.parallel.messages import Beat, Hello, Message, Setup
-from forerun.drafting.parallel.protocol import DrafterEnd, Grower
-from forerun.drafting.parallel.worker import BEAT_S
+from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.messages import Beat, Hello, Message, Setup
+from forerun.drafting.remote.protocol import DrafterEnd, Grower
+from forerun.drafting.remote.worker import BEAT_S
 
 WIRE_S: Final = 0.1e-3  # one way through a local socket, the waking of the other process included
 VOCABULARY: Final = bytes(32)

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
+from forerun.backends.choose import device_sampler
+from forerun.backends.cpu.sampler import MOST_CHILDREN, NoiseKeys, can_sample, choose_rows, rank_rows
 from forerun.core.errors import NumericalError
-from forerun.kernels.dispatch import device_sampler
-from forerun.kernels.native.sampler import MOST_CHILDREN, NoiseKeys, can_sample, choose_rows, rank_rows
 from forerun.sampling.noise import KeyedRows
 
 Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy

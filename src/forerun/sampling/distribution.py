@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.kernels.native.cores import on_one_thread
+from forerun.runtime.threads import on_one_thread
 from forerun.sampling.filters import filter_scores
 
 

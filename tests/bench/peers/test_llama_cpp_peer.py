@@ -8,7 +8,7 @@ import pytest
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
 from forerun.core.model_spec import WeightFormat
 from tests.bench.peers.pairs import MAX_LENGTH, Pair, check_peer, opened, skip_if_absent
-from tests.engine.tiny_tokenizers import write_byte_level
+from tests.text.tiny_tokenizers import write_byte_level
 
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
 QUICK = ("qwen2", "llama3.2")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
-from forerun.engine.loop import TargetSide
+from forerun.decoding.host_loop import TargetSide
 from forerun.sampling.choose import Choices, choose
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance

@@ -5,25 +5,25 @@ from collections.abc import Generator, Sequence
 import pytest
 import torch
 
+from forerun.backends.choose import ModelKernels
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
-from forerun.core.named_set import NamedSet
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
+from forerun.decoding.host_loop import Round, TargetSide, decode
 from forerun.drafting import draft_tree
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip import drafter as drafter_module
 from forerun.drafting.layer_skip import gated as gated_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
-from forerun.engine.loop import Round, TargetSide, decode
-from forerun.kernels.dispatch import ModelKernels
 from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import LentRunner
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import LentRunner
 from forerun.sampling.noise import KeyedNoise
-from tests.drafting.skip_costs import flat_pace, made_up_costs
+from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
 from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec(num_layers=6, max_positions=256)

@@ -13,13 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from forerun.backends.choose import FUSED, ModelKernels
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.none import NoneDrafter
-from forerun.kernels.dispatch import FUSED, ModelKernels
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,

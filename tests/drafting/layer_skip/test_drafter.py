@@ -5,11 +5,11 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
+from forerun.decoding.host_loop import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
 from forerun.drafting.none import NoneDrafter
-from forerun.engine.loop import Round
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,

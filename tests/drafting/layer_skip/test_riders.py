@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.choose import FUSED, REFERENCE, ModelKernels
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
-from forerun.kernels.dispatch import FUSED, REFERENCE, ModelKernels
+from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
 from forerun.model.inputs import ForwardInput
-from forerun.model.riders import RiderLayout, Riders
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
 from forerun.speculation.time_share import TimeShare
+from tests.backends.torch.ops import random_parents
 from tests.drafting.layer_skip.playing import (
     GREEDY,
     PROMPT,
@@ -34,7 +35,6 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
-from tests.kernels.ops import random_parents
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 

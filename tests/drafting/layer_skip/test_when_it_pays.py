@@ -26,7 +26,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
-from tests.drafting.skip_costs import flat_pace, made_up_costs
+from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
 
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 WEIGHTS = weights_of()

@@ -7,13 +7,13 @@ from functools import cache
 
 import torch
 
+from forerun.backends.choose import FUSED, NATIVE
+from forerun.backends.cpu.binding import fault
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
+from forerun.decoding.host_loop import Round
 from forerun.drafting.drafter import Drafter
-from forerun.engine.loop import Round
-from forerun.kernels.dispatch import FUSED, NATIVE
-from forerun.kernels.native.binding import fault
 from forerun.model.runner import Runner
 from tests.chi_square import MIN_EXPECTED, chi_square_p_value
 from tests.dense_reference import dense_logits, shaped_scores

@@ -9,22 +9,22 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
-from forerun.core.named_set import NamedSet
 from forerun.core.pace import Pace
-from forerun.core.skip_costs import SkipCosts
 from forerun.core.sublayers import skippable
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import DraftReport
 from forerun.drafting.layer_skip.gated import MOST_RIDERS, GatedSkips
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
+from forerun.drafting.layer_skip.paper_search import FEWEST_ITEMS, PaperSearch, load_library
 from forerun.drafting.layer_skip.search import NoSearch, SkipSearch, first_set, given_set
+from forerun.drafting.layer_skip.set_choice import Economy
+from forerun.drafting.layer_skip.set_search import GatedSearch
+from forerun.drafting.layer_skip.skip_costs import SkipCosts
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import LentRunner
+from forerun.model.shared_cache import LentRunner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.layer_search import GatedSearch
-from forerun.speculation.paper_search import FEWEST_ITEMS, PaperSearch, load_library
 from forerun.speculation.payoff import Payoff
-from forerun.speculation.skip_choice import Economy
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule

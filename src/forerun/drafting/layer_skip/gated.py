@@ -8,10 +8,10 @@ from torch import Tensor
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
+from forerun.drafting.layer_skip.set_search import GatedSearch
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import LentRunner
-from forerun.model.riders import RiderLayout, Riders
-from forerun.speculation.layer_search import GatedSearch
+from forerun.model.shared_cache import LentRunner
 from forerun.speculation.time_share import TimeShare
 
 CHAIN: Final = 4  # rows that score one candidate at a time: the first steps of a draft

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.layer_skip.paper_search import PaperSearch
+from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
 from forerun.model.inputs import ForwardInput
-from forerun.model.lent import LentRunner
-from forerun.model.riders import RiderLayout, Riders
-from forerun.speculation.paper_search import PaperSearch
+from forerun.model.shared_cache import LentRunner
 
 WINDOW = 32  # tokens over which a candidate is scored
 

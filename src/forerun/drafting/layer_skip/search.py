@@ -6,9 +6,9 @@ from typing import Protocol
 from torch import Tensor
 
 from forerun.core.drafter_config import LayerSkip
-from forerun.core.named_set import NamedSet
 from forerun.core.sublayers import SkipSet, every_other_layer, require_skippable
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.model.inputs import ForwardInput
 
 

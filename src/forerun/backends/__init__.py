@@ -1,0 +1,1 @@
+"""What models run on: one folder for each machine, and the one place that chooses."""

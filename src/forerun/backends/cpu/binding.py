@@ -1,0 +1,64 @@
+"""The shared library of native kernels: found, checked and loaded once."""
+
+from ctypes import CDLL, POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from forerun.backends.cpu.layouts import Op, Pass, Shape
+
+VERSION: Final = 4  # of the library's functions and structs, as cpp/dispatch.cpp states it
+SUFFIXES: Final = (".so", ".dylib", ".dll")
+FOLDER: Final = Path(__file__).parent
+REMEDY: Final = "install a C++17 compiler and install forerun again"
+
+
+def library() -> CDLL:
+    """The library. Only to be asked for where `fault` is None."""
+    loaded = _load()
+    assert isinstance(loaded, CDLL), loaded
+    return loaded
+
+
+def fault() -> str | None:
+    """Why there are no native kernels and what to do about it; None where there are."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else None
+
+
+@cache
+def _load() -> CDLL | str:
+    path = next((path for suffix in SUFFIXES if (path := FOLDER / f"libforerun_native{suffix}").exists()), None)
+    if path is None:
+        return f"the native kernels were not built when forerun was installed: {REMEDY}"
+    try:
+        found = CDLL(str(path))
+    except OSError as error:
+        return f"the native kernels in {path} cannot be loaded ({error}): {REMEDY}"
+    if found.forerun_version() != VERSION:
+        return f"the native kernels in {path} are of another version of forerun: {REMEDY}"
+    return _declare(found)
+
+
+def _declare(found: CDLL) -> CDLL:
+    """Say what the functions take: a wrong call is then an error, not a crash."""
+    found.forerun_tier.restype = c_char_p
+    found.forerun_select_tier.argtypes = (c_char_p,)
+    found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
+    found.forerun_set_cores.restype = None
+    found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(Op), c_int, c_int)
+    found.forerun_program_new.restype = c_void_p
+    found.forerun_program_free.argtypes = (c_void_p,)
+    found.forerun_program_free.restype = None
+    found.forerun_program_set_buffers.argtypes = (c_void_p, c_void_p, c_int)
+    found.forerun_program_set_buffers.restype = c_bool
+    found.forerun_program_run.argtypes = (c_void_p, POINTER(Pass), c_int, c_void_p, c_int, c_int, c_int)
+    found.forerun_program_run.restype = c_bool
+    found.forerun_move_slots.argtypes = (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64)
+    found.forerun_move_slots.restype = None
+    rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)
+    found.forerun_choose_rows.argtypes = (*rows, c_void_p, c_int)
+    found.forerun_choose_rows.restype = None
+    found.forerun_rank_rows.argtypes = (*rows, c_int, c_void_p, c_void_p, c_void_p, c_int)
+    found.forerun_rank_rows.restype = None
+    return found

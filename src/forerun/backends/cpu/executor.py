@@ -1,0 +1,231 @@
+"""The native executor: a whole program in one call of the C library.
+
+Activations are float32 throughout; weights and cache keep their own type. Every row is computed in an order of its own,
+so its bits depend neither on the other rows nor on the number of threads.
+"""
+
+from ctypes import c_void_p
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from forerun.backends.cpu.cores import last_cache_bytes
+from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
+from forerun.backends.cpu.layouts import Op as NativeOp
+from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.cpu.program import NativeProgram
+from forerun.backends.cpu.sampler import address
+from forerun.backends.torch.executor import Observer
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import Sublayer, all_sublayers
+from forerun.model.inputs import ForwardInput
+from forerun.model.program import Op
+from forerun.model.quantise import head_format, quantise
+from forerun.model.rope import rope_table
+from forerun.model.tree_cache import TreeCache
+
+MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
+NOT_RUN: Final = ("mask", "select_rows")  # what they say is part of a pass
+
+
+class NativeExecutor:
+    """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it."""
+
+    def __init__(
+        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache,
+        weight_format: WeightFormat,
+    ) -> None:  # fmt: skip
+        self._spec, self._program, self._weights, self._cache = spec, program, weights, cache
+        self._format = weight_format
+        self._holds: list[object] = [cache]
+        self._sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
+        self._linears = {op.writes + op.weights: self._pack(op) for op in program if "linear" in op.kind}
+        self._stream_past_caches()
+        self._norms = {op.weights: self._vector(op.weights) for op in program if op.kind == "norm"}
+        self._head_norms = {
+            op.weights: (self._vector(op.weights + "q_norm"), self._vector(op.weights + "k_norm"))
+            for op in program
+            if op.kind == "rope_append" and spec.qk_norm
+        }
+        self._shape = self._describe_model()
+        self._fused = self._build(fuse=True)
+        self._stepwise: NativeProgram | None = None
+        self._pass = PassBuffers(self._sublayers)
+
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
+        """Run the program; return float32 logits [num_logit_rows, V].
+
+        `observe` sees each op that computes something, and the buffer it wrote; ops are then run one by one, unfused.
+        """
+        one_pass = self._pass.fill(inputs)
+        logits = torch.empty(inputs.num_logit_rows, self._spec.vocab_size)
+        if observe is None:
+            self._fused.run(one_pass, logits)
+        else:
+            self._run_stepwise(inputs, one_pass, logits, observe)
+        return logits
+
+    def _run_stepwise(self, inputs: ForwardInput, one_pass: Pass, logits: Tensor, observe: Observer) -> None:
+        if self._stepwise is None:
+            self._stepwise = self._build(fuse=False)
+        is_selected = False
+        for number, op in enumerate(self._computing_ops()):
+            is_selected = is_selected or op is self._program[-2]
+            num_rows = inputs.num_logit_rows if is_selected else len(inputs.token_ids)
+            if op.sublayer in inputs.skipped or num_rows == 0:
+                continue
+            self._stepwise.run(one_pass, logits, number, number + 1)
+            observe(op, logits if op.writes == "logits" else self._stepwise.buffer(op.writes, num_rows))
+
+    def _computing_ops(self) -> list[Op]:
+        return [op for op in self._program if op.kind not in NOT_RUN]
+
+    def _build(self, *, fuse: bool) -> NativeProgram:
+        spec = self._spec
+        widths = {
+            "x": spec.hidden_size,
+            "h": spec.hidden_size,
+            "qkv": spec.q_size + 2 * spec.kv_size,
+            "q": spec.q_size,
+            "mixed": spec.q_size,
+            "gate_up": 2 * spec.intermediate_size,
+            "gated": spec.intermediate_size,
+            "logits": spec.vocab_size,
+        }
+        numbers = {name: number for number, name in enumerate(widths)}
+        ops: list[NativeOp] = []
+        previous: Op | None = None
+        for op in self._computing_ops():
+            native = self._lower(op, numbers)
+            if fuse and previous is not None and previous.kind == "norm":
+                native.norm, native.reads = ops[-1].norm, ops[-1].reads
+                ops[-1] = native
+            elif fuse and op.kind == "silu_mul":
+                ops[-1].epilogue, ops[-1].writes = EPILOGUES["silu_mul"], native.writes
+            else:
+                ops.append(native)
+            previous = op
+        return NativeProgram(self._shape, ops, widths, "logits", self._holds)
+
+    def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
+        assert op.kind != "linear_add" or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
+        native = NativeOp(
+            kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
+            reads=numbers.get(op.reads[0], -1),
+            writes=numbers[op.writes],
+            residual=numbers[op.reads[1]] if op.kind == "linear_add" else -1,
+            sublayer=-1 if op.sublayer is None else self._sublayers[op.sublayer],
+            layer=-1 if op.sublayer is None else op.layer,
+            after_select=int(op in self._program[-2:]),
+        )
+        if "linear" in op.kind:
+            native.linear = self._linears[op.writes + op.weights].descriptor
+            native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
+        elif op.kind == "norm":
+            native.norm = self._norms[op.weights].data_ptr()
+        elif op.weights in self._head_norms:
+            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._head_norms[op.weights])
+        return native
+
+    def _describe_model(self) -> Shape:
+        spec, cache = self._spec, self._cache
+        keys, values = cache.keys_LSKD, cache.values_LSKD
+        table = self._weights["embedding.weight"].contiguous()
+        turns = rope_table(spec.rope, spec.head_dim, cache.capacity, dtype=torch.float32, device="cpu").contiguous()
+        self._holds += [table, turns]
+        return Shape(
+            heads=Heads(spec.num_heads, spec.num_kv_heads, spec.head_dim),
+            num_layers=spec.num_layers,
+            capacity=cache.capacity,
+            eps=spec.norm_eps,
+            table=table.data_ptr(),
+            table_is_bf16=int(table.dtype == torch.bfloat16),
+            turns=turns.data_ptr(),
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            cache_is_bf16=int(keys.dtype == torch.bfloat16),
+            num_sublayers=len(self._sublayers),
+        )
+
+    def _pack(self, op: Op) -> PackedLinear:
+        """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
+        take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
+        weight, bias = take(op.weights + ".weight"), self._weights.pop(op.weights + ".bias", None)
+        paired = weight.shape[0] // 2 if op.writes == "gate_up" else 0
+        weight_format = head_format(self._format) if op.sublayer is None else self._format
+        packed = PackedLinear.pack(quantise(weight, weight_format), bias, paired=paired)
+        self._holds.append(packed)
+        return packed
+
+    def _stream_past_caches(self) -> None:
+        """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
+        streams = sum(linear.num_bytes for linear in self._linears.values()) > last_cache_bytes() * MOST_OF_CACHE
+        for linear in self._linears.values():
+            linear.descriptor.streams = streams
+
+    def _vector(self, name: str) -> Tensor:
+        weight = self._weights.pop(name + ".weight").float().contiguous()
+        self._holds.append(weight)
+        return weight
+
+
+class PassBuffers:
+    """The memory through which a pass is described to the library, filled anew for each.
+
+    Everything is kept such that the next pass is described right, wherever an interrupt stopped the last one.
+    """
+
+    def __init__(self, sublayers: dict[Sublayer, int]) -> None:
+        self._sublayers, self._none_skipped = sublayers, frozenset[Sublayer]()
+        self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
+        self._skipped_now: frozenset[Sublayer] | None = self._none_skipped  # None: being changed
+        self._rows = np.zeros((2, 0), np.int64)  # token ids and positions
+        self._ancestry = np.zeros(0, np.bool_)
+        self._pass = Pass()
+
+    def fill(self, inputs: ForwardInput) -> Pass:
+        """The pass as the library reads it, valid until the next one is filled."""
+        one_pass, num_rows = self._pass, len(inputs.token_ids)
+        rows = self._rows
+        if num_rows > rows.shape[1]:
+            rows = self._rows = np.zeros((2, num_rows), np.int64)
+        rows[0, :num_rows] = inputs.token_ids
+        rows[1, :num_rows] = inputs.positions
+        one_pass.token_ids = address(rows)
+        one_pass.positions = one_pass.token_ids + rows.strides[0]
+        one_pass.num_rows, one_pass.first_slot = num_rows, inputs.first_slot
+        one_pass.prefix_len, one_pass.num_logit_rows = inputs.prefix_len, inputs.num_logit_rows
+        if inputs.ancestry is None:
+            one_pass.ancestry = None
+        else:
+            one_pass.ancestry = self._copy_ancestry(inputs.ancestry)
+        if inputs.row_skips is None:
+            one_pass.row_skips = None
+        else:
+            one_pass.row_skips = self._gate(inputs.row_skips)
+        if inputs.skipped != self._skipped_now:
+            self._skip(inputs.skipped)
+        return one_pass
+
+    def _copy_ancestry(self, ancestry: NDArray[np.bool_]) -> int:
+        size, room = ancestry.size, self._ancestry
+        if size > len(room):
+            room = self._ancestry = np.zeros(2 * size, np.bool_)
+        room[:size].reshape(ancestry.shape)[...] = ancestry
+        return address(room)
+
+    def _gate(self, row_skips: NDArray[np.bool_]) -> int:
+        num_sublayers = len(self._sublayers)
+        assert row_skips.shape[1:] == (num_sublayers,), f"row skips {row_skips.shape}, {num_sublayers} sublayers"
+        self._row_skips = np.ascontiguousarray(row_skips)  # held until the next such pass
+        return self._row_skips.ctypes.data
+
+    def _skip(self, skipped: frozenset[Sublayer]) -> None:
+        self._skipped_now = None  # or, after an interrupt, the target's own passes could be taken for set up
+        self._skipped[:] = 0
+        self._skipped[[self._sublayers[name] for name in skipped]] = 1
+        self._pass.skipped = self._skipped.ctypes.data if skipped else c_void_p()
+        self._skipped_now = skipped

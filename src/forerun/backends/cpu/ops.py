@@ -1,0 +1,170 @@
+"""The kernels of rows, attention and sampling one by one, on one thread: for tests and for measuring.
+
+A model's pass calls them inside one C function, see `forerun.backends.cpu.program`. All tensors lie on the CPU.
+
+Legend: T rows, Q query heads, K key/value heads, S slots, W tree slots, P positions, H size, D head size, V vocabulary.
+"""
+
+from ctypes import Structure, byref, c_float, c_int, c_int32, c_void_p
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.layouts import Heads, Leader, RowNoise
+
+MOST_ROWS: Final = 16  # of one call of the attention kernel
+
+
+class LayerCache(Structure):
+    """One layer's keys and values."""
+
+    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("is_bf16", c_int32))
+
+
+class Visibility(Structure):
+    """Who sees whom."""
+
+    _fields_ = (
+        ("num_rows", c_int32),
+        ("first_slot", c_int32),
+        ("prefix_len", c_int32),
+        ("num_tree", c_int32),
+        ("ancestry", c_void_p),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The best tokens by total, best first, and the logarithm of the sum of exponentials of all totals."""
+
+    token_ids: list[int]
+    totals: list[float]
+    log_sum: float
+
+
+def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight, float32."""
+    y_TH = torch.empty_like(x_TH)
+    num_rows, size = x_TH.shape
+    library().forerun_rms_norm(floats(x_TH), floats(weight_H), num_rows, size, c_float(eps), floats(y_TH))
+    return y_TH
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [T, 2H], gate first, float32."""
+    y_TH = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+    library().forerun_silu_mul(floats(gate_up), *y_TH.shape, floats(y_TH))
+    return y_TH
+
+
+def rope_append(
+    qkv: Tensor,
+    turns_P2D: Tensor,
+    positions: list[int],
+    keys_SKD: Tensor,
+    values_SKD: Tensor,
+    *,
+    first_slot: int,
+    norms: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Turn queries and keys of [T, (Q + 2K) D], store keys and values from first_slot on.
+
+    Args:
+        turns_P2D: float32 cosines and sines, see `forerun.model.rope.rope_table`.
+        norms: weights [D] of the RMS norm of every query head and every key head before the turn.
+
+    Returns:
+        the turned queries, [T, Q, D] float32.
+    """
+    num_rows, num_kv_heads, head_dim = len(qkv), *keys_SKD.shape[1:]
+    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
+    q_TQD = qkv.new_empty(num_rows, num_heads, head_dim)
+    places = torch.tensor(positions, dtype=torch.int32)
+    q_norm, k_norm = (None, None) if norms is None else map(floats, norms)
+    library().forerun_rope_append(
+        floats(qkv), num_rows, byref(Heads(num_heads, num_kv_heads, head_dim)), floats(turns_P2D),
+        c_void_p(places.data_ptr()), q_norm, k_norm, c_float(eps), floats(q_TQD),
+        byref(layer_cache(keys_SKD, values_SKD)), first_slot,
+    )  # fmt: skip
+    return q_TQD
+
+
+def tree_attention(
+    q_TQD: Tensor,
+    keys_SKD: Tensor,
+    values_SKD: Tensor,
+    *,
+    prefix_len: int,
+    ancestry_TW: Tensor | None,
+    rows_per_call: int = MOST_ROWS,
+) -> Tensor:
+    """Attention of float32 queries with a cache of float32 or bfloat16.
+
+    Args:
+        prefix_len: slots that every row sees; without an ancestry row t sees `prefix_len + t + 1` slots.
+        ancestry_TW: bool, who sees which slot behind the prefix.
+        rows_per_call: into how many rows the work is cut; no result depends on it.
+
+    Returns:
+        [T, Q * D] float32.
+    """
+    num_rows, num_heads, head_dim = q_TQD.shape
+    mixed = q_TQD.new_empty(num_rows, num_heads * head_dim)
+    marks = None if ancestry_TW is None else ancestry_TW.to(torch.uint8).contiguous()
+    seen = Visibility(num_rows, prefix_len, prefix_len, 0, None)
+    if marks is not None:
+        seen = Visibility(num_rows, 0, prefix_len, marks.shape[1], marks.data_ptr())
+    heads = Heads(num_heads, keys_SKD.shape[1], head_dim)
+    library().forerun_tree_attention(
+        floats(q_TQD), byref(heads), byref(layer_cache(keys_SKD, values_SKD)), byref(seen), rows_per_call, floats(mixed)
+    )
+    return mixed
+
+
+def choose(
+    scores_V: Tensor, *, key: int | None = None, temperature: float = 1.0, begin: int = 0, end: int | None = None
+) -> tuple[int, float, float]:
+    """The best token of [begin, end) by score / temperature + noise, its total, and the next best total.
+
+    Args:
+        key: 64 bits, `splitmix64(splitmix64(seed) ^ position)`; None for no noise.
+    """
+    end = len(scores_V) if end is None else end
+    scratch, leader = torch.empty(end - begin), Leader()
+    library().forerun_choose(
+        floats(scores_V), begin, end, c_float(temperature), byref(row_noise(key)), byref(leader), floats(scratch)
+    )
+    return leader.token, leader.best, leader.second
+
+
+def rank(scores_V: Tensor, count: int, *, key: int | None = None, temperature: float = 1.0) -> Ranking:
+    """The `count` best tokens, at most 16, by score / temperature + noise, the noise to about 2e-6."""
+    tokens, totals = (c_int32 * count)(), (c_float * count)()
+    scratch, forerun_rank = torch.empty_like(scores_V), library().forerun_rank
+    forerun_rank.restype = c_float
+    log_sum = forerun_rank(
+        floats(scores_V), len(scores_V), c_float(temperature), byref(row_noise(key)), c_int(count), tokens, totals,
+        floats(scratch),
+    )  # fmt: skip
+    return Ranking(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
+
+
+def row_noise(key: int | None) -> RowNoise:
+    return RowNoise(0, 0, 0) if key is None else RowNoise(key, key >> 32, 1)  # ctypes keeps the low 32 bits of each
+
+
+def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:
+    assert keys_SKD.is_contiguous(), keys_SKD.stride()
+    assert values_SKD.is_contiguous(), values_SKD.stride()
+    assert keys_SKD.dtype == values_SKD.dtype in (torch.float32, torch.bfloat16), keys_SKD.dtype
+    return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), keys_SKD.dtype == torch.bfloat16)
+
+
+def floats(x: Tensor) -> c_void_p:
+    assert x.dtype == torch.float32, x.dtype
+    assert x.is_contiguous(), x.stride()
+    return c_void_p(x.data_ptr())

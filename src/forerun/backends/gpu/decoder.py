@@ -1,0 +1,168 @@
+"""Decoding in rounds that the device plays by itself; the host launches them ahead and reads what came of them."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from forerun.backends.choose import TritonKernels
+from forerun.backends.gpu.rounds import DeviceRounds, fits
+from forerun.backends.gpu.tree.device_tree import Outcome, read_outcome
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.steps import StepStats
+from forerun.core.timing import Span
+from forerun.decoding.host_loop import Round
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.model.measure import measure_pace
+from forerun.model.runner import Runner
+from forerun.speculation.depth_rule import DepthRule
+
+ROUNDS_AHEAD = 2  # under way at a time, the one that is waited for included
+ROUNDS_PER_LESSON = 8  # between two updates of what looked-up tokens are worth
+MEASURING_S = 0.1
+
+Rounds = Generator[Round, None, None]
+
+
+@dataclass(slots=True)
+class Flight:
+    """A round under way."""
+
+    depth: int
+    launched: float
+    outcome: Tensor  # on the host, complete once `landed` has happened
+    landed: torch.cuda.Event | None  # None: it is complete
+    is_usual: bool  # no kernel was compiled and no graph recorded meanwhile
+
+    def wait(self) -> Outcome:
+        if self.landed is not None:
+            self.landed.synchronize()
+        return read_outcome(self.outcome)
+
+
+class DeviceDecoder:
+    """Decodes one request at a time on the device, as `decoding.host_loop.decode` does with the host between all steps.
+
+    The text is the same: a token is a function of the text before it and of the seed. Only requests whose scores are
+    not shaped are for it, see `SamplingParams.shapes_scores`.
+    """
+
+    def __init__(self, rounds: DeviceRounds) -> None:
+        self._rounds, self._device = rounds, torch.device(rounds.target.runner.device)
+        config, draft = rounds.config, rounds.draft
+        self._max_depth = 0 if draft is None else config.depth
+        self._rule: DepthRule | None = None
+        if draft is not None and config.adaptive:
+            target_s = measure_pace(rounds.target.runner, [config.verify_width], budget_s=MEASURING_S).steps[0][1]
+            draft_s = measure_pace(draft.runner, [config.draft_width], budget_s=MEASURING_S).steps[0][1]
+            self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
+        is_cuda = self._device.type == "cuda"
+        self._landings = [
+            torch.zeros(rounds.tree.outcome.shape, dtype=torch.int32, pin_memory=is_cuda) for _ in range(ROUNDS_AHEAD)
+        ]
+        self._num_launched = 0
+
+    def begin(self, prompt_ids: list[int], params: SamplingParams, seed: int) -> None:
+        """Start a request on the device; whatever was under way is forgotten."""
+        self._rounds.begin(params, seed)
+        self._catch_up(prompt_ids)
+        self._token_ids, self._chain = list(prompt_ids), None
+        if self._rounds.looks_up:
+            self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
+            self._chain.begin(prompt_ids)
+            self._chain.follow()
+            self._rounds.learn(self._chain)
+
+    def decode(self, *, near_tie: float, num_tokens: int, otherwise: Callable[[list[int], int], Rounds]) -> Rounds:
+        """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
+
+        The request has begun, and all prompt tokens but the last are in the target's cache.
+
+        Args:
+            near_tie: margins below this could be decided by rounding; they are counted.
+            otherwise: goes on from a text, for so many tokens, with the host's own loop: where the device could choose
+                nothing, that loop finds out why.
+        """
+        flights: deque[Flight] = deque()
+        num_emitted, num_behind, landed = 0, 0, 0.0
+        while num_emitted < num_tokens:
+            while len(flights) < ROUNDS_AHEAD and num_emitted + len(flights) < num_tokens:
+                depth = self._rule.depth() if self._rule is not None else self._max_depth
+                if depth and num_behind > 1:
+                    if flights:
+                        break
+                    num_behind = self._catch_up(self._token_ids)
+                flight = self._launch(depth, len(flights))
+                for other in flights:
+                    other.is_usual &= flight.is_usual  # the host was late to see it land
+                flights.append(flight)
+            flight = flights.popleft()
+            outcome = flight.wait()
+            began, landed = max(landed, flight.launched), perf_counter()
+            if not all(map(math.isfinite, outcome.bests)):
+                yield from otherwise(self._token_ids, num_tokens - num_emitted)
+                return
+            num_behind = outcome.num_behind
+            self._take(outcome)
+            if self._rule is not None and flight.is_usual:
+                self._rule.measure(flight.depth, len(outcome.token_ids) - 1, landed - began)
+            num_emitted += len(outcome.token_ids)
+            yield round_of(outcome, began, landed, near_tie)
+
+    def _take(self, outcome: Outcome) -> None:
+        self._token_ids += outcome.token_ids
+        self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, outcome.num_behind)
+        if self._chain is not None:
+            self._chain.accept(outcome.token_ids)
+            self._chain.follow()
+            if self._num_launched % ROUNDS_PER_LESSON == 0:
+                self._rounds.learn(self._chain)
+
+    def _catch_up(self, token_ids: list[int]) -> int:
+        """Prefill the draft, plant the text's end, and return what the draft lacks now. No round may be under way."""
+        draft = self._rounds.draft
+        if draft is not None:
+            draft.runner.sync([draft.known(token) for token in token_ids[:-1]])
+        self._rounds.plant(token_ids)
+        return 0
+
+    def _launch(self, depth: int, num_ahead: int) -> Flight:
+        launched = perf_counter()
+        is_usual = self._rounds.launch(depth, len(self._token_ids) + num_ahead * self._rounds.config.verify_width)
+        landing = self._landings[self._num_launched % ROUNDS_AHEAD]
+        self._num_launched += 1
+        landing.copy_(self._rounds.tree.outcome, non_blocking=True)
+        event = None
+        if self._device.type == "cuda":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+        return Flight(depth, launched, landing, event, is_usual)
+
+
+def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> Round:
+    """What the loop tells of a round. Draft passes and verification are one launch, timed together as verification."""
+    num_tokens = len(outcome.token_ids)
+    return Round(
+        token_ids=tuple(outcome.token_ids),
+        stats=StepStats(
+            num_drafted=outcome.num_verified - 1,
+            num_verified=outcome.num_verified,
+            num_accepted=num_tokens - 1,
+            num_near_ties=sum(margin < near_tie for margin in outcome.margins),
+            draft_s=0.0,
+            verify_s=landed - began,
+            was_hit=False,
+            spans=(Span("target", began, landed, f"+{num_tokens}"),),
+        ),
+    )
+
+
+def open_decoder(target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> DeviceDecoder | None:
+    """A decoder for these models, or None where rounds need the host: other kernels, or a tree that is too wide."""
+    runs_there = all(isinstance(runner.kernels, TritonKernels) for runner in (target, draft) if runner is not None)
+    return DeviceDecoder(DeviceRounds(target, draft, config)) if runs_there and fits(config) else None

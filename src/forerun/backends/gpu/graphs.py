@@ -1,0 +1,48 @@
+"""CUDA graphs: work on static buffers recorded once, then launched as one."""
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+from forerun.backends.gpu.language import on_device
+
+MAX_GRAPHS = 64  # kept at a time; the one not used for longest goes first
+
+
+class GraphPool:
+    """Runs work by key. Its first run is an ordinary one, in which kernels are compiled; the second one is recorded.
+
+    Recording runs nothing, so work that changes what it reads is done exactly once per call. The work of a key must
+    launch the same kernels on the same addresses every time. Without a GPU every run is an ordinary one.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+
+    def run(self, key: Hashable, work: Callable[[], None]) -> bool:
+        """Do the work of this key; True if nothing had to be compiled or recorded, so that it takes as long again."""
+        if self._device.type != "cuda":
+            work()
+            return True
+        with on_device(self._device):
+            if key not in self._graphs:
+                work()
+                self._keep(key, None)  # behind it: what was interrupted has compiled nothing to rely on
+                return False
+            known = self._graphs.pop(key)
+            graph = known or self._record(work)
+            self._keep(key, graph)
+            graph.replay()
+            return known is not None
+
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph
+
+    def _keep(self, key: Hashable, graph: torch.cuda.CUDAGraph | None) -> None:
+        self._graphs[key] = graph
+        while len(self._graphs) > MAX_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]

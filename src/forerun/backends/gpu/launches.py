@@ -1,0 +1,234 @@
+"""A program's ops gathered into kernel launches, each bound to its weights and buffers.
+
+RMS norm has no kernel: whoever writes the residual stream x also writes h, x times the weight of the norm that comes
+next, and the squares by which the reader of h divides.
+
+Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I intermediate size, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
+from forerun.backends.gpu.passes.embed import embed
+from forerun.backends.gpu.passes.linear import NextNorm, NormFold, Workspace, linear_add, linear_silu, num_tiles
+from forerun.backends.gpu.passes.qkv import qkv
+from forerun.backends.gpu.passes.weights import PackedLinear
+from forerun.backends.gpu.row_table import RowTable
+from forerun.core.model_spec import ModelSpec
+from forerun.core.sublayers import SkipSet, Sublayer
+from forerun.model.program import Op
+from forerun.model.tree_cache import TreeCache
+
+NARROW_ROWS: Final = 32  # up to here weights are read once in a pass and attention is split over the text
+EMBED_TILES: Final = 1  # of squares that the embedding leaves
+HALF_SCALE: Final = 1 / 64  # of float16 inputs before their norm, so that outliers do not overflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassShape:
+    """What a pass's launches depend on; everything else is data on the device.
+
+    Args:
+        num_splits: upper bound of the splits of attention that lie wholly in the prefix.
+        num_logit_rows: the last so many rows go to the head.
+    """
+
+    num_rows: int
+    num_splits: int
+    num_logit_rows: int
+    skipped: SkipSet
+    is_gated: bool = False
+
+
+Launch = Callable[[PassShape], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parameters:
+    """Everything that launches read and no pass changes.
+
+    Args:
+        linears: by the op's `writes` and `weights`.
+        norms: float32 weights by name.
+        head_norms: weights of query and key heads, by the name of their rope_append.
+        turns_P2D: float32, see model.rope.
+        table_VH: the embedding.
+    """
+
+    spec: ModelSpec
+    linears: Mapping[str, PackedLinear]
+    norms: Mapping[str, Tensor]
+    head_norms: Mapping[str, tuple[Tensor, Tensor]]
+    turns_P2D: Tensor
+    table_VH: Tensor
+    sublayers: Mapping[Sublayer, int]
+
+    def linear(self, op: Op) -> PackedLinear:
+        return self.linears[op.writes + op.weights]
+
+
+class Buffers:
+    """What a pass writes besides the cache. `x` is the residual stream; `h`, `q`, `mixed`, `gated` have the dtype."""
+
+    def __init__(self, parameters: Parameters, *, max_rows: int, max_splits: int, dtype: torch.dtype) -> None:
+        spec, device = parameters.spec, parameters.turns_P2D.device
+        linears = list(parameters.linears.values())
+        most_tiles = max(num_tiles(packed) for packed in linears)
+
+        def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(max_rows, width, dtype=kind, device=device)
+
+        self.x, self.h = empty(spec.hidden_size, torch.float32), empty(spec.hidden_size)
+        self.q, self.mixed, self.gated = empty(spec.q_size), empty(spec.q_size), empty(spec.intermediate_size)
+        self.squares = torch.zeros(most_tiles, max_rows, device=device)
+        self.workspace = Workspace.for_linears(linears, max_rows=max_rows, device=str(device))
+        self.attention = AttentionWorkspace.for_heads(
+            max_rows=NARROW_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=max_splits,
+            device=str(device),
+        )  # fmt: skip
+
+
+class LaunchList:
+    """Builds the launches of a program without its skipped sublayers."""
+
+    def __init__(
+        self, parameters: Parameters, buffers: Buffers, rows: RowTable, cache: TreeCache, *, overlaps: bool
+    ) -> None:
+        self._parameters, self._buffers, self._rows, self._cache = parameters, buffers, rows, cache
+        self._overlaps = overlaps
+        self._scale = HALF_SCALE if buffers.h.dtype == torch.float16 else 1.0
+
+    def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
+        """The launches in order, each under the last op that it does; the head's are not among them."""
+        launches: list[tuple[Op, Launch]] = []
+        tiles = 0  # of the last writer of x
+        inputs: Op | None = None  # the linear whose product the next op takes up
+        for place, op in enumerate(program):
+            match op.kind:
+                case "embed":
+                    tiles = EMBED_TILES
+                    launches.append((op, self._embed(next_norm(program, place))))
+                case "linear":
+                    inputs = op
+                case "rope_append":
+                    assert inputs is not None, "rope_append stands behind a linear"
+                    launches.append((op, self._qkv(op, inputs, tiles)))
+                case "tree_attention":
+                    launches.append((op, self._attention(op)))
+                case "silu_mul":
+                    assert inputs is not None, "silu_mul stands behind a linear"
+                    launches.append((op, self._gate(inputs, tiles)))
+                case "linear_add":
+                    tiles = num_tiles(self._parameters.linear(op))
+                    launches.append((op, self._add(op, next_norm(program, place))))
+                case "mask" | "norm" | "select_rows":
+                    pass  # what they say is in other launches
+        return launches
+
+    def head(self, program: Sequence[Op]) -> tuple[PackedLinear, NormFold]:
+        """The head's weights, and how its inputs are still to be scaled."""
+        writer = next(op for op in reversed(program) if op.kind in ("linear_add", "embed"))
+        tiles = EMBED_TILES if writer.kind == "embed" else num_tiles(self._parameters.linear(writer))
+        return self._parameters.linear(program[-1]), self._fold(tiles)
+
+    def _fold(self, tiles: int) -> NormFold:
+        spec = self._parameters.spec
+        return NormFold(
+            squares=self._buffers.squares, num_tiles=tiles, size=spec.hidden_size, eps=spec.norm_eps, scale=self._scale
+        )
+
+    def _next(self, norm: str) -> NextNorm:
+        return NextNorm(
+            weight=self._parameters.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scale
+        )
+
+    def _embed(self, norm: str) -> Launch:
+        table_VH, token_ids, x = self._parameters.table_VH, self._rows.token_ids, self._buffers.x
+        following, overlaps = self._next(norm), self._overlaps
+
+        def launch(shape: PassShape) -> None:
+            embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
+
+        return launch
+
+    def _qkv(self, op: Op, inputs: Op, tiles: int) -> Launch:
+        parameters, buffers, rows, overlaps = self._parameters, self._buffers, self._rows, self._overlaps
+        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        packed, fold, head_norms = parameters.linear(inputs), self._fold(tiles), parameters.head_norms.get(op.weights)
+
+        def launch(shape: PassShape) -> None:
+            qkv(
+                buffers.h, packed, buffers.q, keys_SKD, values_SKD, parameters.turns_P2D, rows,
+                num_rows=shape.num_rows, spec=parameters.spec, head_norms=head_norms, fold=fold,
+                workspace=buffers.workspace, overlaps=overlaps,
+            )  # fmt: skip
+
+        return launch
+
+    def _attention(self, op: Op) -> Launch:
+        buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
+        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        num_heads = self._parameters.spec.num_heads
+
+        def launch(shape: PassShape) -> None:
+            if shape.num_rows > NARROW_ROWS:
+                text_attention(
+                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
+                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps,
+                )  # fmt: skip
+            else:
+                tree_attention(
+                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
+                    num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
+                    workspace=buffers.attention, overlaps=overlaps,
+                    is_settled=True,  # the kernel before writes the rows' own slots alone
+                )  # fmt: skip
+
+        return launch
+
+    def _gate(self, inputs: Op, tiles: int) -> Launch:
+        buffers, packed, fold, overlaps = (
+            self._buffers,
+            self._parameters.linear(inputs),
+            self._fold(tiles),
+            self._overlaps,
+        )
+
+        def launch(shape: PassShape) -> None:
+            linear_silu(
+                buffers.h, packed, buffers.gated,
+                num_rows=shape.num_rows, fold=fold, workspace=buffers.workspace, overlaps=overlaps,
+            )  # fmt: skip
+
+        return launch
+
+    def _add(self, op: Op, norm: str) -> Launch:
+        buffers, packed, following, overlaps = (
+            self._buffers,
+            self._parameters.linear(op),
+            self._next(norm),
+            self._overlaps,
+        )
+        inputs = buffers.mixed if op.reads[0] == "mixed" else buffers.gated
+        sublayers, gates = self._parameters.sublayers, self._rows.gates
+        assert op.sublayer is not None, "a sum belongs to a sublayer"
+        sublayer = sublayers[op.sublayer]
+
+        def launch(shape: PassShape) -> None:
+            linear_add(
+                inputs, packed, buffers.x,
+                num_rows=shape.num_rows, next_norm=following, gates=gates if shape.is_gated else None,
+                sublayer=sublayer, num_sublayers=len(sublayers), workspace=buffers.workspace, overlaps=overlaps,
+            )  # fmt: skip
+
+        return launch
+
+
+def next_norm(program: Sequence[Op], place: int) -> str:
+    """The weights of the first norm behind an op."""
+    return next(op.weights for op in program[place + 1 :] if op.kind == "norm")

@@ -1,0 +1,1 @@
+"""A forward pass in five kernels a layer."""

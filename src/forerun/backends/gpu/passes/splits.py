@@ -1,0 +1,110 @@
+"""Attention over one split of a row's text, and how splits are joined: the arithmetic of every attention kernel.
+
+A split is SPLIT ordinals of a row's own text: the same ones wherever their slots lie and whatever other rows there are.
+Three things make a row's bits its own. Products go through the matrix units in tiles of 16 or 32 rows: one instruction,
+which adds up along the inner axis in its own order; 64 rows would bring another. A sum of probabilities is a sum of
+integers, which has one result in every order, as a maximum has. Splits are joined from the first to the last.
+
+What may be read before the kernel before has ended goes past the first-level cache, which might know older contents.
+
+Legend: M matrix rows (a row's heads side by side, then the next row's), S ordinals of a split, D head size.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from forerun.backends.gpu.language import product
+from forerun.backends.gpu.row_table import IS_CAUSAL, PREFIX_LEN, TAIL_STRIDE
+
+SPLIT: Final = 128
+LOG2_E: Final = 1.4426950408889634
+
+ORDINALS = tl.constexpr(SPLIT)
+_PREFIX_LEN = tl.constexpr(PREFIX_LEN)
+_TAIL_STRIDE = tl.constexpr(TAIL_STRIDE)
+_IS_CAUSAL = tl.constexpr(IS_CAUSAL)
+_LOWEST = tl.constexpr(-1e30)  # below all scores; unlike infinity it may be subtracted from itself
+# Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
+_UNITS = tl.constexpr(float(1 << 23))
+_UNIT = tl.constexpr(1.0 / (1 << 23))
+
+
+@triton.jit
+def load_facts(facts_ptr):
+    """prefix_len, tail_stride, is_causal."""
+    prefix_len = tl.load(facts_ptr + _PREFIX_LEN, cache_modifier=".cg")
+    tail_stride = tl.load(facts_ptr + _TAIL_STRIDE, cache_modifier=".cg")
+    return prefix_len, tail_stride, tl.load(facts_ptr + _IS_CAUSAL, cache_modifier=".cg")
+
+
+@triton.jit
+def find_slots(tails_ptr, facts, row, ordinals_S, limit):
+    """The slots of a row's ordinals below `limit`. No tail is read where all of these lie in the prefix."""
+    is_behind_S = (ordinals_S >= facts[0]) & (ordinals_S < tl.where(facts[2] != 0, 0, limit))
+    places_S = row * facts[1] + ordinals_S - facts[0]
+    return tl.load(tails_ptr + places_S, mask=is_behind_S, other=ordinals_S, cache_modifier=".cg")
+
+
+@triton.jit
+def load_keys(head_ptr, slots_S, slot_stride, is_read_S, others_DS):
+    """One head's keys at some slots, on their side; `others_DS` where nothing is to be read."""
+    places_DS = slots_S[None, :] * slot_stride + tl.arange(0, others_DS.shape[0])[:, None]
+    return tl.load(head_ptr + places_DS, mask=is_read_S[None, :], other=others_DS, cache_modifier=".cg")
+
+
+@triton.jit
+def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
+    """One head's values at some slots; `others_SD` where nothing is to be read."""
+    places_SD = slots_S[:, None] * slot_stride + tl.arange(0, others_SD.shape[1])[None, :]
+    return tl.load(head_ptr + places_SD, mask=is_read_S[:, None], other=others_SD, cache_modifier=".cg")
+
+
+@triton.jit
+def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
+    """Attention of one split: the highest score of each row, the sum of its probabilities, its mix of the values.
+
+    Scores are in units of log2. Values of ordinals that no row sees must be 0, not just anything: 0 times NaN is NaN.
+    """
+    scores_MS = product(q_MD, keys_DS, tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)) * scale
+    scores_MS = tl.where(is_visible_MS, scores_MS, _LOWEST)
+    highest_M = tl.max(scores_MS, axis=1)
+    finite_M = tl.where(highest_M == _LOWEST, 0.0, highest_M)  # a row that sees nothing here
+    probabilities_MS = tl.exp2(scores_MS - finite_M[:, None]).to(values_SD.dtype)
+    mix_MD = product(probabilities_MS, values_SD, tl.zeros(q_MD.shape, tl.float32))
+    units_MS = (probabilities_MS.to(tl.float32) * _UNITS + 0.5).to(tl.int32)
+    return highest_M, tl.sum(units_MS, axis=1).to(tl.float32) * _UNIT, mix_MD
+
+
+@triton.jit
+def begin_join(MATRIX_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """What `join` starts from: nothing seen."""
+    highest_M = tl.full((MATRIX_ROWS,), _LOWEST, tl.float32)
+    return highest_M, tl.zeros((MATRIX_ROWS,), tl.float32), tl.zeros((MATRIX_ROWS, HEAD_DIM), tl.float32)
+
+
+@triton.jit
+def join(sofar, part, is_seen_M):
+    """What was seen so far together with the next split, for rows that see it; the others keep all their bits.
+
+    Either one is (highest score, sum of the probabilities, mix of the values).
+    """
+    highest_M = tl.maximum(sofar[0], part[0])
+    weight_M = tl.exp2(sofar[0] - highest_M)
+    part_weight_M = tl.exp2(part[0] - highest_M)
+    total_M = sofar[1] * weight_M + part[1] * part_weight_M
+    mix_MD = sofar[2] * weight_M[:, None] + part[2] * part_weight_M[:, None]
+    return (
+        tl.where(is_seen_M, highest_M, sofar[0]),
+        tl.where(is_seen_M, total_M, sofar[1]),
+        tl.where(is_seen_M[:, None], mix_MD, sofar[2]),
+    )
+
+
+@triton.jit
+def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_splits_M, is_written_M):
+    """Write the result of rows whose splits are all joined; 0 for a row that sees nothing at all."""
+    places_MD = places_M[:, None] * mix_MD.shape[1] + tl.arange(0, mix_MD.shape[1])[None, :]
+    mix_MD = mix_MD / tl.where(num_splits_M > 0, total_M, 1.0)[:, None]
+    tl.store(mixed_ptr + places_MD, mix_MD.to(mixed_ptr.dtype.element_ty), mask=is_written_M[:, None])

@@ -1,0 +1,194 @@
+"""Rounds that a GPU plays by itself: one graph launch, one small copy back.
+
+Draft passes, the tree's bookkeeping, verification, choice and walk are kernels in a row, on buffers that stay; see
+`tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing as
+long as it is shorter than a round.
+
+Legend: R rows of a pass, C children, P places of the text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.backends.gpu.choosing.head import choose_tokens, rank_tokens
+from forerun.backends.gpu.choosing.noise import Noise
+from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking
+from forerun.backends.gpu.choosing.tile_maxima import MOST_CHILDREN, Leaders
+from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
+from forerun.backends.gpu.graphs import GraphPool
+from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
+from forerun.backends.gpu.tree.accept import accept
+from forerun.backends.gpu.tree.cut import cut
+from forerun.backends.gpu.tree.device_tree import MOST_OF_BATCH, DeviceTree
+from forerun.backends.gpu.tree.grow import grow
+from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
+from forerun.backends.gpu.tree.move_slots import move_slots
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.sublayers import NOTHING
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.model.runner import Runner
+from forerun.sampling.noise import signed_mix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundShape:
+    """What a round's launches depend on; everything else is data on the device."""
+
+    depth: int
+    target_splits: int
+    draft_splits: int
+    is_greedy: bool
+
+
+class Side:
+    """One model on the device with the memory that its choices go through."""
+
+    def __init__(self, runner: Runner, *, num_rows: int, num_children: int | None) -> None:
+        assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
+        self.runner, self.executor = runner, runner.executor
+        device, spec = runner.device, runner.spec
+        self.spare_slot = runner.cache.capacity - 1
+        self.leaders = Leaders.for_vocabulary(
+            spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
+            ranks=num_children is not None, device=device,
+        )  # fmt: skip
+        self.tokens = torch.zeros(num_rows, num_children or 1, dtype=torch.int32, device=device)
+        self.numbers = torch.zeros(2, num_rows, num_children or 1, device=device)
+
+    def known(self, token_id: int) -> int:
+        """A token as this model reads it: one that it does not have is 0."""
+        return token_id if token_id < self.runner.spec.vocab_size else 0
+
+    def pass_layers(self, num_rows: int, num_splits: int) -> None:
+        """All of a pass over the rows of the executor's table but the head."""
+        self.executor.launch_layers(
+            PassShape(num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING)
+        )
+
+
+class DeviceRounds:
+    """The rounds of one engine, for one request after the other.
+
+    A round leaves the text's keys and values in place behind those of the rounds before; `take_over` lets the host's
+    runners know. Between requests the runners are the host's alone.
+    """
+
+    def __init__(self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> None:
+        self.config = config if isinstance(config, DraftModel) else PLAIN
+        self.target = Side(target, num_rows=self.config.verify_width, num_children=None)
+        self.draft = None if draft is None else Side(
+            draft, num_rows=self.config.draft_width + 1, num_children=self.config.children
+        )  # fmt: skip
+        self._num_known = min(runner.spec.vocab_size for runner in (target, draft) if runner is not None)
+        device, self._overlaps = target.device, self.target.executor.overlaps
+        self.tree = DeviceTree(
+            verify_width=self.config.verify_width, draft_width=self.config.draft_width,
+            num_children=self.config.children,
+            min_mass=0.0 if self.config.adaptive else self.config.min_mass, device=device,
+        )  # fmt: skip
+        self._graphs = GraphPool(device)
+        self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
+        self._temperature = torch.ones(1, device=device)
+        self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
+        self.looks_up = self.draft is not None and self.config.lookup and self.config.verify_width > 1
+        costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
+        is_cuda = torch.device(device).type == "cuda"
+        self._lessons = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
+        self._chain_costs = costs.to(device)
+
+    def begin(self, params: SamplingParams, seed: int) -> None:
+        """What all rounds of a request have in common."""
+        self._is_greedy = params.is_greedy
+        self._temperature.fill_(1.0 if params.is_greedy else params.temperature)
+        self._seed_mix.fill_(signed_mix(seed))
+
+    def plant(self, token_ids: Sequence[int]) -> None:
+        """Begin at the end of this text, all of which but the last token is in the caches."""
+        num_before = len(token_ids) - 1
+        self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
+        self.tree.begin(
+            root=token_ids[-1], committed=num_before, draft_committed=num_before,
+            before_root=token_ids[-2] if num_before else 0,
+        )  # fmt: skip
+
+    def learn(self, chain: LookupChain) -> None:
+        """Take what looked-up tokens are worth by now, without waiting for the rounds under way."""
+        self._lessons.reverse()  # the one of last time may still be on its way
+        self._lessons[0].copy_(chain_costs(chain.log_probs()))
+        self._chain_costs.copy_(self._lessons[0], non_blocking=True)
+
+    def launch(self, depth: int, longest: int) -> bool:
+        """Play a round with so many draft passes on at most `longest` tokens; True if it was recorded before."""
+        num_splits = num_splits_for(longest)
+        shape = RoundShape(
+            depth=depth, target_splits=num_splits, draft_splits=num_splits if depth else 0, is_greedy=self._is_greedy
+        )
+        return self._graphs.run(shape, lambda: self._play(shape))
+
+    def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
+        """Let the runners know that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""
+        for side, length in ((self.target, num_committed), (self.draft, num_committed - num_behind)):
+            if side is not None:
+                runner = side.runner
+                runner.adopt([side.known(token) for token in token_ids[len(runner.cached_ids) : length]])
+
+    def _play(self, shape: RoundShape) -> None:
+        tree, target, overlaps = self.tree, self.target, self._overlaps
+        if self.looks_up:
+            hang_lookup(tree, self._text_P, self._chain_costs, overlaps=overlaps)
+        ranked = self._grow(shape) if shape.depth else (None, None)
+        cut(tree, target.executor.rows, *ranked, spare_slot=target.spare_slot, overlaps=overlaps)
+        target.pass_layers(self.config.verify_width, shape.target_splits)
+        tokens, (bests, seconds) = target.tokens[:, 0], target.numbers[:, :, 0]
+        choose_tokens(
+            target.executor.buffers.h, target.executor.head, self._draw(target, is_greedy=shape.is_greedy),
+            Choice(tokens=tokens, best=bests, second=seconds), num_rows=self.config.verify_width, first_row=0,
+            fold=target.executor.fold, workspace=target.executor.buffers.workspace, leaders=target.leaders,
+            overlaps=overlaps,
+        )  # fmt: skip
+        accept(tree, tokens, bests, seconds, self._text_P, overlaps=overlaps)
+        if self.config.verify_width > 1:  # a root alone lies where it belongs
+            move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
+        if self.draft is not None and shape.depth:
+            move_slots(self.draft.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
+
+    def _grow(self, shape: RoundShape) -> tuple[Tensor, Tensor]:
+        """The tree, and what was ranked for its last batch."""
+        draft, tree, width = self.draft, self.tree, self.config.draft_width
+        assert draft is not None, "a tree without a draft has no depth"
+        executor, ranked = draft.executor, (draft.tokens, draft.numbers[0])
+        draw = self._draw(draft, is_greedy=shape.is_greedy or not self.config.noise_aware)
+        for step in range(shape.depth):
+            num_before = 1 if step == 0 else 0  # rows ahead of the batch's
+            grow(
+                tree, executor.rows, *(ranked if step else (None, None)), vocab_size=self._num_known,
+                spare_slot=draft.spare_slot, overlaps=self._overlaps,
+            )  # fmt: skip
+            draft.pass_layers(width + num_before, shape.draft_splits)
+            rank_tokens(
+                executor.buffers.h, executor.head, draw, Ranking(tokens=ranked[0], log_probs=ranked[1]),
+                num_children=self.config.children, vocab_size=self._num_known, num_rows=width + num_before,
+                first_row=num_before, fold=executor.fold, workspace=executor.buffers.workspace, leaders=draft.leaders,
+                overlaps=self._overlaps,
+            )  # fmt: skip
+        return ranked
+
+    def _draw(self, side: Side, *, is_greedy: bool) -> Draw:
+        noise = Noise(seed_mix=self._seed_mix, positions_T=side.executor.rows.positions)
+        return Draw(temperature=self._temperature, noise=None if is_greedy else noise)
+
+
+PLAIN = DraftModel(verify_width=1, draft_width=1, children=1, depth=1, lookup=False, adaptive=False)
+
+
+def fits(config: DraftModel | NoDrafter) -> bool:
+    """True for a tree that a round on the device has room for."""
+    if isinstance(config, NoDrafter):
+        return True
+    is_narrow = config.verify_width <= NARROW_ROWS and config.draft_width < NARROW_ROWS
+    has_few_children = config.children <= MOST_CHILDREN and config.draft_width * config.children <= MOST_OF_BATCH
+    return is_narrow and has_few_children

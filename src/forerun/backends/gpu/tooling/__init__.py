@@ -1,0 +1,1 @@
+"""What the compiler makes of the kernels, at the shapes of real models."""

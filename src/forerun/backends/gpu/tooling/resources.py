@@ -1,0 +1,166 @@
+"""What kernels take of a GPU, read from their machine code. No GPU is needed, only Triton's own compiler and tools."""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from forerun.backends.gpu.tooling.compiling import WARP_SIZE, Launch
+
+SHARED_LIMITS: Final = {80: 163 * 1024, 90: 227 * 1024}  # bytes that one program may have, by architecture
+MATRIX_INSTRUCTIONS: Final = ("HMMA", "HGMMA", "IMMA", "IGMMA")
+LOCAL_INSTRUCTIONS: Final = ("LDL", "STL")  # to and from memory that stands in for registers
+LOADS: Final = ("LDG", "LDGSTS")  # of global memory, to registers and to shared memory
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+# Address, name, operands; a predicate may stand before the name.
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.MULTILINE)
+_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one kernel takes, compiled for one architecture.
+
+    Args:
+        architecture: 80 for compute capability 8.0.
+        registers: of a thread.
+        stack_bytes: of a thread; 0 unless registers are spilled.
+        shared_bytes: of a program.
+        instructions: how often an instruction stands in the machine code, by its name with all modifiers.
+        loop_instructions: the same for what stands in loops.
+    """
+
+    kernel: str
+    architecture: int
+    num_warps: int
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    instructions: Mapping[str, int]
+    loop_instructions: Mapping[str, int]
+
+    def count(self, *names: str, modifier: str = "", in_loops: bool = False) -> int:
+        """Instructions of these names (those before the first dot), of those only the ones with a modifier if given."""
+        counted = (
+            count
+            for instruction, count in (self.loop_instructions if in_loops else self.instructions).items()
+            if instruction.split(".")[0] in names and (not modifier or modifier in instruction.split(".")[1:])
+        )
+        return sum(counted)
+
+    @property
+    def num_instructions(self) -> int:
+        return sum(self.instructions.values())
+
+    @property
+    def loop_spills(self) -> int:
+        """Instructions in loops that save or fetch a spilled register. Outside they cost little: they run once."""
+        return self.count(*LOCAL_INSTRUCTIONS, in_loops=True)
+
+    @property
+    def fits(self) -> bool:
+        """A program's shared memory is there on this architecture."""
+        return self.shared_bytes <= SHARED_LIMITS[self.architecture]
+
+
+def compile_for(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    divisible: Iterable[str],
+    num_warps: int,
+    num_stages: int,
+    architecture: int,
+) -> Resources:
+    """What a kernel takes when it is compiled for these types ("*bf16", "i32", ...) and constants.
+
+    Args:
+        divisible: arguments that are multiples of 16: pointers, as a rule, and sizes.
+    """
+    types = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
+    source = ASTSource(kernel, signature=types, constexprs=dict(constants), attrs=attributes)
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
+    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, WARP_SIZE), options=options)
+    metadata = compiled.metadata
+    return read_resources(
+        compiled.asm["cubin"],
+        kernel=metadata.name,
+        architecture=architecture,
+        num_warps=metadata.num_warps,
+        shared_bytes=metadata.shared,
+    )
+
+
+def launch_resources(launch: Launch) -> Resources:
+    """What the kernel of a launch takes."""
+    return read_resources(
+        launch.binary,
+        kernel=launch.kernel,
+        architecture=launch.architecture,
+        num_warps=launch.num_warps,
+        shared_bytes=launch.shared_bytes,
+    )
+
+
+def read_resources(binary: bytes, *, kernel: str, architecture: int, num_warps: int, shared_bytes: int) -> Resources:
+    """Resources of a kernel's binary; what the binary does not tell is given."""
+    text = disassemble(binary)
+    usage = _USAGE.search(text)
+    assert usage, f"no resource usage in cuobjdump's answer: {text[:200]}"
+    registers, stack_bytes = map(int, usage.groups())
+    found = [(int(place, 16), name, operands) for place, name, operands in _INSTRUCTION.findall(text)]
+    loops = find_loops(found)
+    return Resources(
+        kernel=kernel,
+        architecture=architecture,
+        num_warps=num_warps,
+        registers=registers,
+        stack_bytes=stack_bytes,
+        shared_bytes=shared_bytes,
+        instructions=dict(Counter(name for _, name, _ in found)),
+        loop_instructions=dict(Counter(name for place, name, _ in found if any(place in loop for loop in loops))),
+    )
+
+
+def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:
+    """Addresses of loops: from where a branch leads back to, up to it.
+
+    Args:
+        instructions: address, name and operands of each.
+    """
+    loops = []
+    for place, name, operands in instructions:
+        target = _TARGET.search(operands) if name.split(".")[0] == "BRA" else None
+        if target and int(target[1], 16) < place:  # the branch to itself behind a kernel's end is none
+            loops.append(range(int(target[1], 16), place + 1))
+    return loops
+
+
+def disassemble(binary: bytes) -> str:
+    """Resource usage and machine code, as text.
+
+    Raises:
+        FileNotFoundError: Triton came without NVIDIA's tools.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [_cuobjdump(), "-res-usage", "-sass", file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _cuobjdump() -> str:
+    try:
+        return str(triton.knobs.nvidia.cuobjdump.path)
+    except RuntimeError as error:
+        remedy = "install Triton's own wheel for Linux, or set TRITON_CUOBJDUMP_PATH to that of a CUDA toolkit"
+        raise FileNotFoundError(f"this Triton came without NVIDIA's cuobjdump: {remedy}") from error

@@ -1,0 +1,1 @@
+"""A round's bookkeeping, without the host."""

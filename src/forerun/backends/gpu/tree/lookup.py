@@ -1,0 +1,90 @@
+"""Prompt lookup on the device: what followed the text's last tokens earlier, as a chain below the root.
+
+Legend: P places of the text, A match lengths from 0 on, N nodes of a chain.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree, bits_of
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
+
+BLOCK: Final = 2048  # places compared at a time
+NUM_WARPS: Final = 8
+MOST_PLACES = tl.constexpr(1 << 28)
+
+
+def chain_costs(log_probs: Sequence[Sequence[float]]) -> Tensor:
+    """[MAX_MATCH + 1, N] float32, on the host: a chain's costs from its first token on, by match length.
+
+    Args:
+        log_probs: for each match length from MIN_MATCH on those of a chain's N tokens, each given those before.
+    """
+    # 0.0 - x, not -x: costs sort by their bits, and minus zero has a sign
+    sums = [list(accumulate(0.0 - min(value, 0.0) for value in values)) for values in log_probs]
+    return torch.tensor([[0.0] * len(sums[0])] * MIN_MATCH + sums)
+
+
+def hang_lookup(tree: DeviceTree, text_P: Tensor, costs_AN: Tensor, *, overlaps: bool = False) -> None:
+    """Hang the continuation below the root of a tree that has no other node yet.
+
+    As `PromptIndex.continuation`: the longest match of the last MAX_MATCH to MIN_MATCH tokens, of these the latest,
+    read on from its start where it is too close to the end. It has verify_width - 1 tokens: more could not be cut.
+
+    Args:
+        text_P: int32, as for `accept`.
+        costs_AN: float32, N = verify_width - 1; see `chain_costs`. The host may change it between rounds.
+    """
+    num_costs = tree.verify_width - 1
+    assert costs_AN.shape == (MAX_MATCH + 1, num_costs), f"costs {tuple(costs_AN.shape)} for {num_costs} nodes"
+    lookup_kernel[(1,)](
+        tree.tokens_N, tree.depths_N, tree.costs_N, tree.ancestors_N, tree.draft_rows_N, tree.facts, text_P, costs_AN,
+        NUM_NODES=tree.verify_width, CAPACITY=tree.capacity, LEAST=MIN_MATCH, MOST=MAX_MATCH, BLOCK=BLOCK,
+        OVERLAPS=overlaps, **launch_options(num_warps=NUM_WARPS, overlaps=overlaps),
+    )  # fmt: skip
+
+
+@triton.jit
+def lookup_kernel(
+    tokens_N, depths_N, costs_N, ancestors_N, draft_rows_N, facts, text_P, costs_AN,
+    NUM_NODES: tl.constexpr, CAPACITY: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """One program reads the whole text."""
+    await_inputs(OVERLAPS)
+    length = tl.load(facts + COMMITTED) + 1
+    match, place = find_match(text_P, length, LEAST, MOST, BLOCK)
+    node = tl.arange(0, CAPACITY)
+    is_hung = (node > 0) & (node < tl.where(match > 0, NUM_NODES, 0))
+    step = (node - 1) % tl.maximum(length - place, 1)
+    tokens = tl.load(text_P + place + step, mask=is_hung)
+    costs = tl.load(costs_AN + match * (NUM_NODES - 1) + node - 1, mask=is_hung)
+    tl.store(tokens_N + node, tokens, mask=is_hung)
+    tl.store(costs_N + node, costs, mask=is_hung)
+    tl.store(depths_N + node, node, mask=is_hung)
+    tl.store(ancestors_N + node, (bits_of(node) - 1) | bits_of(node), mask=is_hung)
+    tl.store(draft_rows_N + node, tl.full((CAPACITY,), -1, tl.int32), mask=is_hung)
+
+
+@triton.jit
+def find_match(text_P, length, LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """The length of the best match of the text's end, 0 if there is none, and the place of the token after it."""
+    best = tl.zeros((BLOCK,), tl.int32)
+    for start in range(1, length, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        is_same, match = place < length, tl.zeros((BLOCK,), tl.int32)
+        for back in tl.static_range(1, MOST + 1):
+            last = tl.load(text_P + tl.maximum(length - back, 0))
+            seen = tl.load(text_P + place - back, mask=(place < length) & (place >= back), other=-1)
+            is_same = is_same & (seen == last) & (place >= back)
+            match += is_same.to(tl.int32)
+        best = tl.maximum(best, tl.where(match >= LEAST, match * MOST_PLACES + place, 0))
+    found = tl.max(best, 0)
+    return found // MOST_PLACES, found % MOST_PLACES

@@ -1,0 +1,55 @@
+"""Rows of a cache from slot to slot, all layers in one launch.
+
+Legend: L layers, S slots, K key/value heads, D head size, M moves.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.tree import device_tree as layout
+
+MOVES_HEAD = tl.constexpr(layout.MOVES_HEAD)
+TILE_BYTES: Final = 16384  # of one program: all rows of a few columns
+MOST_COLUMNS: Final = 512
+
+
+def move_slots(storage_2LSKD: Tensor, moves: Tensor, *, overlaps: bool = False) -> None:
+    """Copy slots to slots, as if all were read before the first is written.
+
+    Args:
+        moves: int32, the number of moves, the slot of the first, and the slots that move there in order; see
+            `DeviceTree`.
+    """
+    assert storage_2LSKD.is_contiguous(), "rows are addressed as one block"
+    num_slots, row_size = storage_2LSKD.shape[2], storage_2LSKD[0, 0, 0].numel()
+    most_moves = triton.next_power_of_2(moves.shape[0] - layout.MOVES_HEAD)
+    columns = TILE_BYTES // (most_moves * storage_2LSKD.element_size())
+    columns = min(columns, MOST_COLUMNS, triton.next_power_of_2(row_size))
+    num_parts = storage_2LSKD.shape[0] * storage_2LSKD.shape[1]
+    move_kernel[(triton.cdiv(row_size, columns), num_parts)](
+        storage_2LSKD, moves, num_slots,
+        ROW_SIZE=row_size, MOST_MOVES=most_moves, COLUMNS=columns, OVERLAPS=overlaps,
+        **launch_options(num_warps=4, overlaps=overlaps),
+    )  # fmt: skip
+
+
+@triton.jit
+def move_kernel(
+    storage, moves, num_slots, ROW_SIZE: tl.constexpr, MOST_MOVES: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """A program moves some columns of all rows in one layer's keys or values: nobody else reads or writes those."""
+    await_inputs(OVERLAPS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    part = storage + tl.program_id(1).to(tl.int64) * num_slots * ROW_SIZE
+    num_moves, first_slot, move = tl.load(moves), tl.load(moves + 1), tl.arange(0, MOST_MOVES)
+    source = tl.load(moves + MOVES_HEAD + move, mask=move < num_moves, other=0)
+    is_moved = (move < num_moves)[:, None] & (column < ROW_SIZE)[None, :]
+    values = tl.load(part + source.to(tl.int64)[:, None] * ROW_SIZE + column[None, :], mask=is_moved)
+    tl.debug_barrier()  # all have read before one writes
+    slot = (first_slot + move).to(tl.int64)
+    tl.store(part + slot[:, None] * ROW_SIZE + column[None, :], values, mask=is_moved)

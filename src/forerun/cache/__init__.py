@@ -1,1 +1,0 @@
-"""The tree KV cache."""

@@ -1,0 +1,1 @@
+"""Rounds of one request: who plays them, and the host's own loop."""

@@ -1,0 +1,187 @@
+"""Skip sets on disk: those that forerun found for a model, and those that SWIFT published.
+
+forerun's own file belongs to one model and says which:
+
+    {"version": 1, "model": identity, "num_layers": 40,
+     "sets": [{"name": "code", "attention": [3, 7], "mlp": [5], "hits": 812.0, "rows": 960.0}]}
+
+SWIFT's has sets for several models, an object of {name: {"attention": [3, 7], "mlp": [5]}} with names such as
+"llama-2-13b_cnndm". Layers count from 0, and neither skips the first or the last one.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from reprlib import repr as short
+from typing import Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.json_file import MAX_JSON_BYTES, read_bounded
+from forerun.core.output_file import write_whole
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+from forerun.drafting.layer_skip.named_set import NamedSet
+
+VERSION: Final = 1
+KEYS: Final = frozenset(("version", "model", "num_layers", "sets"))
+SET_KEYS: Final = frozenset(("name", "attention", "mlp", "hits", "rows"))
+MAX_COUNT: Final = 2.0**53
+LAYERS_BY_SIZE: Final = {"7b": 32, "13b": 40, "34b": 48, "70b": 80}  # of the Llama models that SWIFT's names speak of
+SIZE: Final = re.compile(r"(?<![\d.])(7b|13b|34b|70b)(?![a-z\d])", re.IGNORECASE | re.ASCII)
+ADVICE: Final = "give a file that `forerun prepare` wrote for this model, or SWIFT's own for one of its size"
+
+
+def sets_beside(folder: Path) -> Path:
+    """The file of skip sets in a checkpoint's own folder."""
+    return folder / "forerun_layer_skip.json"
+
+
+def sets_in_cache(cache_folder: Path, identity: str) -> Path:
+    """The file of a model's skip sets in the user's cache, for folders that cannot be written to."""
+    return cache_folder / "layer_skip" / f"{identity}.json"
+
+
+def find_sets(folder: Path, cache_folder: Path | None, identity: str) -> Path | None:
+    """The file of a model's skip sets: in its own folder, else in the cache; None if there is none."""
+    places = [sets_beside(folder)] + ([] if cache_folder is None else [sets_in_cache(cache_folder, identity)])
+    return next((place for place in places if place.is_file()), None)
+
+
+def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedSet]) -> None:
+    """Write the sets of a model whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written, or would not be read again.
+    """
+    lines = ",\n".join(f"    {json.dumps(_set_values(named))}" for named in sets)
+    text = (
+        f'{{\n  "version": {VERSION},\n  "model": {json.dumps(identity)},\n  "num_layers": {num_layers},\n'
+        f'  "sets": [\n{lines}\n  ]\n}}\n'
+    )
+    try:
+        _read_own(json.loads(text), num_layers, identity)
+    except ValueError as error:
+        raise ConfigError(f"the skip sets for {path} would not be read again: {error}") from error
+    write_whole(path, text, makes_folder=True)
+
+
+def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[NamedSet]:
+    """The sets in a file, in its order; of SWIFT's file those that suit a model of so many layers, not tried yet.
+
+    One of SWIFT's sets suits if every layer it names can be skipped, and if the size in its name, where it has one, is
+    that of a Llama model of `num_layers` layers.
+
+    Args:
+        identity: of the model; a file of forerun's own that is for another one is refused. None: not compared.
+
+    Raises:
+        ConfigError: there is no such file, it is not one of skip sets, or it holds none for this model.
+    """
+    try:
+        values = json.loads(read_bounded(path, MAX_JSON_BYTES), object_pairs_hook=_without_repeats)
+        if not isinstance(values, dict):
+            raise ValueError(f"it is {short(values)}, an object is needed")
+        if "version" in values:
+            return _read_own(values, num_layers, identity)
+        return _read_published(values, num_layers)
+    except OSError as error:
+        raise ConfigError(f"the skip sets {path} cannot be read ({error}): {ADVICE}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} holds no skip sets for this model ({error}): {ADVICE}") from error
+
+
+# What follows reads foreign data: every fault of it is a ValueError that says what was seen.
+
+
+def _read_own(values: Mapping[str, object], num_layers: int, identity: str | None) -> list[NamedSet]:
+    if values["version"] != VERSION:
+        raise ValueError(f"version {short(values['version'])}, this forerun reads {VERSION}")
+    if set(values) != KEYS:
+        raise ValueError(f"missing or unknown: {short(sorted(set(values) ^ KEYS))}")
+    if values["num_layers"] != num_layers:
+        raise ValueError(f"it is for {short(values['num_layers'])} layers, the model has {num_layers}")
+    if not isinstance(values["model"], str) or identity not in (None, values["model"]):
+        raise ValueError(f"it is for the model {short(values['model'])}, this one is {identity}")
+    if not isinstance(values["sets"], list):
+        raise ValueError(f"sets is {short(values['sets'])}, a list is needed")
+    return [_read_set(entry, num_layers) for entry in values["sets"]]
+
+
+def _read_set(entry: object, num_layers: int) -> NamedSet:
+    if not isinstance(entry, dict) or set(entry) != SET_KEYS:
+        raise ValueError(f"a set is {short(entry)}, an object of {', '.join(sorted(SET_KEYS))} is needed")
+    name, hits, rows = _read_name(entry["name"]), _read_count(entry, "hits"), _read_count(entry, "rows")
+    skipped = _read_sublayers(name, entry)
+    if _last_layer(skipped) > num_layers - 2:
+        raise ValueError(f"set {short(name)} skips layer {_last_layer(skipped)} of {num_layers}, which is never done")
+    if hits > rows:
+        raise ValueError(f"set {short(name)} has {hits} hits of {rows} rows")
+    return NamedSet(name=name, skipped=skipped, num_hits=hits, num_rows=rows)
+
+
+def _read_published(values: Mapping[str, object], num_layers: int) -> list[NamedSet]:
+    skipped_by_name = {_read_name(name): _read_sublayers(name, entry) for name, entry in values.items()}
+    fitting = [
+        NamedSet(name=name, skipped=skipped)
+        for name, skipped in skipped_by_name.items()
+        if _suits(name, skipped, num_layers)
+    ]
+    if not fitting:
+        seen = [f"{short(name)} up to layer {_last_layer(skipped)}" for name, skipped in skipped_by_name.items()]
+        raise ValueError(f"the model has {num_layers} layers, the sets are {', '.join(seen[:6]) or 'none'}")
+    return fitting
+
+
+def _suits(name: str, skipped: SkipSet, num_layers: int) -> bool:
+    size = SIZE.search(name)
+    if size and LAYERS_BY_SIZE[size[0].lower()] != num_layers:
+        return False
+    return _last_layer(skipped) <= num_layers - 2
+
+
+def _last_layer(skipped: SkipSet) -> int:
+    return max((layer for layer, _ in skipped), default=0)
+
+
+def _read_name(name: object) -> str:
+    if not isinstance(name, str) or not name.isprintable():
+        raise ValueError(f"the name of a set is {short(name)}, printable text is needed")
+    return name
+
+
+def _read_count(entry: Mapping[str, object], key: str) -> float:
+    count = entry[key]
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= MAX_COUNT:
+        raise ValueError(f"{key} of a set is {short(count)}, a number from 0 to 2**53 is needed")
+    return float(count)
+
+
+def _read_sublayers(name: str, entry: object) -> SkipSet:
+    """What a set skips; every layer from 1 on may be in it, since whose set this is may not be known yet."""
+    match entry:
+        case {"attention": list(attention), "mlp": list(mlp)}:
+            pass
+        case _:
+            raise ValueError(f"set {short(name)} is {short(entry)}, a list of layers for attention and mlp is needed")
+    for layers in (attention, mlp):
+        if not all(type(layer) is int and layer >= 1 for layer in layers) or len(set(layers)) != len(layers):
+            raise ValueError(f"set {short(name)} skips {short(layers)}, different layers from 1 on are needed")
+    return frozenset({*((layer, ATTENTION) for layer in attention), *((layer, MLP) for layer in mlp)})
+
+
+def _without_repeats(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError(f"a key occurs twice among {short([key for key, _ in pairs])}")
+    return values
+
+
+def _set_values(named: NamedSet) -> dict[str, object]:
+    skipped = sorted(named.skipped)
+    return {
+        "name": named.name,
+        "attention": [layer for layer, kind in skipped if kind == ATTENTION],
+        "mlp": [layer for layer, kind in skipped if kind == MLP],
+        "hits": named.num_hits,
+        "rows": named.num_rows,
+    }

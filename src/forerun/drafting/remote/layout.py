@@ -1,0 +1,214 @@
+"""How each message is laid out in bytes, written once with its inverse. All numbers are little-endian."""
+
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+from operator import le, lt
+from typing import Final
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import ConfigError
+from forerun.drafting.remote.messages import (
+    MAX_NODES,
+    MAX_VOCABULARY,
+    Beat,
+    Begin,
+    Failure,
+    Hello,
+    Message,
+    Proposal,
+    Setup,
+    Spans,
+    Stop,
+    Verdict,
+)
+
+MAX_TEXT: Final = 1 << 15
+
+
+class MessageError(ValueError):
+    """A payload that is none."""
+
+
+_HELLO = struct.Struct("<IIII")
+_SETUP = struct.Struct("<IHHHHd?????")
+_BEGIN = struct.Struct("<dIddddd?QII")
+_BIAS = struct.Struct("<Id")
+_VERDICT = struct.Struct("<Id")
+_PROPOSAL = struct.Struct("<IIfH")
+_SPAN = struct.Struct("<dd")
+
+
+def pack(message: Message) -> tuple[int, bytes]:
+    """The message's kind and payload."""
+    match message:
+        case Hello():
+            num_bytes = len(message.vocabulary)
+            head = _HELLO.pack(message.pid, message.vocab_size, message.max_length, num_bytes)
+            return 1, head + message.vocabulary
+        case Setup():
+            return 2, _SETUP.pack(
+                message.target_vocab_size, message.verify_width, message.draft_width, message.children,
+                message.repairs, message.overrun, message.noise_aware, message.lookup,
+                message.calibrate, message.ahead, message.is_traced,
+            )  # fmt: skip
+        case Begin():
+            return 3, _pack_begin(message)
+        case Verdict():
+            return 4, _VERDICT.pack(message.base_len, message.step_s) + _pack_ids(message.token_ids)
+        case Stop():
+            return 5, b""
+        case Proposal():
+            num_nodes = len(message.token_ids)
+            head = _PROPOSAL.pack(message.base_len, message.serial, message.repair_s, num_nodes)
+            return 6, head + struct.pack(
+                f"<{num_nodes}I{num_nodes}H{num_nodes}f", *message.token_ids, *message.parents, *message.log_probs
+            )
+        case Beat():
+            return 7, b""
+        case Spans():
+            return 8, b"".join(_SPAN.pack(*span) for span in message.times)
+        case Failure():
+            text = message.text.encode("utf-8", errors="replace")[:MAX_TEXT]
+            return 9, text.decode("utf-8", errors="ignore").encode("utf-8")  # the cut may have split a character
+
+
+def unpack(kind: int, request: int, payload: bytes) -> Message:
+    """The inverse of `pack`.
+
+    Raises:
+        MessageError: no such kind, or a payload that no message of this kind has.
+    """
+    read = _READERS.get(kind)
+    if read is None:
+        raise MessageError(f"kind {kind}")
+    try:
+        return read(request, payload)
+    except (struct.error, ConfigError, UnicodeDecodeError) as error:
+        raise MessageError(str(error)) from error
+
+
+def _need(condition: bool, what: str) -> None:
+    if not condition:
+        raise MessageError(what)
+
+
+def _pack_ids(token_ids: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def _unpack_ids(payload: bytes, place: int) -> tuple[int, ...]:
+    _need(place <= len(payload) and (len(payload) - place) % 4 == 0, f"{len(payload)} bytes")
+    return struct.unpack_from(f"<{(len(payload) - place) // 4}I", payload, place)
+
+
+def _pack_begin(message: Begin) -> bytes:
+    params = message.params
+    bias = {token_id: value for token_id, value in params.logit_bias.items() if 0 <= token_id < 2**32}
+    head = _BEGIN.pack(
+        params.temperature, min(params.top_k, 2**32 - 1), params.top_p, params.min_p, params.repetition_penalty,
+        params.presence_penalty, params.frequency_penalty, message.seed is not None, message.seed or 0,
+        len(bias), len(message.prompt_ids),
+    )  # fmt: skip
+    return head + b"".join(_BIAS.pack(*item) for item in bias.items()) + _pack_ids(message.prompt_ids)
+
+
+def _read_hello(request: int, payload: bytes) -> Hello:
+    pid, vocab_size, max_length, num_bytes = _HELLO.unpack_from(payload)
+    _need(num_bytes % 4 == 0 and num_bytes <= MAX_VOCABULARY, f"a vocabulary of {num_bytes} bytes")
+    _need(len(payload) == _HELLO.size + num_bytes, f"{len(payload)} bytes")
+    vocabulary = payload[_HELLO.size :]
+    return Hello(request=request, pid=pid, vocab_size=vocab_size, max_length=max_length, vocabulary=vocabulary)
+
+
+def _read_setup(request: int, payload: bytes) -> Setup:
+    (
+        target_vocab_size, verify_width, draft_width, children, repairs, overrun, noise_aware, lookup,
+        calibrate, ahead, is_traced,
+    ) = _SETUP.unpack(payload)  # fmt: skip
+    _need(0.0 <= overrun <= 1e6, f"overrun {overrun}")
+    _need(min(target_vocab_size, verify_width, draft_width, children, repairs) >= 1, "a width of 0")
+    _need(max(verify_width, draft_width, children) <= MAX_NODES, f"a width above {MAX_NODES}")
+    return Setup(
+        request=request, target_vocab_size=target_vocab_size, verify_width=verify_width, draft_width=draft_width,
+        children=children, repairs=repairs, overrun=overrun, noise_aware=noise_aware, lookup=lookup,
+        calibrate=calibrate, ahead=ahead, is_traced=is_traced,
+    )  # fmt: skip
+
+
+def _read_begin(request: int, payload: bytes) -> Begin:
+    (
+        temperature, top_k, top_p, min_p, repetition, presence, frequency, has_seed, seed, num_bias, num_prompt,
+    ) = _BEGIN.unpack_from(payload)  # fmt: skip
+    place = _BEGIN.size + num_bias * _BIAS.size
+    _need(num_prompt >= 1 and len(payload) == place + 4 * num_prompt, f"{len(payload)} bytes")
+    _need(seed < 2**63, f"seed {seed}")
+    params = SamplingParams(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition,
+        presence_penalty=presence, frequency_penalty=frequency,
+        logit_bias=dict(_BIAS.iter_unpack(payload[_BEGIN.size : place])),
+    )  # fmt: skip
+    _need(has_seed != params.is_greedy, f"temperature {temperature}, seed {has_seed}")
+    return Begin(
+        request=request, prompt_ids=_unpack_ids(payload, place), params=params, seed=seed if has_seed else None
+    )
+
+
+def _read_verdict(request: int, payload: bytes) -> Verdict:
+    base_len, step_s = _VERDICT.unpack_from(payload)
+    token_ids = _unpack_ids(payload, _VERDICT.size)
+    _need(base_len >= 1 and len(token_ids) >= 1, f"{len(token_ids)} tokens after {base_len}")
+    _need(0.0 <= step_s < 1e6, f"a step of {step_s} s")
+    return Verdict(request=request, base_len=base_len, token_ids=token_ids, step_s=step_s)
+
+
+def _read_proposal(request: int, payload: bytes) -> Proposal:
+    base_len, serial, repair_s, num_nodes = _PROPOSAL.unpack_from(payload)
+    _need(0.0 <= repair_s < 1e6, f"a repair of {repair_s} s")
+    _need(base_len >= 1 and 1 <= num_nodes <= MAX_NODES, f"{num_nodes} nodes after {base_len}")
+    _need(len(payload) == _PROPOSAL.size + 10 * num_nodes, f"{len(payload)} bytes for {num_nodes} nodes")
+    numbers = struct.unpack_from(f"<{num_nodes}I{num_nodes}H{num_nodes}f", payload, _PROPOSAL.size)
+    token_ids, parents, log_probs = numbers[:num_nodes], numbers[num_nodes : 2 * num_nodes], numbers[2 * num_nodes :]
+    below = parents[1:]
+    _need(all(map(lt, below, range(1, num_nodes))), "a parent after its child")
+    _need(log_probs[0] <= 0.0 and min(log_probs) > -1e6, "a log-probability out of range")
+    # Also false for what is no number; and no node is then likelier than the root, which is certain.
+    _need(all(map(le, log_probs[1:], map(log_probs.__getitem__, below))), "a child likelier than its parent")
+    return Proposal(
+        request=request, base_len=base_len, serial=serial, repair_s=repair_s, token_ids=token_ids, parents=parents,
+        log_probs=log_probs,
+    )  # fmt: skip
+
+
+def _read_spans(request: int, payload: bytes) -> Spans:
+    times = tuple(_SPAN.iter_unpack(payload))
+    flat = [moment for span in times for moment in span]
+    _need(all(0.0 <= moment < 1e12 for moment in flat), "a moment out of range")
+    _need(all(left <= right for left, right in pairwise(flat)), "moments out of order")
+    return Spans(request=request, times=times)
+
+
+def _read_empty(kind: type[Stop] | type[Beat]) -> Callable[[int, bytes], Message]:
+    def read(request: int, payload: bytes) -> Message:
+        _need(not payload, f"{len(payload)} bytes")
+        return kind(request=request)
+
+    return read
+
+
+def _read_failure(request: int, payload: bytes) -> Failure:
+    _need(len(payload) <= MAX_TEXT, f"{len(payload)} bytes")
+    return Failure(request=request, text=payload.decode("utf-8"))
+
+
+_READERS: Final[dict[int, Callable[[int, bytes], Message]]] = {
+    1: _read_hello,
+    2: _read_setup,
+    3: _read_begin,
+    4: _read_verdict,
+    5: _read_empty(Stop),
+    6: _read_proposal,
+    7: _read_empty(Beat),
+    8: _read_spans,
+    9: _read_failure,
+}

@@ -1,1 +1,0 @@
-"""The CPU kernels in C++ (see cpp/), plain functions over pointers, and their Python side."""

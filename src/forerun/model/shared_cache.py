@@ -1,0 +1,65 @@
+"""A model's cache lent to a drafter that is the same model; its rows stand behind the text."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from forerun.core.model_spec import ModelSpec
+from forerun.model.executor import Executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
+
+
+class LentRunner:
+    """The target's runner as its own drafter sees it. The text in the cache is the owner's: nothing here changes it.
+
+    Keys and values of draft rows overwrite none of the text, and are overwritten by the rows of the next verification.
+    So there is one cache and never a copy of it.
+
+    Source: SWIFT, arXiv 2410.06916, section 4 (shared cache); its code copies the cache in every round, ours does not.
+
+    Args:
+        owner: the target.
+        copy: what runs draft passes, bound to the owner's cache; None: the owner's own weights.
+        copy_share: a pass of the copy against one of the owner in bytes; only a paced owner needs to know.
+    """
+
+    def __init__(self, owner: Runner, copy: Executor | None = None, copy_share: float = 1.0) -> None:
+        self._owner, self._copy, self._copy_share = owner, copy, copy_share
+        self.spec: ModelSpec = owner.spec
+        self.device: str = owner.device
+        self.cache: TreeCache = owner.cache
+
+    @property
+    def has_copy(self) -> bool:
+        """True where draft passes do not run on the owner's own weights."""
+        return self._copy is not None
+
+    @property
+    def cached_ids(self) -> list[int]:
+        return self._owner.cached_ids
+
+    def forward(self, inputs: ForwardInput) -> Tensor:
+        """As Runner.forward; the rows stay until they are given back."""
+        if self._copy is None:
+            return self._owner.forward(inputs)
+        return self._owner.run_paced(self._copy, inputs, self._copy_share)
+
+    def give_back(self) -> None:
+        """Forget all rows behind the text."""
+        self.cache.truncate(self.cache.committed_len)
+
+    def sync(self, token_ids: Sequence[int]) -> int:
+        """Nothing: the owner decides which text the cache holds. Returns how much of this one it holds."""
+        return len(token_ids)
+
+    def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
+        """Nothing: what a draft computed never becomes text."""
+
+    def forget(self) -> None:
+        """Nothing: the text is the owner's."""
+
+
+DraftRunner: TypeAlias = Runner | LentRunner  # what a draft tree grows on: a cache of its own, or its target's

@@ -1,0 +1,1 @@
+"""This process: torch's modes, its threads, its cores."""

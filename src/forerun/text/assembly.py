@@ -1,0 +1,59 @@
+"""Token ids to text, one at a time, up to the place where the text ends."""
+
+from collections.abc import Sequence
+
+from forerun.core.config import SamplingParams
+from forerun.core.steps import FinishReason
+from forerun.text.stopping import StopStrings
+from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+
+
+class TextAssembly:
+    """One answer as it grows: its ids, its text, and why it ended.
+
+    A token that ends the text belongs to the ids, but neither it nor a stop string belongs to the text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, *, eos_ids: Sequence[int], max_new_tokens: int
+    ) -> None:
+        self._decoder = IncrementalDecoder(tokenizer)
+        self._stops = StopStrings(params.stop)
+        self._stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
+        self._max_new_tokens = max_new_tokens
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.finish: FinishReason | None = None
+
+    def add(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
+        """Append ids until the text ends; return those taken and the text they add."""
+        start, shown = len(self.token_ids), len(self.text)
+        for token_id in token_ids:
+            self._add_one(token_id)
+            if self.finish is not None:
+                break
+        return tuple(self.token_ids[start:]), self.text[shown:]
+
+    def end(self, reason: FinishReason) -> str:
+        """End the text, unless it ended already; return what was held back."""
+        if self.finish is None:
+            self.finish = reason
+        shown = len(self.text)
+        self._feed(self._decoder.flush())
+        self.text += self._stops.flush()
+        return self.text[shown:]
+
+    def _add_one(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        if token_id in self._stop_ids:
+            self.end(FinishReason.STOP)
+            return
+        self._feed(self._decoder.feed((token_id,)))
+        if self.finish is None and len(self.token_ids) >= self._max_new_tokens:
+            self.end(FinishReason.LENGTH)
+
+    def _feed(self, text: str) -> None:
+        certain, is_stopped = self._stops.feed(text)
+        self.text += certain
+        if is_stopped:
+            self.finish = FinishReason.STOP

@@ -1,0 +1,149 @@
+"""A checkpoint's Jinja chat template: messages to the text its model was trained on.
+
+Templates come with checkpoints and are not trusted: they run in Jinja's immutable sandbox. The environment is the one
+transformers gives them, so that a template renders the same text in both (tests compare the two).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeAlias
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
+from forerun.text.tokenizer_files import TOKENIZER_CONFIG_NAME, read_optional, require_text
+
+Message: TypeAlias = Mapping[str, Any]
+TEMPLATE_FILE: Final = "chat_template.jinja"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTemplate:
+    """A template's source with the special tokens it may mention, such as bos_token."""
+
+    source: str
+    special_tokens: Mapping[str, str]
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text of these messages, ending where the assistant's next answer begins.
+
+        Keys whose value is None are left out, as transformers does: templates handle a missing key, not a null. Content
+        in parts, as OpenAI's API takes it, is joined by line breaks, as vLLM does: these models' templates expect text.
+
+        Raises:
+            ConfigError: there are no messages, or the template refuses them, or is broken.
+        """
+        if not messages:
+            raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
+        known = [_plain(message) for message in messages]
+        try:
+            template = _environment().from_string(self.source)
+            return template.render(
+                messages=known, tools=None, documents=None, add_generation_prompt=True, **self.special_tokens
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            raise ConfigError(
+                f"the checkpoint's chat template refused these messages: {error}; "
+                f"roles were {[message.get('role') for message in messages]}"
+            ) from error
+
+
+def _plain(message: object) -> Message:
+    """A message with text for content and without keys that say nothing."""
+    if not isinstance(message, Mapping):
+        raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")
+    known = {key: value for key, value in message.items() if value is not None}
+    content = known.get("content", "")
+    if isinstance(content, str):
+        return known
+    if not isinstance(content, Sequence):
+        raise ConfigError(f"the content of a chat message is {short(content)}: give a text, or a list of text parts")
+    return {**known, "content": "\n".join(map(_text_of, content))}
+
+
+def _text_of(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            raise ConfigError(
+                f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
+                "these models see text alone"
+            )
+
+
+def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
+    """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
+    file = folder / TEMPLATE_FILE
+    if file.is_file():
+        return ChatTemplate(source=_read_source(file), special_tokens=special_tokens)
+    source = read_optional(folder / TOKENIZER_CONFIG_NAME).get("chat_template")
+    if isinstance(source, list):
+        source = _default_of(source, folder)
+    if source is None:
+        return None
+    return ChatTemplate(source=require_text(str(source), folder, "chat_template"), special_tokens=special_tokens)
+
+
+def _read_source(file: Path) -> str:
+    try:
+        return read_bounded(file, MAX_JSON_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} cannot be read as UTF-8 ({error}): fetch it again") from error
+
+
+def _default_of(entries: list[Any], folder: Path) -> str:
+    """The template called default among entries of the form {"name": ..., "template": ...}."""
+    named = {str(entry.get("name")): str(entry.get("template")) for entry in entries if isinstance(entry, dict)}
+    if "default" not in named:
+        raise CheckpointError(
+            f"{folder} has the chat templates {sorted(named)}, but none called 'default': "
+            f"write the one to use to {TEMPLATE_FILE}"
+        )
+    return named["default"]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class _GenerationBlock(Extension):
+    """Renders `{% generation %}...{% endgeneration %}` as its body: it only marks text for training."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance variable
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the HTML escapes of Jinja's own filter, which would reach the model as text."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)

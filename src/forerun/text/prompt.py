@@ -1,0 +1,70 @@
+"""What can be asked of an engine: prompts, their token ids, and how to answer."""
+
+from collections.abc import Mapping, Sequence
+from operator import index
+
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.errors import ConfigError, require
+from forerun.text.chat_template import Message
+from forerun.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+def require_config(config: EngineConfig) -> None:
+    """Raise ConfigError for what is no EngineConfig, such as a model's name."""
+    require(
+        isinstance(config, EngineConfig),
+        f"{config!r} is no EngineConfig: write forerun.load({config!r}), or Engine(EngineConfig(target={config!r}))",
+    )
+
+
+def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
+    """Raise ConfigError for what is no SamplingParams, or biases a token that the model does not have."""
+    require(
+        isinstance(params, SamplingParams),
+        f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example",
+    )
+    unknown = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
+    require(unknown is None, f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
+
+
+def encode(prompt: Prompt, tokenizer: Tokenizer, *, vocab_size: int, model: str) -> list[int]:
+    """Token ids of any kind of prompt.
+
+    Raises:
+        ConfigError: the prompt is empty, or holds ids that the model does not know.
+    """
+    if isinstance(prompt, str):
+        prompt_ids = tokenizer.encode(prompt)
+    elif holds_messages(prompt):
+        prompt_ids = tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
+    else:
+        prompt_ids = read_ids(prompt)
+    if not prompt_ids:
+        raise ConfigError("the prompt holds no token: give at least one character, id or message")
+    unknown = next((token for token in prompt_ids if not 0 <= token < vocab_size), None)
+    if unknown is not None:
+        raise ConfigError(f"the prompt holds token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
+    return prompt_ids
+
+
+def holds_messages(prompt: object) -> bool:
+    """True for a sequence of chat messages."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def read_ids(prompt: object) -> list[int]:
+    """Token ids out of any sequence of whole numbers.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    require(not isinstance(prompt, (bytes, bytearray)), "a prompt of bytes is no text: decode it first")
+    try:
+        return [index(item) for item in prompt]  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise ConfigError(
+            f"a prompt of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
+            "or a sequence of messages, each with role and content"
+        ) from error

@@ -1,0 +1,169 @@
+"""Text to token ids and back, from a checkpoint's tokenizer.json, with transformers' results.
+
+transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+
+from forerun.core.errors import ConfigError
+from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate, Message, read_chat_template
+from forerun.text.tokenizer_files import read_backend, read_special_tokens
+
+REPLACEMENT: Final = "\ufffd"
+MAX_EAGER_TOKENS: Final = 8
+
+
+class Tokenizer:
+    """One checkpoint's tokenizer, immutable after `load`.
+
+    A begin-of-sequence token comes from the post-processor in tokenizer.json alone. `add_bos_token` in
+    tokenizer_config.json is not read, because transformers 5 does not read it next to a tokenizer.json either.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, special_tokens: Mapping[str, str], template: ChatTemplate | None
+    ) -> None:
+        self._backend = backend
+        self._special_tokens = dict(special_tokens)
+        self._template = template
+        added = backend.get_added_tokens_decoder()
+        self._added_ids = frozenset(added)
+        self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self._byte_ids = _byte_fallback_ids(backend)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """The tokenizer of a checkpoint folder.
+
+        Raises:
+            CheckpointError: a file of the tokenizer is missing or damaged.
+        """
+        special_tokens = read_special_tokens(folder)
+        backend = read_backend(folder)
+        backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
+        template = read_chat_template(folder, special_tokens)
+        return cls(backend, special_tokens=special_tokens, template=template)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
+
+        Raises:
+            ConfigError: the text holds half a character, as bytes that are not UTF-8 become in Python.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the text holds {text[error.start]!r} at place {error.start}, which is no character: read files and "
+                'input as UTF-8, or decode them with errors="replace"'
+            ) from None
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
+        return self._backend.decode(list(ids), skip_special_tokens=True)
+
+    def apply_chat_template(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of a conversation up to where the assistant's next answer begins.
+
+        Raises:
+            ConfigError: the checkpoint has no chat template, or it refuses these messages.
+        """
+        if self._template is None:
+            raise ConfigError(
+                "this checkpoint has no chat template, so chat messages have no defined form for it; "
+                f"give a plain text prompt, or put the model's template into {TEMPLATE_FILE} in its folder"
+            )
+        return self.encode(self._template.render(messages), add_special_tokens=False)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._id_of("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self._id_of("eos_token")
+
+    @property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of tokens put beside the trained vocabulary: control and other added tokens."""
+        return self._added_ids
+
+    def vocabulary(self) -> dict[str, int]:
+        """Every token's id, added tokens included, as the tokens are written in tokenizer.json."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    def is_silent(self, id_: int) -> bool:
+        """Whether `decode` leaves this id out: a special token, or an id no token has."""
+        return id_ in self._special_ids or self._backend.id_to_token(id_) is None
+
+    def is_byte(self, id_: int) -> bool:
+        """Whether this is a byte-fallback token, whose meaning depends on the byte tokens beside it."""
+        return id_ in self._byte_ids
+
+    def _id_of(self, name: str) -> int | None:
+        token = self._special_tokens.get(name)
+        return None if token is None else self._backend.token_to_id(token)
+
+
+class IncrementalDecoder:
+    """Ids in, text out, piece by piece: the pieces and `flush` together are `decode` of all ids.
+
+    A piece is what decoding the last emitted tokens together with the new ones adds to decoding the former alone, so
+    that a decoder that drops the text's leading space drops it once. Held back is a tail that later ids may still
+    change: an unfinished UTF-8 sequence, which decodes to U+FFFD, and a run of byte-fallback tokens, which decodes
+    either as a whole or, when it is no UTF-8, to one U+FFFD each. A long tail of U+FFFD is looked at again only when it
+    has doubled; so the work per token stays constant on average whatever the model writes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._context: list[int] = []
+        self._pending: list[int] = []
+        self._next_look = 1
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain with these ids."""
+        return "".join([self._feed_one(id_) for id_ in token_ids])
+
+    def flush(self) -> str:
+        """The text still held back, once no more ids follow."""
+        text = self._pending_text()
+        self._advance()
+        return text
+
+    def _feed_one(self, id_: int) -> str:
+        if self._tokenizer.is_silent(id_):
+            return ""
+        self._pending.append(id_)
+        if self._tokenizer.is_byte(id_) or len(self._pending) < self._next_look:
+            return ""
+        text = self._pending_text()
+        if not text or text.endswith(REPLACEMENT):
+            num_pending = len(self._pending)
+            self._next_look = num_pending + 1 if num_pending < MAX_EAGER_TOKENS else 2 * num_pending
+            return ""
+        self._advance()
+        return text
+
+    def _pending_text(self) -> str:
+        before = self._tokenizer.decode(self._context)
+        return self._tokenizer.decode(self._context + self._pending)[len(before) :]
+
+    def _advance(self) -> None:
+        self._context, self._pending, self._next_look = self._pending, [], 1
+
+
+def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    if "ByteFallback" not in str(backend.decoder):
+        return frozenset()
+    ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(id_ for id_ in ids if id_ is not None)

@@ -1,0 +1,94 @@
+"""A checkpoint's tokenizer files, read the way transformers 5 reads them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+from tokenizers import decoders, pre_tokenizers
+
+from forerun.core.errors import CheckpointError
+from forerun.core.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
+
+MAX_CONFIG_BYTES: Final = 2**23  # models with 28,000 added tokens, for sounds, list them in 5 MiB
+MAX_TOKENIZER_BYTES: Final = 2**26  # 262,000 tokens take 33 MiB
+TOKENIZER_NAME: Final = "tokenizer.json"
+MODEL_CONFIG_NAME: Final = "config.json"
+TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
+SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
+    """The object in a JSON file of a tokenizer, empty when there is no such file."""
+    return JsonFile.read(path, max_bytes=max_bytes).values if path.exists() else {}
+
+
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """bos_token, eos_token and their like by name; absent ones left out."""
+    values = {**read_optional(folder / "special_tokens_map.json"), **read_optional(folder / TOKENIZER_CONFIG_NAME)}
+    contents = {name: _content(values.get(name)) for name in SPECIAL_NAMES}
+    return {name: require_text(content, folder, name) for name, content in contents.items() if content is not None}
+
+
+def require_text(text: str, folder: Path, name: str) -> str:
+    """The same text, unless it holds half a surrogate pair, which JSON can write and no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{folder}: the tokenizer's {name} is no text ({error.reason}): fetch it") from error
+    return text
+
+
+def read_backend(folder: Path) -> tokenizers.Tokenizer:
+    """What tokenizer.json describes, without truncation or padding.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    path = folder / TOKENIZER_NAME
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist: forerun reads text with it alone. If the folder has vocab.json or "
+            "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
+        )
+    try:
+        raw = read_bounded(path, MAX_TOKENIZER_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(raw)
+    except Exception as error:  # tokenizers raises the bare class for every defect of the file
+        version, fault = tokenizers.__version__, short(str(error))
+        raise CheckpointError(f"{path} is not a file of tokenizers {version} ({fault}): fetch it again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    _read_as_llama(backend, folder)
+    return backend
+
+
+def _content(value: object) -> str | None:
+    """A token is written as a string or as an object with `content`."""
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else None
+
+
+def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
+    """Give a sentencepiece Llama tokenizer the pre-tokenizer and the decoder that transformers 5 gives it.
+
+    They differ in two points: whether text after a special token gets a leading space, and whether decoding drops one.
+    The file's normalizer always adds one; transformers does only if `legacy` is set, for the class LlamaTokenizer under
+    model type llama alone. It drops one where it adds one.
+    """
+    config = read_optional(folder / TOKENIZER_CONFIG_NAME)
+    is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
+    is_llama_model = (
+        read_optional(folder / MODEL_CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama") == "llama"
+    )
+    if not (is_llama_class and is_llama_model) or "ByteLevel" in str(backend.pre_tokenizer):
+        return
+    adds_space = config.get("add_prefix_space") is not False
+    scheme = ("always" if config.get("legacy") else "first") if adds_space else "never"
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    strip = [decoders.Strip(" ", 1, 0)] if adds_space else []
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])

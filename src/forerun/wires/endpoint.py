@@ -1,0 +1,188 @@
+"""TCP between two processes that know the same key.
+
+The key authenticates, it does not encrypt: token ids cross in the clear, and who can alter the traffic can take over a
+connection that was opened by others. Across networks that are not yours, use a tunnel (ssh, WireGuard).
+"""
+
+import ipaddress
+import os
+import socket
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from forerun.core.errors import ConfigError, DrafterUnreachableError, require
+from forerun.wires.handshake import shake_hands
+
+MIN_KEY_BYTES = 16
+MAX_PORT = 65535
+HUNG_UP = "the other side hung up during the handshake: do both have the same key?"
+# A peer whose machine or network vanished without a word is asked for after 10 s of silence, every 5 s, and given up
+# after four questions, or once it has confirmed nothing for 30 s that was sent to it. The system's own two hours would
+# hold a worker, which serves one target at a time, for as long.
+SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a process listens: a host name or IP address, and a port, 0 for any that is free."""
+
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        require(self.host != "", "the host is empty: name one, 127.0.0.1 for this machine only")
+        require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The address written as host:port, or [host]:port where the host itself holds colons."""
+        host, _, port = text.rpartition(":")
+        is_bracketed = host.startswith("[") and host.endswith("]")
+        if not (host and port.isascii() and port.isdigit()) or (":" in host) != is_bracketed:
+            raise ConfigError(
+                f"address {text!r} is not host:port: write it like 127.0.0.1:7070, or [::1]:7070 for IPv6"
+            )
+        return cls(host=host[1:-1] if is_bracketed else host, port=int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_key(path: str | Path) -> bytes:
+    """The key in a file that only its owner may read, without white space around it."""
+    advice = f"make one with: (umask 077; head -c 32 /dev/urandom | base64 > {path})"
+    try:
+        with Path(path).open("rb") as file:
+            # Of the open file, not of the path, which could name another file by now.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            key = file.read().strip()
+    except OSError as error:
+        raise ConfigError(f"key file {path} cannot be read ({error.strerror}): {advice}") from error
+    require(mode & 0o077 == 0, f"key file {path} has mode {mode:03o}, so others may use it: run chmod 600 {path}")
+    require_long(key, f"key file {path} holds", advice)
+    return key
+
+
+def require_long(key: bytes | None, holder: str = "the key has", advice: str = "use a longer one") -> None:
+    """Raise ConfigError for a key so short that it can be guessed."""
+    require(
+        key is None or len(key) >= MIN_KEY_BYTES,
+        f"{holder} {len(key or b'')} bytes, at least {MIN_KEY_BYTES} are needed: {advice}",
+    )
+
+
+def listen(address: Address, key: bytes | None) -> socket.socket:
+    """A socket bound to the first address that the host resolves to, listening. Without a key: loopback only."""
+    require_long(key)
+    try:
+        resolved = resolve(address)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {address}: {error}; name a host of this machine") from error
+    if key is None:
+        # All of them, or the order of a name server's answers would decide who can reach us.
+        strangers = [where[0] for _, where in resolved if not is_loopback(where[0])]
+        require(
+            not strangers,
+            f"{address} can be reached from other machines ({', '.join(strangers)}): give a key file, "
+            "or listen on 127.0.0.1 and use a tunnel",
+        )
+    family, where = resolved[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {address} ({error.strerror}): choose another port") from error
+    return listener
+
+
+def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:
+    """A blocking socket to whoever listens at `address` and passes the handshake, all within `timeout_s`.
+
+    Only looking up the host's name takes the time it takes. A name may stand for several addresses; they are tried in
+    turn, for the listener is bound to one of them.
+    """
+    require_long(key)
+    deadline = time.monotonic() + timeout_s
+    try:
+        resolved = resolve(address)
+    except (OSError, ValueError) as error:
+        raise DrafterUnreachableError(f"no drafter at {address}: {error}; check the host's name") from error
+    failures = []
+    for family, where in resolved:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(remaining_s(deadline))
+            sock.connect(where)
+            introduce(sock, key, deadline)
+        except OSError as error:
+            sock.close()
+            failures.append(f"{where[0]}: {error}")
+        else:
+            return settle(sock)
+    raise DrafterUnreachableError(
+        f"no drafter at {address} within {timeout_s} s ({'; '.join(failures)}): start one there, with the same key"
+    )
+
+
+def resolve(address: Address) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """Family and socket address of everything the host's name stands for."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in found]
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
+    """Return once whoever listens has shown who it is; raise OSError otherwise, or when the clock passes `deadline`."""
+    talk = shake_hands(key, is_listener=False)
+    words, num_wanted = next(talk)
+    with suppress(StopIteration):
+        while True:
+            send_all(sock, words, deadline)
+            words, num_wanted = talk.send(receive_exactly(sock, num_wanted, deadline))
+
+
+def settle(sock: socket.socket) -> socket.socket:
+    """The same socket, blocking, and such that a peer that vanishes is found out within 30 s."""
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SILENCE.items():
+        if hasattr(socket, name):  # each system has some of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
+
+
+def remaining_s(deadline: float) -> float:
+    """Seconds until `deadline`, more than 0."""
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise TimeoutError("timed out")
+    return remaining
+
+
+def send_all(sock: socket.socket, data: bytes, deadline: float) -> None:
+    sock.settimeout(remaining_s(deadline))
+    sock.sendall(data)
+
+
+def receive_exactly(sock: socket.socket, num_bytes: int, deadline: float) -> bytes:
+    """`num_bytes` bytes, and not one more, which would belong to what follows the handshake."""
+    data = b""
+    while len(data) < num_bytes:
+        sock.settimeout(remaining_s(deadline))
+        chunk = sock.recv(num_bytes - len(data))
+        if not chunk:
+            raise ConnectionAbortedError(HUNG_UP)
+        data += chunk
+    return data

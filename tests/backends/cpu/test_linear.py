@@ -1,0 +1,195 @@
+"""Native linear layers of every format and instruction set against float64, on odd shapes.
+
+Bounds are those of a float32 sum of so many terms, relative to the sum of their sizes: inputs are rounded here as the
+kernels round them, so nothing else may differ.
+"""
+
+from ctypes import byref
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.layouts import EPILOGUES
+from forerun.backends.cpu.linear import PackedLinear, functions
+from forerun.model.quantise import Int4Weight, Int8Weight, Weight, dequantise, quantise
+
+pytestmark = pytest.mark.usefixtures("tier")
+FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
+ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 33, 64, 100)  # less than, all of, and more than any block of rows
+ROUNDING: Final = 2.0**-24
+
+
+def random_tensor(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weight_of(name: str, num_out: int, num_in: int) -> Weight:
+    weight_OI = random_tensor(num_out, num_in, seed=num_out + num_in)
+    match name:
+        case "int8" | "int8_wide":
+            return quantise(weight_OI, "int8")
+        case "int4":
+            return quantise(weight_OI, "int4")
+        case _:
+            return weight_OI.to(getattr(torch, name))
+
+
+def packed(name: str, weight: Weight, bias_O: Tensor | None = None, paired: int = 0) -> PackedLinear:
+    return PackedLinear.pack(weight, bias_O, paired=paired, rounds_inputs=name != "int8_wide")
+
+
+def rounded(name: str, x_TI: Tensor, linear: PackedLinear) -> tuple[Tensor, int]:
+    """Inputs as the kernel sees them, float64, and how many roundings a sum of products takes."""
+    if name == "bfloat16":
+        return x_TI.bfloat16().double(), x_TI.shape[1] + 2
+    if name not in ("int8", "int4"):
+        return x_TI.double(), x_TI.shape[1] + 2
+    group, num_in = linear.descriptor.group, x_TI.shape[1]
+    padded = torch.nn.functional.pad(x_TI, (0, -num_in % group)).view(len(x_TI), -1, group)
+    largest = padded.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > 0, 127 / largest, 0.0)
+    values = (padded * inverse).round().double() * (largest / 127).double()
+    return values.flatten(1)[:, :num_in], padded.shape[1] + 3
+
+
+def products(name: str, x_TI: Tensor, weight: Weight, linear: PackedLinear) -> tuple[Tensor, Tensor]:
+    """x W^T in float64, and how far a float32 sum may be from it."""
+    weight_OI = (weight if isinstance(weight, Tensor) else exact(weight)).double()
+    inputs, roundings = rounded(name, x_TI, linear)
+    return inputs @ weight_OI.T, 2 * roundings * ROUNDING * (inputs.abs() @ magnitudes(weight).T) + 1e-30
+
+
+def exact(weight: Int8Weight | Int4Weight) -> Tensor:
+    """The weight in float64."""
+    if isinstance(weight, Int8Weight):
+        return weight.values_OI.double() * weight.scales_O.double()[:, None]
+    scales, zeros = (
+        part.double().repeat_interleave(weight.group_size, 1)[:, : weight.values_OI.shape[1]]
+        for part in (weight.scales_OG, weight.zeros_OG)
+    )
+    return (weight.values_OI.double() - zeros) * scales
+
+
+def magnitudes(weight: Weight) -> Tensor:
+    return (weight if isinstance(weight, Tensor) else exact(weight)).double().abs()
+
+
+def close(y: Tensor, expected: Tensor, bound: Tensor) -> bool:
+    return bool(((y.double() - expected).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("num_out", "num_in"), [(1, 1), (5, 3), (16, 32), (17, 31), (33, 100), (50, 257), (40, 640), (70, 1152)]
+)
+def test_products_are_those_of_float64(name: str, num_out: int, num_in: int) -> None:
+    weight = weight_of(name, num_out, num_in)
+    linear = packed(name, weight)
+    for num_rows in ROWS:
+        x_TI = random_tensor(num_rows, num_in, seed=num_rows)
+        assert close(linear(x_TI), *products(name, x_TI, weight, linear)), num_rows
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("num_out", "num_in"), [(3, 5), (33, 100), (50, 1152)])
+def test_a_row_is_the_same_bits_in_any_company(name: str, num_out: int, num_in: int) -> None:
+    linear = packed(name, weight_of(name, num_out, num_in), random_tensor(num_out, seed=9))
+    x_TI = random_tensor(max(ROWS), num_in, seed=1)
+    alone = torch.cat([linear(row[None]) for row in x_TI])
+    x_TI[50] = 1e30  # rows between: large, or not numbers
+    for num_rows in ROWS:
+        for first in (0, min(7, max(ROWS) - num_rows)):
+            kept = [row for row in range(num_rows) if first + row != 50]
+            y_TO = linear(x_TI[first : first + num_rows])
+            assert torch.equal(y_TO[kept], alone[first : first + num_rows][kept]), (num_rows, first)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_threads_change_no_bit(name: str, num_threads: int) -> None:
+    linear = packed(name, weight_of(name, 200, 160))
+    x_TI = random_tensor(13, 160, seed=2)
+    y_TO = torch.empty(13, 200)
+    functions().forerun_linear(
+        byref(linear.descriptor), x_TI.data_ptr(), 13, y_TO.data_ptr(), None, EPILOGUES["store"], num_threads
+    )
+    assert torch.equal(y_TO, linear(x_TI))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("paired", [0, 27])
+def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, paired: int) -> None:
+    num_out = 2 * paired or 54
+    linear = packed(name, weight_of(name, num_out, 96), paired=paired)
+    x_TI = random_tensor(5, 96, seed=3)
+    whole = linear(x_TI)
+    owners = torch.arange(num_out) // 16 if not paired else torch.arange(num_out) % paired // 16 * 2
+    for begin in range(0, 4, 2):
+        for end in range(begin + 2, 5, 2):
+            memory = torch.full((6, num_out), 7.0)
+            functions().forerun_linear_slice(
+                byref(linear.descriptor), x_TI.data_ptr(), 5, begin, end, memory.data_ptr()
+            )
+            own = (owners >= begin) & (owners < end)
+            assert torch.equal(memory[:5, own], whole[:, own]), (begin, end)
+            assert memory[:5, ~own].eq(7.0).all(), (begin, end)
+            assert memory[5].eq(7.0).all(), (begin, end)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("half", [1, 16, 21])
+def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
+    weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
+    linear, plain = packed(name, weight, bias, half), packed(name, weight, bias)
+    for num_rows in (1, 5, 9):
+        x_TI = random_tensor(num_rows, 100, seed=num_rows) / 4
+        both = linear(x_TI)
+        assert torch.equal(both, plain(x_TI))
+        gate, up = both.double().chunk(2, -1)
+        torch.testing.assert_close(linear.silu_mul(x_TI).double(), gate * gate.sigmoid() * up, atol=1e-7, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
+    weight, bias = weight_of(name, 37, 64), random_tensor(37, seed=5)
+    x_TI, residual = random_tensor(9, 64, seed=6), random_tensor(9, 37, seed=7)
+    linear = packed(name, weight, bias)
+    biased = packed(name, weight)(x_TI) + bias
+    assert torch.equal(linear(x_TI), biased)
+    assert torch.equal(linear(x_TI, residual), residual + biased)
+    functions().forerun_linear(
+        byref(linear.descriptor), x_TI.data_ptr(), 9, residual.data_ptr(), residual.data_ptr(), EPILOGUES["add"], 1
+    )
+    assert torch.equal(residual, linear(x_TI, random_tensor(9, 37, seed=7)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("flaw", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_shows_in_every_output_of_its_row(name: str, flaw: float) -> None:
+    linear = packed(name, weight_of(name, 20, 200))
+    x_TI = random_tensor(4, 200, seed=8)
+    x_TI[2, 150] = flaw
+    y_TO = linear(x_TI)
+    assert not y_TO[2].isfinite().any()
+    assert y_TO[[0, 1, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_zeros_give_zeros(name: str) -> None:
+    weight = weight_of(name, 20, 64)
+    assert packed(name, weight)(torch.zeros(3, 64)).eq(0).all()
+
+
+def test_a_packed_weight_takes_about_its_own_bytes() -> None:
+    for name, num_bytes in (("float32", 4.0), ("bfloat16", 2.0), ("int8", 1.0), ("int4", 0.5 + 5 / 128)):
+        linear = packed(name, weight_of(name, 256, 512))
+        assert linear.num_bytes == pytest.approx(256 * 512 * num_bytes, rel=0.01), name
+
+
+def test_an_int8_weight_is_what_its_values_say() -> None:
+    weight = quantise(random_tensor(8, 64, seed=9), "int8")
+    assert isinstance(weight, Int8Weight)
+    y = packed("int8_wide", weight)(torch.eye(64)).T
+    assert torch.equal(y, dequantise(weight).float())

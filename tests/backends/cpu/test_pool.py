@@ -1,0 +1,97 @@
+"""The library's threads: shared by callers, absent after a fork, placed where they should be."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.backends.cpu.binding import fault
+from forerun.backends.cpu.cores import keep_pool_on
+from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.cpu.slots import can_move, move_slots
+
+TASKS = Path("/proc/self/task")
+pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+
+
+@pytest.fixture
+def product() -> tuple[PackedLinear, torch.Tensor, torch.Tensor]:
+    """A linear, inputs, and what they give on one thread."""
+    generator = torch.Generator().manual_seed(1)
+    linear = PackedLinear.pack(torch.randn(256, 128, generator=generator), None)
+    x = torch.randn(5, 128, generator=generator)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    expected = linear(x)
+    torch.set_num_threads(before)
+    return linear, x, expected
+
+
+def on_threads(num_threads: int, product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> bool:
+    linear, x, expected = product
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    is_equal = bool(torch.equal(linear(x), expected))
+    torch.set_num_threads(before)
+    return is_equal
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 8])
+def test_any_number_of_threads_gives_the_same(
+    num_threads: int, product: tuple[PackedLinear, torch.Tensor, torch.Tensor]
+) -> None:
+    assert all(on_threads(num_threads, product) for _ in range(200))
+
+
+def test_callers_in_several_threads_do_not_disturb_each_other(
+    product: tuple[PackedLinear, torch.Tensor, torch.Tensor],
+) -> None:
+    linear, x, expected = product
+    wrong: list[int] = []
+
+    def call_often(number: int) -> None:
+        torch.set_num_threads(3)
+        wrong.extend(number for _ in range(300) if not torch.equal(linear(x), expected))
+
+    before = torch.get_num_threads()
+    callers = [threading.Thread(target=call_often, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    torch.set_num_threads(before)
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_gets_threads_of_its_own(product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> None:
+    assert on_threads(3, product)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if on_threads(3, product) else 1)  # would hang if it waited for the parent's threads
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert on_threads(3, product)
+
+
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the system does not tell where threads may run")
+def test_the_pool_stays_on_the_cores_it_is_given(product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    before = {int(task.name) for task in TASKS.iterdir()}
+    keep_pool_on(cores[:1])
+    assert on_threads(6, product)
+    started = {int(task.name) for task in TASKS.iterdir()} - before
+    assert all(os.sched_getaffinity(thread) == {cores[0]} for thread in started)
+    keep_pool_on(())
+    assert all(os.sched_getaffinity(thread) == set(cores) for thread in started)
+
+
+def test_slots_move_as_if_all_were_read_first() -> None:
+    storage = torch.arange(2 * 3 * 10 * 2 * 4, dtype=torch.float32).view(2, 3, 10, 2, 4).clone()
+    assert can_move(storage)
+    expected = storage.clone()
+    expected[:, :, 3:7] = storage[:, :, [8, 3, 4, 9]]
+    move_slots(storage, [8, 3, 4, 9], 3)
+    assert torch.equal(storage, expected)
+    assert not can_move(storage.transpose(2, 3))

@@ -1,0 +1,76 @@
+"""Norm, gate and rope of the native kernels against float64, on odd shapes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu import ops
+from forerun.core.model_spec import RopeSpec
+from forerun.model.rope import rope_table
+
+pytestmark = pytest.mark.usefixtures("tier")
+EPS = 1e-5
+
+
+def random_tensor(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return x.double() / (x.double().square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 16), (9, 33), (4, 64), (5, 130), (2, 4096)])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_norm_equals_its_formula_and_each_row_is_the_same_alone(shape: tuple[int, int], size: float) -> None:
+    x, weight = random_tensor(*shape, seed=1) * size, random_tensor(shape[1], seed=2)
+    y = ops.rms_norm(x, weight, EPS)
+    torch.testing.assert_close(y.double(), normed(x, weight), atol=1e-6, rtol=2e-6)
+    assert torch.equal(y, torch.cat([ops.rms_norm(row[None], weight, EPS) for row in x]))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (8, 16), (33, 129)])
+def test_gate_times_up(shape: tuple[int, int]) -> None:
+    gate_up = random_tensor(shape[0], 2 * shape[1], seed=3) * 10
+    gate, up = gate_up.double().chunk(2, -1)
+    y = ops.silu_mul(gate_up)
+    torch.testing.assert_close(y.double(), gate * gate.sigmoid() * up, atol=1e-6, rtol=1e-6)
+    assert torch.equal(y, torch.cat([ops.silu_mul(row[None]) for row in gate_up]))
+
+
+def test_a_gate_far_from_zero_is_shut_or_open_and_nan_stays_nan() -> None:
+    gates = torch.tensor([[-200.0, -88.0, 88.0, 200.0, 3e38, float("nan")]])
+    y = ops.silu_mul(torch.cat((gates, torch.ones_like(gates)), 1))[0]
+    torch.testing.assert_close(y[:5], torch.tensor([0.0, 0.0, 88.0, 200.0, 3e38]))
+    assert y[5].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(1, 1, 2), (3, 1, 6), (4, 2, 20), (2, 2, 80)])
+def test_rope_turns_queries_and_keys_and_fills_only_the_rows_slots(
+    dtype: torch.dtype, has_norms: bool, num_heads: int, num_kv_heads: int, head_dim: int
+) -> None:
+    positions, first_slot = [4, 9, 0, 9, 5], 2
+    qkv = random_tensor(5, (num_heads + 2 * num_kv_heads) * head_dim, seed=4)
+    spec = RopeSpec(theta=100.0)
+    turns = rope_table(spec, head_dim, 10, dtype=torch.float32, device="cpu")
+    weights = (random_tensor(head_dim, seed=5), random_tensor(head_dim, seed=6)) if has_norms else None
+    before = random_tensor(2, 9, num_kv_heads, head_dim, seed=7).to(dtype)
+    keys, values = before.clone()
+    q = ops.rope_append(qkv, turns, positions, keys, values, first_slot=first_slot, norms=weights, eps=EPS)
+
+    heads = qkv.view(5, -1, head_dim).double().split([num_heads, num_kv_heads, num_kv_heads], 1)
+    cosines, sines = turns[positions].double()[:, None].unbind(2)
+    turned = [
+        x * cosines + x.roll(head_dim // 2, -1) * sines
+        for x in (heads[:2] if weights is None else map(normed, heads[:2], weights))
+    ]
+    torch.testing.assert_close(q.double(), turned[0], atol=1e-6, rtol=1e-5)
+    stored = slice(first_slot, first_slot + 5)
+    rtol = 1e-5 if dtype == torch.float32 else 2**-8
+    torch.testing.assert_close(keys[stored].double(), turned[1], atol=1e-6, rtol=rtol)
+    assert torch.equal(values[stored], heads[2].to(dtype))
+    for cache, old in zip((keys, values), before, strict=True):
+        assert torch.equal(cache[:first_slot], old[:first_slot])
+        assert torch.equal(cache[first_slot + 5 :], old[first_slot + 5 :])

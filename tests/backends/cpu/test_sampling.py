@@ -1,0 +1,142 @@
+"""Native choosing and ranking against the plain ones: the same tokens, the same totals."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu import ops
+from forerun.sampling.choose import choose, rank_children
+from forerun.sampling.noise import KeyedNoise, gumbel_rows, splitmix64
+
+pytestmark = pytest.mark.usefixtures("tier")
+SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]
+NAN, INF = float("nan"), float("inf")
+
+
+def random_scores(rng: random.Random, size: int) -> Tensor:
+    """Logits of one row, some of them filtered out, some rows full of ties, some far from zero."""
+    scores = torch.randn(size, generator=torch.Generator().manual_seed(rng.randrange(2**31))) * rng.choice([0.1, 1, 20])
+    if rng.random() < 0.3:
+        scores = scores.round()
+    if rng.random() < 0.3:
+        scores += rng.choice([-1e3, 1e4])
+    if rng.random() < 0.3:
+        scores[scores < scores.topk(min(size, rng.randrange(1, 20))).values[-1]] = -INF
+    return scores
+
+
+def noise_of(seed: int, position: int, size: int) -> tuple[int, Tensor]:
+    return splitmix64(splitmix64(seed) ^ position), gumbel_rows(seed, [position], size, device="cpu")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_choice_is_that_of_the_plain_formula(size: int, temperature: float) -> None:
+    rng = random.Random(size)
+    for seed in range(40):
+        scores = random_scores(rng, size)
+        for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
+            plain = choose(scores[None] / temperature, noise)
+            token, best, second = ops.choose(scores, key=key, temperature=temperature)
+            assert token == plain.token_ids[0]
+            ulp = 2**-23 * max(abs(best), abs(second) if second > -INF else 0.0)
+            assert best - second == plain.margins[0] or abs(best - second - plain.margins[0]) <= ulp
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_choice_among_totals_an_ulp_apart_is_exact(seed: int) -> None:
+    key, noise = noise_of(seed, 11, 1000)
+    nudges = torch.randint(0, 4, (1000,), generator=torch.Generator().manual_seed(seed)) * 2.0**-22
+    scores = nudges - noise[0]
+    plain = choose(scores[None], noise)
+    token, best, second = ops.choose(scores, key=key)
+    assert token == plain.token_ids[0]
+    assert best - second == plain.margins[0]
+
+
+@pytest.mark.parametrize("is_noisy", [False, True])
+def test_parts_of_a_row_give_the_leader_of_the_whole(is_noisy: bool) -> None:
+    rng = random.Random(7)
+    for seed in range(40):
+        scores = random_scores(rng, 700)
+        key = noise_of(seed, 3, 1)[0] if is_noisy else None
+        parts = [ops.choose(scores, key=key, begin=begin, end=end) for begin, end in ((0, 48), (48, 400), (400, 700))]
+        totals = sorted((total for part in parts for total in part[1:]), reverse=True)
+        token, best, second = ops.choose(scores, key=key)
+        assert [best, second] == totals[:2]
+        assert token == next(part[0] for part in parts if part[1] == best)
+
+
+@pytest.mark.parametrize("fault", [NAN, INF])
+@pytest.mark.parametrize("key", [None, 12345])
+@pytest.mark.parametrize("place", [0, 15, 16, 33, 36])
+def test_what_is_no_number_shows_in_the_best_total(fault: float, key: int | None, place: int) -> None:
+    scores = torch.randn(37, generator=torch.Generator().manual_seed(1))
+    scores[place] = fault
+    token, best, _ = ops.choose(scores, key=key)
+    assert token == place
+    assert not -INF < best < INF
+
+
+@pytest.mark.parametrize("key", [None, 12345])
+def test_a_row_without_any_token_has_no_best_total(key: int | None) -> None:
+    assert ops.choose(torch.full((37,), -INF), key=key)[1] == -INF
+
+
+def test_ties_go_to_the_lowest_token() -> None:
+    scores = torch.zeros(100)
+    scores[[70, 35, 36]] = 1.0
+    assert ops.choose(scores) == (35, 1.0, 1.0)
+    assert ops.rank(scores, 4).token_ids == [35, 36, 70, 0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 30, 100, 4096, 20011])
+@pytest.mark.parametrize("count", [1, 4, 16])
+def test_ranks_are_those_of_the_plain_formula(size: int, count: int) -> None:
+    rng = random.Random(size)
+    count = min(size, count)
+    for seed in range(20):
+        scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])
+        for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
+            ids, log_probs = rank_children(scores[None] / 0.7, noise, count)
+            ranking = ops.rank(scores, count, key=key, temperature=0.7)
+            actual = torch.tensor(ranking.totals) - ranking.log_sum
+            torch.testing.assert_close(actual, torch.tensor(log_probs[0]), atol=2e-5, rtol=2e-6)
+            leads = torch.tensor(log_probs[0]).diff().abs()
+            if (leads > 1e-4).all():
+                assert ranking.token_ids == ids[0]
+
+
+def test_a_rank_with_few_tokens_left_names_these_first() -> None:
+    scores = torch.full((5000,), -INF)
+    scores[[4000, 17]] = torch.tensor([2.0, 1.0])
+    ranking = ops.rank(scores, 8)
+    assert ranking.token_ids[:2] == [4000, 17]
+    assert ranking.totals == [2.0, 1.0] + [-INF] * 6
+    assert len(set(ranking.token_ids)) == 8
+
+
+def test_nan_shows_in_the_sum_of_a_rank() -> None:
+    scores = torch.zeros(40)
+    scores[21] = NAN
+    assert ops.rank(scores, 4).log_sum != ops.rank(scores, 4).log_sum
+
+
+def test_a_row_that_threads_share_has_the_token_and_lead_that_it_has_among_others() -> None:
+    """One row of a large vocabulary is cut into slices, one for each thread; many rows are dealt out whole."""
+    size, noise = 1 << 18, KeyedNoise(3, 1 << 18)
+    scores = torch.randn(4, size, generator=torch.Generator().manual_seed(1))
+    scores[1] = 0.0
+    num_threads = torch.get_num_threads()
+    try:
+        for keyed in (None, noise.at([5, 6, 7, 8])):
+            torch.set_num_threads(1)
+            together = choose(scores, keyed)
+            torch.set_num_threads(3)
+            for row in range(4):
+                alone = choose(scores[row : row + 1], None if keyed is None else noise.at([5 + row]))
+                assert (alone.token_ids[0], alone.margins[0]) == (together.token_ids[row], together.margins[row])
+    finally:
+        torch.set_num_threads(num_threads)

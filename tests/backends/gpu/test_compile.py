@@ -1,0 +1,66 @@
+"""Every kernel compiles for the GPUs that it is meant for, and stays within what they have. No GPU is needed."""
+
+import re
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from tests.backends.gpu.separate import ROOT, run_compiled
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(1200)  # seconds of one core are minutes on a busy machine
+
+MOST_STACK_BYTES = 64  # some numbers put by before a loop until after it cost nothing
+EVERY_ROW = 1024  # no pass has more rows
+TYPICAL = (  # architecture, most rows, model
+    (90, 64, "any model"), (90, 64, "Llama-3.1-8B"), (90, 8, "Llama-3.1-8B int4"), (80, 1, "Llama-3.2-1B"),
+    (80, 8, "Llama-3.2-1B bfloat16"),
+)  # fmt: skip
+MODELS = (
+    "any model", "Llama-3.2-1B", "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.2-1B bfloat16", "Llama-3.1-8B bfloat16",
+    "Llama-3.1-8B int8", "Llama-3.1-8B int4", "Llama-3.1-70B int4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def typical() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run_compiled("compile_specimens.py", *chain(*TYPICAL))
+    return found
+
+
+def faults_of(specimens: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with some specimens, a line for each."""
+    faults = []
+    for specimen in specimens:
+        for kernel in specimen["kernels"]:
+            place = f"{kernel['kernel']} in {specimen['name']}"
+            if kernel["loop_spills"]:
+                faults.append(f"{place}: {kernel['loop_spills']} spills in loops")
+            if kernel["stack_bytes"] > MOST_STACK_BYTES:
+                faults.append(f"{place}: {kernel['stack_bytes']} bytes of spilled registers")
+            if not kernel["fits"]:
+                faults.append(f"{place}: {kernel['shared_bytes']} bytes of shared memory")
+        if specimen["is_product"] and not any(kernel["products"] for kernel in specimen["kernels"]):
+            faults.append(f"{specimen['name']}: no matrix instructions")
+    return faults
+
+
+def test_typical_kernels_compile_and_stay_within_bounds(typical: list[dict[str, Any]]) -> None:
+    assert faults_of(typical) == []
+
+
+def test_every_kernel_that_is_launched_has_a_specimen(typical: list[dict[str, Any]]) -> None:
+    sources = (ROOT / "src/forerun/backends/gpu").glob("*.py")
+    launched = {name for source in sources for name in re.findall(r"^    (\w+)\[.*\]\($", source.read_text(), re.M)}
+    assert len(launched) > 10, launched
+    assert {kernel["kernel"] for specimen in typical for kernel in specimen["kernels"]} == launched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("model", MODELS)
+def test_all_kernels_compile_and_stay_within_bounds(architecture: int, model: str) -> None:
+    specimens = run_compiled("compile_specimens.py", architecture, EVERY_ROW, model)
+    assert specimens, model
+    assert faults_of(specimens) == []

@@ -1,0 +1,226 @@
+"""Rounds on the device: the text is that of the host's loop, and the caches are what the host takes them for."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from forerun.backends.choose import TRITON
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.errors import NumericalError
+from forerun.core.model_spec import ModelSpec
+from forerun.decoding.host_loop import Round, TargetSide, decode
+from forerun.drafting.none import NoneDrafter
+from forerun.model.runner import Runner
+from forerun.sampling.noise import KeyedNoise
+from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_spec
+
+pytest.importorskip("triton")
+
+from forerun.backends.gpu import rounds as device_rounds
+from forerun.backends.gpu.decoder import DeviceDecoder, open_decoder
+from forerun.backends.gpu.rounds import DeviceRounds
+
+CAPACITY = 160
+SAMPLED = SamplingParams(temperature=0.8)
+GREEDY = SamplingParams()
+PLAIN = NoDrafter()
+
+
+@pytest.fixture(autouse=True)
+def _as_in_an_engine() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def spec_of(**changes: object) -> ModelSpec:
+    fixed: dict[str, object] = {
+        "num_layers": 1, "hidden_size": 32, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16,
+        "intermediate_size": 32, "vocab_size": 40, "max_positions": CAPACITY, "qk_norm": False,
+        "tied_embeddings": False,
+    }  # fmt: skip
+    return tiny_spec(random.Random(3), **{**fixed, **changes})
+
+
+def runner_of(spec: ModelSpec, weights: Weights, device: str) -> Runner:
+    return tiny_runner(spec, weights, kernels=TRITON, capacity=CAPACITY, device=device)
+
+
+def noisy(weights: Weights, spread: float) -> Weights:
+    """A model much like this one."""
+    generator = torch.Generator().manual_seed(9)
+    return {
+        name: weight + spread * weight.std() * torch.randn(weight.shape, generator=generator)
+        for name, weight in weights.items()
+    }
+
+
+class Pair:
+    def __init__(self, device: str, spread: float = 0.2) -> None:
+        self.device = device
+        self.spec = spec_of()
+        self.weights = random_weights(self.spec, torch.Generator().manual_seed(5), dtype=torch.float32)
+        self.target = runner_of(self.spec, self.weights, device)
+        self.draft = runner_of(self.spec, noisy(self.weights, spread), device)
+
+    def decoder(self, config: DraftModel | NoDrafter) -> DeviceDecoder:
+        draft = self.draft if isinstance(config, DraftModel) else None
+        return DeviceDecoder(DeviceRounds(self.target, draft, config))
+
+    def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
+        """What the model writes by itself, by the host's loop."""
+        runner = runner_of(self.spec, self.weights, self.device)
+        return decode_ids(runner, NoneDrafter(), prompt, params, seed=seed, num_tokens=num_tokens)
+
+    def rounds(
+        self, decoder: DeviceDecoder, prompt: list[int], params: SamplingParams, seed: int, num_tokens: int
+    ) -> list[Round]:
+        decoder.begin(prompt, params, seed)
+        self.target.sync(prompt[:-1])
+
+        def otherwise(token_ids: list[int], num_left: int):  # type: ignore[no-untyped-def]
+            drafter = NoneDrafter()
+            noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.device)
+            drafter.begin(token_ids, params, noise)
+            side = TargetSide(self.target, params, token_ids, noise)
+            return decode(side, drafter, near_tie=0.0, num_tokens=num_left)
+
+        return list(decoder.decode(near_tie=0.0, num_tokens=num_tokens, otherwise=otherwise))
+
+    def write(
+        self, decoder: DeviceDecoder, prompt: list[int], params: SamplingParams, seed: int, num_tokens: int
+    ) -> list[int]:
+        rounds = self.rounds(decoder, prompt, params, seed, num_tokens)
+        return [token for done in rounds for token in done.token_ids][:num_tokens]
+
+
+def tree(**changes: object) -> DraftModel:
+    fixed: dict[str, object] = {
+        "verify_width": 6, "draft_width": 3, "children": 2, "depth": 2, "lookup": False, "adaptive": False,
+        "min_mass": 0.0,
+    }  # fmt: skip
+    return DraftModel(**{**fixed, **changes})  # type: ignore[arg-type]
+
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+CASES = [
+    pytest.param(PLAIN, GREEDY, id="none, greedy"),
+    pytest.param(tree(), SAMPLED, id="tree, sampled"),
+    pytest.param(tree(lookup=True, depth=1), GREEDY, id="lookup, greedy"),
+    pytest.param(PLAIN, SAMPLED, id="none, sampled", marks=pytest.mark.slow),
+    pytest.param(tree(), GREEDY, id="tree, greedy", marks=pytest.mark.slow),
+    pytest.param(tree(lookup=True), SAMPLED, id="lookup, sampled", marks=pytest.mark.slow),
+    pytest.param(tree(noise_aware=False), SAMPLED, id="deaf, sampled", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("config", "params"), CASES)
+def test_the_text_is_that_of_the_hosts_loop(
+    config: DraftModel | NoDrafter, params: SamplingParams, device: str
+) -> None:
+    pair = Pair(device)
+    assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
+
+
+@pytest.mark.parametrize(("draft_width", "children"), [(1, 9), (17, 8), (32, 1)])
+def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
+    draft_width: int, children: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_rounds, "MOST_CHILDREN", 8)  # fewer than a config may ask for
+    pair = Pair(device)
+    assert open_decoder(pair.target, pair.draft, tree(draft_width=draft_width, children=children)) is None
+
+
+def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
+    pair = Pair(device)
+    decoder = open_decoder(pair.target, pair.draft, tree(draft_width=8, children=16, depth=1))
+    assert decoder is not None
+    assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
+
+
+def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) -> None:
+    pair = Pair(device, spread=0.0)
+    rounds = pair.rounds(pair.decoder(tree()), PROMPT, SAMPLED, 7, 12)
+    assert all(done.stats.num_accepted == 2 for done in rounds)
+    assert all(done.stats.num_verified == 6 for done in rounds)
+
+
+def test_the_caches_are_those_of_the_text(device: str) -> None:
+    pair = Pair(device)
+    text = PROMPT + pair.write(pair.decoder(tree()), PROMPT, GREEDY, 0, 12)
+    for runner, weights in ((pair.target, pair.weights), (pair.draft, noisy(pair.weights, 0.2))):
+        length = len(runner.cached_ids)
+        assert runner.cached_ids == text[:length]
+        assert runner.cache.committed_len == length >= len(text) - 4
+        fresh = runner_of(pair.spec, weights, device)
+        fresh.sync(text[:length])
+        assert torch.equal(runner.cache.storage_2LSKD[:, :, :length], fresh.cache.storage_2LSKD[:, :, :length])
+
+
+@pytest.mark.slow
+def test_one_request_after_another_and_one_cut_short(device: str) -> None:
+    pair = Pair(device)
+    decoder = pair.decoder(tree(lookup=True))
+    first = PROMPT + pair.write(decoder, PROMPT, GREEDY, 0, 9)
+    decoder.begin(first, SAMPLED, 3)
+    pair.target.sync(first[:-1])
+    next(decoder.decode(near_tie=0.0, num_tokens=20, otherwise=lambda *_: pytest.fail("the device can do it")))
+    other = [7, 7, 2]
+    assert pair.write(decoder, other, SAMPLED, 4, 12) == pair.plain(other, SAMPLED, 4, 12)
+    assert pair.write(decoder, first, SAMPLED, 3, 12) == pair.plain(first, SAMPLED, 3, 12)
+
+
+@pytest.mark.slow
+def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
+    pair = Pair(device)
+    decoder = pair.decoder(tree())
+    depths = iter([0, 0, 0, 0, *[2] * 40])
+
+    class Depths:
+        def depth(self) -> int:
+            return next(depths)
+
+        def measure(self, *_: object) -> None:
+            pass
+
+    decoder._rule = Depths()  # type: ignore[assignment]
+    rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 12)
+    assert [token for done in rounds for token in done.token_ids][:12] == pair.plain(PROMPT, GREEDY, 0, 12)
+    assert max(done.stats.num_accepted for done in rounds[4:]) > 0
+
+
+def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str) -> None:
+    pair = Pair(device)
+    pair.weights["head.weight"][5] = float("nan")
+    pair.target = runner_of(pair.spec, pair.weights, device)
+    with pytest.raises(NumericalError):
+        pair.write(pair.decoder(PLAIN), PROMPT, GREEDY, 0, 6)
+    assert pair.target.cached_ids == []
+
+
+def test_rounds_in_whose_time_something_was_compiled_teach_nothing(device: str) -> None:
+    pair = Pair(device)
+    decoder = pair.decoder(PLAIN)
+    launch, measured, num_launched = decoder._rounds.launch, [], 0
+
+    def slow_at_third(depth: int, longest: int) -> bool:
+        nonlocal num_launched
+        num_launched += 1
+        launch(depth, longest)
+        return num_launched != 3
+
+    class Depths:
+        def depth(self) -> int:
+            return 0
+
+        def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
+            measured.append(seconds)
+
+    decoder._rule, decoder._rounds.launch = Depths(), slow_at_third  # type: ignore[assignment, method-assign]
+    rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 5)
+    assert len(rounds) == 5
+    assert len(measured) == 3  # neither the third nor the one that was under way meanwhile

@@ -1,0 +1,177 @@
+"""The device executor: the same numbers as torch op by op, and rows whose bits are their own."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import SkipSet
+from forerun.model.diff import diff_buffers
+from forerun.model.executor import Executor, build_executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.model.self_test import find_bit_fault
+from forerun.speculation.ancestry import ancestry_matrix
+from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
+
+pytest.importorskip("triton")
+
+from forerun.backends.choose import REFERENCE, TRITON, device_sampler
+from forerun.backends.gpu.executor import num_splits_for
+from forerun.backends.gpu.language import IS_EMULATED
+from forerun.model.tree_cache import TreeCache
+
+SHAPES: dict[str, dict[str, object]] = {
+    "llama": {"qk_norm": False, "qkv_bias": False, "tied_embeddings": True},
+    "qwen2": {"qk_norm": False, "qkv_bias": True, "out_bias": True, "mlp_bias": True, "tied_embeddings": False},
+    "qwen3": {"qk_norm": True, "qkv_bias": False, "tied_embeddings": False},
+}
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+CAPACITY = 300
+CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}  # of the largest element, after one op
+
+
+def spec_of(shape: str, **changes: object) -> ModelSpec:
+    fixed: dict[str, object] = {
+        "num_layers": 2, "hidden_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+        "intermediate_size": 40, "vocab_size": 75, "max_positions": CAPACITY,
+    }  # fmt: skip
+    return tiny_spec(random.Random(3), **{**fixed, **SHAPES[shape], **changes})
+
+
+def weights_of(spec: ModelSpec, dtype: torch.dtype) -> Weights:
+    return random_weights(spec, torch.Generator().manual_seed(5), dtype=dtype)
+
+
+def text_pass(num_rows: int, start: int, rng: random.Random, vocab_size: int) -> ForwardInput:
+    return ForwardInput(
+        token_ids=[rng.randrange(vocab_size) for _ in range(num_rows)],
+        positions=list(range(start, start + num_rows)),
+        first_slot=start,
+        prefix_len=start,
+        num_logit_rows=num_rows,
+    )
+
+
+def tree_pass(num_rows: int, start: int, rng: random.Random, vocab_size: int, **more: object) -> ForwardInput:
+    parents = [-1, *(rng.randrange(row) for row in range(1, num_rows))]
+    ancestry = ancestry_matrix(parents)
+    return ForwardInput(
+        token_ids=[rng.randrange(vocab_size) for _ in range(num_rows)],
+        positions=[start + int(row.sum()) - 1 for row in ancestry],
+        first_slot=start,
+        prefix_len=start,
+        ancestry=ancestry,
+        num_logit_rows=num_rows,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+class Pair:
+    """The device executor and torch's, each with a cache that holds the same text."""
+
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: str, weight_format: WeightFormat = "plain") -> None:
+        self.spec = spec
+        self.caches = [TreeCache(spec, CAPACITY, dtype=dtype, device=device) for _ in range(2)]
+        weights = {name: weight.to(device) for name, weight in weights_of(spec, dtype).items()}
+        self.executors: list[Executor] = [
+            build_executor(spec, dict(weights), cache, kernels, weight_format)
+            for cache, kernels in zip(self.caches, (TRITON, REFERENCE), strict=True)
+        ]
+
+    def read(self, length: int) -> None:
+        """Begin with a text, both with the same bits."""
+        self.executors[1].run(text_pass(length, 0, random.Random(length), self.spec.vocab_size))
+        for part in ("keys_LSKD", "values_LSKD"):
+            getattr(self.caches[0], part).copy_(getattr(self.caches[1], part))
+
+    def largest(self, inputs: ForwardInput) -> float:
+        tried, reference = self.executors
+        found = diff_buffers(tried, self.caches[0], reference, self.caches[1], inputs)
+        assert {"x", "q", "mixed", "gated", "logits", "keys", "values"} <= {difference.what for difference in found}
+        return max(difference.relative for difference in found)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtype, device: str) -> None:
+    spec, rng = spec_of(shape), random.Random(1)
+    pair = Pair(spec, dtype, device)
+    pair.read(10)
+    assert pair.largest(tree_pass(7, 10, rng, spec.vocab_size)) < CLOSE[dtype]
+    assert pair.largest(text_pass(1, 10, rng, spec.vocab_size)) < CLOSE[dtype]
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_quantised_weights_are_those_of_torch(weight_format: WeightFormat, device: str) -> None:
+    spec, rng = spec_of("llama"), random.Random(1)
+    pair = Pair(spec, torch.float32, device, weight_format)
+    pair.read(5)
+    assert pair.largest(tree_pass(4, 5, rng, spec.vocab_size)) < CLOSE[torch.float32]
+
+
+def test_a_tree_behind_a_long_text_sees_all_of_it(device: str) -> None:
+    spec, rng = spec_of("llama", num_layers=1), random.Random(2)
+    pair = Pair(spec, torch.float32, device)
+    pair.read(260)
+    assert pair.largest(tree_pass(9, 260, rng, spec.vocab_size)) < CLOSE[torch.float32]
+
+
+def test_wide_passes_are_those_of_torch(device: str) -> None:
+    spec, rng = spec_of("llama", num_layers=1), random.Random(2)
+    pair = Pair(spec, torch.float32, device)
+    pair.read(3)
+    assert pair.largest(text_pass(40, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
+
+
+def test_left_out_sublayers_and_gates_are_those_of_torch(device: str) -> None:
+    spec, rng = spec_of("llama", num_layers=3), random.Random(4)
+    pair = Pair(spec, torch.float32, device)
+    pair.read(6)
+    skipped: SkipSet = frozenset({(1, "attention"), (1, "mlp")})
+    gates = np.random.default_rng(0).random((5, 6)) < 0.4
+    for inputs in (
+        tree_pass(5, 6, rng, spec.vocab_size, skipped=skipped),
+        tree_pass(5, 6, rng, spec.vocab_size, row_skips=gates),
+        tree_pass(5, 6, rng, spec.vocab_size),  # and nothing of it stays behind
+    ):
+        tried, reference = (executor.run(inputs) for executor in pair.executors)
+        assert (tried - reference).abs().max() < 1e-4 * reference.abs().max()
+
+
+def runner_of(shape: str, dtype: torch.dtype, device: str, **changes: object) -> Runner:
+    spec = spec_of(shape, **changes)
+    return tiny_runner(spec, weights_of(spec, dtype), kernels=TRITON, capacity=CAPACITY, device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_bits_of_a_row_are_its_own(dtype: torch.dtype, device: str) -> None:
+    assert find_bit_fault(runner_of("qwen2", dtype, device, num_layers=1)) is None
+
+
+def test_results_of_earlier_passes_stay(device: str) -> None:
+    runner = runner_of("llama", torch.float32, device, num_layers=1)
+    first = runner.extend([1], num_logit_rows=1)
+    kept = first.clone()
+    runner.extend([2], num_logit_rows=1)
+    assert torch.equal(first, kept)
+
+
+def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
+    runner, rng = runner_of("qwen2", torch.bfloat16, device), random.Random(6)
+    runner.sync([rng.randrange(runner.spec.vocab_size) for _ in range(20)])
+    inputs = tree_pass(6, 20, rng, runner.spec.vocab_size)
+    logits = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
+    assert all(torch.equal(again, logits[0]) for again in logits[1:])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_is_emulated() -> None:
+    assert not IS_EMULATED
+    assert device_sampler(torch.zeros(1, 8, device="cuda")) is not None
+
+
+def test_the_bound_of_splits_is_a_power_of_two_that_covers_the_prefix() -> None:
+    assert [num_splits_for(length) for length in (0, 127, 128, 255, 256, 384, 640)] == [0, 0, 1, 1, 2, 4, 8]

@@ -1,0 +1,135 @@
+"""Why the Triton kernels cannot run, told before anything of them is imported."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from forerun.backends.gpu.fault import fault
+
+
+def fake_triton(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    version: str = "3.6.0",
+    interpret: bool = False,
+    start: Callable[[], object] = lambda: "a target",
+) -> None:
+    triton = ModuleType("triton")
+    triton.__version__ = version
+    triton.knobs = SimpleNamespace(runtime=SimpleNamespace(interpret=interpret))
+    triton.runtime = SimpleNamespace(driver=SimpleNamespace(active=SimpleNamespace(get_current_target=start)))
+    monkeypatch.setitem(sys.modules, "triton", triton)
+
+
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
+def ask(device: str = "cuda", *, dtype: torch.dtype = torch.bfloat16, head_dim: int = 128) -> str | None:
+    return fault(device, dtype=dtype, head_dim=head_dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 128, 256])
+def test_a_gpu_with_triton_has_no_fault(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch, (8, 0))
+    assert ask("cuda:0", dtype=dtype, head_dim=head_dim) is None
+
+
+def test_the_interpreter_runs_on_the_cpu_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch, interpret=True)
+    fake_gpu(monkeypatch)
+    assert ask("cpu") is None
+    assert ask("cuda") == "Triton's interpreter is on, which computes on the CPU"
+
+
+def test_a_cpu_without_the_interpreter_is_no_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    assert ask("cpu") == "there is no CUDA device"
+
+
+def test_torch_without_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ask() == "there is no CUDA device"
+
+
+def test_torch_for_another_makers_gpu_is_no_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert ask() == "there is no CUDA device"
+
+
+def test_another_kind_of_device_is_named() -> None:
+    assert ask("mps") == "the Triton kernels do not run on mps"
+
+
+def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch, (7, 5))
+    assert ask() == "the GPU has compute capability 7.5, and the Triton kernels need 8.0"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
+def test_a_dtype_that_they_do_not_compute_in_is_named(dtype: torch.dtype) -> None:
+    assert ask(dtype=dtype) == f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
+
+
+@pytest.mark.parametrize("head_dim", [1, 8, 24, 80, 96, 512])
+def test_a_head_size_that_they_do_not_take_is_named(head_dim: int) -> None:
+    answer = ask(head_dim=head_dim)
+    assert answer == f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
+
+
+def test_triton_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpu(monkeypatch)
+    monkeypatch.setitem(sys.modules, "triton", None)  # importing it then fails
+    assert ask() == "Triton is not installed"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_fit"),
+    [("3.5.1", False), ("2.9.0", False), ("3.6.0", True), ("3.10.0+git1a2b3c", True), ("4.0.0", True)],
+)
+def test_triton_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, version: str, is_fit: bool) -> None:
+    fake_triton(monkeypatch, version=version)
+    fake_gpu(monkeypatch)
+    assert ask() == (None if is_fit else f"Triton {version} is too old: 3.6 or later is needed")
+
+
+def test_a_launcher_that_cannot_be_built_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> object:
+        raise subprocess.CalledProcessError(1, "gcc")
+
+    fake_triton(monkeypatch, start=start)
+    fake_gpu(monkeypatch)
+    answer = ask()
+    assert answer is not None
+    assert "a C compiler and Python's headers are needed" in answer
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no C compiler"), AssertionError("no libcuda"), OSError("no file")])
+def test_triton_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def start() -> object:
+        raise error
+
+    fake_triton(monkeypatch, start=start)
+    fake_gpu(monkeypatch)
+    assert ask() == f"Triton does not start: {error}"
+
+
+def test_asking_about_a_dtype_imports_no_triton() -> None:
+    code = (
+        "import sys, torch; from forerun.backends.gpu.fault import fault; before = 'triton' in sys.modules; "
+        "fault('cuda', dtype=torch.float64, head_dim=64); sys.exit(('triton' in sys.modules) > before)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,75 @@
+"""The looked-up chain against the index on the host."""
+
+import random
+
+import pytest
+import torch
+
+from forerun.backends.gpu.tree import lookup
+from forerun.backends.gpu.tree.device_tree import DeviceTree
+from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
+from forerun.speculation.tree import TokenTree
+
+WIDTH = 9
+
+
+def hang(text: list[int], costs_AN: torch.Tensor) -> DeviceTree:
+    """A tree with what was found for this text."""
+    tree = DeviceTree(verify_width=WIDTH, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
+    tree.begin(root=text[-1], committed=len(text) - 1, draft_committed=0, before_root=0)
+    text_P = torch.full((len(text) + 9,), text[-1], dtype=torch.int32)  # what lies behind the text is not read
+    text_P[: len(text)] = torch.tensor(text)
+    hang_lookup(tree, text_P, costs_AN)
+    return tree
+
+
+def chain_of(tree: DeviceTree) -> Continuation:
+    """The chain's tokens; the match length shows in the costs."""
+    num_nodes = int((tree.costs_N < torch.inf).sum())
+    assert tree.depths_N[:num_nodes].tolist() == list(range(num_nodes))
+    assert tree.ancestors_N[:num_nodes].tolist() == [2 ** (node + 1) - 1 for node in range(num_nodes)]
+    assert (tree.draft_rows_N == -1).all()
+    match_length = round(tree.costs_N[1].item()) if num_nodes > 1 else 0
+    return Continuation(token_ids=tree.tokens_N[1:num_nodes].tolist(), match_length=match_length)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_longest_and_latest_match_goes_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "BLOCK", 16)  # several steps over a short text
+    rng = random.Random(seed)
+    costs_AN = chain_costs([[-float(length)] * (WIDTH - 1) for length in range(MIN_MATCH, MAX_MATCH + 1)])
+    for _ in range(12):
+        text = [rng.randrange(rng.choice([1, 2, 3, 9])) for _ in range(rng.randint(1, 70))]
+        index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
+        index.extend(text)
+        assert chain_of(hang(text, costs_AN)) == index.continuation(WIDTH - 1), text
+
+
+def test_costs_are_sums_of_the_records_log_probabilities() -> None:
+    record = LookupRecord()
+    record.count(3, range(2), is_broken=True)
+    log_probs = [record.log_probs(length, WIDTH - 1) for length in range(MIN_MATCH, MAX_MATCH + 1)]
+    tree = hang([5, 1, 2, 3, 7, 1, 2, 3], chain_costs(log_probs))
+    wanted = [0.0] + [-sum(log_probs[3 - MIN_MATCH][: place + 1]) for place in range(WIDTH - 1)]
+    assert tree.costs_N[:WIDTH].tolist() == pytest.approx(wanted)
+
+
+def test_the_chain_is_the_one_that_the_host_hangs() -> None:
+    rng = random.Random(8)
+    text = [rng.randrange(2) for _ in range(120)]
+    chain = LookupChain(num_tokens=WIDTH - 1)
+    chain.begin(text[:40])
+    for token in text[40:]:  # until chains of different match lengths are worth different chances
+        chain.follow()
+        chain.accept([token])
+    written = text
+    for ending in ([0, 1], [1, 1, 0], [0, 0, 0, 1]):
+        written = [*written, *ending]
+        chain.accept(ending)
+        ours, theirs = hang(written, chain_costs(chain.log_probs())), TokenTree(written[-1])
+        chain.hang_into(theirs)
+        assert ours.tokens_N[: len(theirs)].tolist() == theirs.token_ids
+        assert (-ours.costs_N[: len(theirs)]).tolist() == pytest.approx(theirs.log_probs, abs=1e-5)

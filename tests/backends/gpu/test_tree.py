@@ -1,0 +1,301 @@
+"""Rounds of the tree on the device against the Python classes, with caches that know which text a row stands for."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.gpu.row_table import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TAIL_STRIDE, RowTable
+from forerun.backends.gpu.tree.accept import accept
+from forerun.backends.gpu.tree.cut import cut
+from forerun.backends.gpu.tree.device_tree import DeviceTree, Outcome, read_outcome
+from forerun.backends.gpu.tree.grow import grow
+from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
+from forerun.backends.gpu.tree.move_slots import move_slots
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
+from forerun.speculation.growth import BestFirstGrowth
+from forerun.speculation.prompt_index import PromptIndex
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import walk
+
+Text = tuple[int, ...]
+
+NUM_SLOTS = 256
+SPARE = NUM_SLOTS - 1
+VOCAB = 50
+POISON = -999
+GRID = 2**16  # log-probabilities are multiples of 1 / GRID, so that their sums are exact in float32, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    verify_width: int = 8
+    draft_width: int = 3
+    num_children: int = 2
+    min_mass: float = 0.0
+
+
+class Cache:
+    """One number a slot, which names the text that the slot's row was computed for."""
+
+    def __init__(self) -> None:
+        self.storage_2LSKD = torch.full((2, 1, NUM_SLOTS, 1, 1), POISON, dtype=torch.int32)
+        self._texts: list[Text] = []
+
+    def fill(self, text: Text) -> None:
+        for length in range(1, len(text) + 1):
+            self._write(length - 1, text[:length])
+
+    def run(self, rows: RowTable) -> list[Text | None]:
+        """A pass: the text each row stands for, None for a spare row."""
+        facts = rows.facts.tolist()
+        tokens, positions = rows.token_ids.tolist(), rows.positions.tolist()
+        slots, lengths = rows.slots.tolist(), rows.lengths.tolist()
+        prefix_len, stride, numbers = facts[PREFIX_LEN], facts[TAIL_STRIDE], range(facts[NUM_ROWS])
+        new = {slots[row]: row for row in numbers}
+        assert len(new) + max(slots[: len(numbers)].count(SPARE) - 1, 0) == len(numbers), "no other slot is used twice"
+        assert min(new) >= facts[FIRST_SLOT]
+        assert facts[IS_CAUSAL] == 0
+        seen, texts = {}, {}
+        for row in numbers:
+            assert positions[row] == lengths[row] - 1
+            tail = rows.tails[row * stride : row * stride + lengths[row] - prefix_len].tolist()
+            seen[row] = [*range(prefix_len), *tail]
+            assert seen[row][-1] == slots[row]
+            if slots[row] != SPARE:
+                assert SPARE not in seen[row]
+                texts[row] = tuple(tokens[new[slot]] if slot in new else self.read(slot)[-1] for slot in seen[row])
+        for row, text in texts.items():
+            self._write(slots[row], text)
+        for row, text in texts.items():
+            assert [self.read(slot) for slot in seen[row]] == [text[: place + 1] for place in range(len(text))]
+        return [texts.get(row) for row in numbers]
+
+    def read(self, slot: int) -> Text:
+        return self._texts[int(self.storage_2LSKD[1, 0, slot, 0, 0])]
+
+    def _write(self, slot: int, text: Text) -> None:
+        self.storage_2LSKD[:, :, slot] = len(self._texts)
+        self._texts.append(text)
+
+
+def tree_of(shape: Shape) -> DeviceTree:
+    return DeviceTree(**asdict(shape), device="cpu")
+
+
+def table_for(tree: DeviceTree, max_rows: int) -> RowTable:
+    """A table that is just large enough."""
+    return RowTable(max_rows=max_rows, max_tail_entries=max_rows * tree.tail_stride, num_sublayers=1, device="cpu")
+
+
+class Request:
+    """A text, the tree on the device, both caches, and the tree that the Python classes would have grown."""
+
+    def __init__(self, seed: int, shape: Shape, *, num_tokens: int, num_missing: int = 0) -> None:
+        self.rng, self.shape, self.seed = random.Random(seed), shape, seed
+        self.text: Text = tuple(self.rng.randrange(4) for _ in range(num_tokens))
+        self.tree = tree_of(shape)
+        self.draft_rows = table_for(self.tree, shape.draft_width + 1)
+        self.target_rows = table_for(self.tree, shape.verify_width)
+        self.draft, self.target = Cache(), Cache()
+        self.text_P = torch.full((NUM_SLOTS,), POISON, dtype=torch.int32)
+        self.text_P[:num_tokens] = torch.tensor(self.text)
+        self.target.fill(self.text[:-1])
+        self.draft.fill(self.text[: num_tokens - 1 - num_missing])
+        self.tree.begin(
+            root=self.text[-1], committed=num_tokens - 1, draft_committed=num_tokens - 1 - num_missing,
+            before_root=self.text[-2] if num_tokens > 1 else 0,
+        )  # fmt: skip
+        self.num_missing = num_missing
+        self.log_probs = [[-self.rng.randrange(1, GRID) / GRID] * (shape.verify_width - 1) for _ in range(2, 6)]
+
+    def law(self, text: Text) -> tuple[list[int], list[float]]:
+        """Children after a text, likeliest first."""
+        rng = random.Random(f"{self.seed} {text}")
+        tokens = rng.sample(range(6), self.shape.num_children)
+        return tokens, sorted((-rng.randrange(4 * GRID) / GRID for _ in tokens), reverse=True)
+
+    def plant(self, *, looks_up: bool) -> BestFirstGrowth:
+        shape, root = self.shape, self.text[-1]
+        growth = BestFirstGrowth(
+            root, horizon=shape.verify_width, draft_width=shape.draft_width, min_mass=shape.min_mass
+        )
+        if looks_up and shape.verify_width > 1:
+            hang_lookup(self.tree, self.text_P, chain_costs(self.log_probs))
+            index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
+            index.extend(self.text)
+            chain = index.continuation(shape.verify_width - 1)
+            log_probs = self.log_probs[chain.match_length - MIN_MATCH] if chain.token_ids else []
+            growth.add_chain(chain.token_ids, log_probs)
+        return growth
+
+    def expand(self, growth: BestFirstGrowth, children: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """One step on both sides; what the draft's pass ranked."""
+        grow(self.tree, self.draft_rows, *(children or (None, None)), vocab_size=VOCAB, spare_slot=SPARE)
+        texts = self.draft.run(self.draft_rows)
+        if children is None:
+            assert texts.pop(0) == (self.text[:-1] if self.num_missing == 1 else None)
+        assert len(texts) == self.shape.draft_width
+        batch = growth.next_batch()
+        wanted = [(*self.text, *growth.tree.path_tokens(node)) for node in batch]
+        assert [text for text in texts if text is not None] == wanted
+        assert texts[: len(batch)] == wanted, "spare rows come last"
+        size = self.shape.draft_width, self.shape.num_children
+        tokens_WC, log_probs_WC = torch.full(size, 3, dtype=torch.int32), torch.full(size, -0.001)
+        for row, (node, text) in enumerate(zip(batch, wanted, strict=True)):
+            tokens, log_probs = self.law(text)
+            tokens_WC[row], log_probs_WC[row] = torch.tensor(tokens), torch.tensor(log_probs)
+            growth.add_children(node, tokens, log_probs)
+        return tokens_WC, log_probs_WC
+
+    def verify(self, tree: TokenTree, children: tuple[Tensor, Tensor] | None) -> Outcome:
+        """Cut, run the target, choose, accept, move; all of it compared with the walk down `tree`."""
+        cut(self.tree, self.target_rows, *(children or (None, None)), spare_slot=SPARE)
+        texts = self.target.run(self.target_rows)
+        assert len(texts) == self.shape.verify_width
+        wanted = [(*self.text, *tree.path_tokens(node)) for node in range(len(tree))]
+        assert [text for text in texts if text is not None] == wanted, "in the order of the nodes"
+        choices = [self.rng.choice([*tree.children(node), self.rng.randrange(VOCAB)]) for node in range(len(tree))]
+        choices_R = torch.full((len(texts),), POISON, dtype=torch.int32)
+        choices_R[: len(tree)] = torch.tensor(choices)
+        bests_R, seconds_R = torch.arange(len(texts)) + 10.0, torch.arange(len(texts)) / 4
+        accept(self.tree, choices_R, bests_R, seconds_R, self.text_P)
+        move_slots(self.target.storage_2LSKD, self.tree.target_moves)
+        move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
+        acceptance, outcome = walk(tree, choices), read_outcome(self.tree.outcome.clone())
+        path = 0, *acceptance.path
+        assert tuple(outcome.token_ids) == acceptance.tokens
+        assert outcome.bests == [10.0 + node for node in path]
+        assert outcome.margins == [10.0 + 0.75 * node for node in path]
+        assert outcome.num_verified == len(tree)
+        self.text, self.num_missing = self.text + acceptance.tokens, outcome.num_behind
+        self.check_caches(outcome)
+        return outcome
+
+    def check_caches(self, outcome: Outcome) -> None:
+        committed = len(self.text) - 1
+        assert self.text_P.tolist() == [*self.text, *[POISON] * (NUM_SLOTS - len(self.text))]
+        for cache, length in (self.target, committed), (self.draft, committed - outcome.num_behind):
+            assert [cache.read(slot) for slot in range(length)] == [self.text[: slot + 1] for slot in range(length)]
+
+    def play(self, depth: int, *, looks_up: bool = False) -> Outcome:
+        growth, children = self.plant(looks_up=looks_up), None
+        for _ in range(depth):
+            children = self.expand(growth, children)
+        return self.verify(growth.tree.select(growth.tree.best(self.shape.verify_width)), children)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = Shape(
+        verify_width=rng.choice([4, 7, 9, 18]), draft_width=rng.randint(1, 5), num_children=rng.randint(1, 5),
+        min_mass=rng.choice([0.0, 0.0, 0.3]),
+    )  # fmt: skip
+    request = Request(seed, shape, num_tokens=rng.randint(2, 12), num_missing=rng.randint(0, 1))
+    for _ in range(3):
+        assert request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5).num_behind <= 1
+
+
+def test_a_text_of_one_token_can_begin() -> None:
+    Request(1, Shape(), num_tokens=1).play(2)
+
+
+def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
+    request = Request(3, Shape(verify_width=1), num_tokens=4)
+    for number in range(3):
+        outcome = request.play(0)
+        assert len(outcome.token_ids) == outcome.num_verified == 1
+        assert outcome.num_behind == number + 1
+
+
+def test_nothing_is_drafted_while_more_than_one_token_is_missing() -> None:
+    request = Request(4, Shape(), num_tokens=6, num_missing=2)
+    grow(request.tree, request.draft_rows, vocab_size=VOCAB, spare_slot=SPARE)
+    children = torch.full((3, 2), 1, dtype=torch.int32), torch.full((3, 2), -0.1)
+    for step in range(2):
+        assert request.draft.run(request.draft_rows) == [None] * (4 - step)
+        grow(request.tree, request.draft_rows, *children, vocab_size=VOCAB, spare_slot=SPARE)
+    outcome = request.verify(TokenTree(request.text[-1]), children)
+    assert (outcome.num_draft_rows, outcome.num_behind) == (0, 3)
+
+
+def test_the_count_of_draft_rows_is_of_those_that_somebody_needed() -> None:
+    request = Request(5, Shape(verify_width=16), num_tokens=6, num_missing=1)
+    assert request.play(2).num_draft_rows == 1 + 1 + 2, "the missing token, the root, and its two children"
+
+
+def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:
+    """A root alone."""
+    tree = tree_of(shape)
+    tree.begin(root=root, committed=committed, draft_committed=committed - num_missing, before_root=root + 1)
+    return tree
+
+
+def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[float]) -> dict[int, float]:
+    """Costs of the root's children by token, after the root was given these."""
+    rows = table_for(tree, 9)
+    grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
+    cut(tree, rows, torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]), spare_slot=SPARE)
+    costs = tree.costs_N.tolist()
+    return {tree.tokens_N[node].item(): cost for node, cost in enumerate(costs) if node and cost < math.inf}
+
+
+def test_guesses_that_are_impossible_or_not_numbers_are_left_out() -> None:
+    tree = planted(committed=3, shape=Shape(verify_width=8, draft_width=1, num_children=4))
+    assert children_of(tree, [5, 6, 7, 8], [1e-7, -0.5, math.nan, -math.inf]) == {5: 0.0, 6: 0.5}
+
+
+def test_a_child_that_a_chain_has_brought_already_keeps_its_cost() -> None:
+    tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=2))
+    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.25] * 3] * 4))
+    costs = children_of(tree, [7, 8], [-0.125, -0.375])
+    assert costs == {7: 0.25, 8: 0.375, 0: 0.5}, "one place is left for the chain's second token"
+
+
+def test_where_costs_tie_the_shallower_stays() -> None:
+    tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=3))
+    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[0.0, -0.5, 0.0]] * 4))
+    assert children_of(tree, [8, 9, 5], [-0.5, -0.5, -0.5]) == {7: 0.0, 8: 0.5, 9: 0.5}
+
+
+def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
+    tree = planted(shape=Shape(verify_width=2, draft_width=1, num_children=1))
+    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.5]] * 4))
+    assert children_of(tree, [8], [-0.5]) == {7: 0.5}
+
+
+def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:
+    tree = planted(root=VOCAB, num_missing=1, shape=Shape(verify_width=4, draft_width=2, num_children=1))
+    rows, target_rows = table_for(tree, 3), table_for(tree, 4)
+    grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
+    assert rows.token_ids.tolist() == [0, 0, 0]
+    assert rows.slots.tolist() == [3, 4, SPARE]
+    cut(tree, target_rows, spare_slot=SPARE)
+    assert target_rows.token_ids[0] == VOCAB, "the target does"
+
+
+def test_a_total_that_is_not_a_number_is_seen_on_the_host() -> None:
+    tree = planted(committed=0, shape=Shape(verify_width=2, draft_width=1, num_children=1))
+    accept(tree, torch.tensor([3, 4], dtype=torch.int32), torch.tensor([math.nan, 1.0]), torch.zeros(2))
+    outcome = read_outcome(tree.outcome)
+    assert [math.isnan(value) for value in (*outcome.bests, *outcome.margins)] == [True, True]
+
+
+def test_a_full_text_is_not_written_past_its_end() -> None:
+    tree = planted(committed=3, shape=Shape(verify_width=1, draft_width=1, num_children=1))
+    text_P = torch.zeros(6, dtype=torch.int32)
+    accept(tree, torch.tensor([3], dtype=torch.int32), torch.ones(1), torch.zeros(1), text_P[:4])
+    assert text_P.tolist() == [0] * 6
+
+
+def test_a_request_can_begin_where_another_was_cut_off() -> None:
+    request = Request(6, Shape(), num_tokens=5)
+    growth = request.plant(looks_up=True)
+    request.expand(growth, None)
+    request.tree.begin(root=request.text[-1], committed=4, draft_committed=4, before_root=request.text[-2])
+    request.play(2)

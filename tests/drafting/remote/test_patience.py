@@ -1,0 +1,193 @@
+"""How long a drafter is waited for, on told times, and what that makes of a slow, a stopped and a silent one."""
+
+import random
+
+import pytest
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.steps import DrafterState
+from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.messages import Setup
+from forerun.drafting.remote.patience import FLOOR_S, GAPS, RESPONSES, SILENCE_S, STEPS, Patience
+from forerun.speculation.walk import walk
+from tests.drafting.remote.fake import FakeGrower, Language
+from tests.drafting.remote.fake_wires import Pace, Spend, World
+
+MANY = 60  # measurements, after which a running mean has forgotten what was before
+
+
+def patience(*, step_s: float, response_s: float, gain: int = 2) -> Patience:
+    """Patience with a drafter that has always been like this."""
+    told = Patience()
+    for _ in range(MANY):
+        told.measure_step(step_s)
+        told.measure_response(response_s)
+        told.measure_gain(gain)
+    return told
+
+
+def test_before_anything_is_known_the_wait_is_short() -> None:
+    told = Patience()
+    assert told.wait_s(0.0, 1.0) == FLOOR_S
+    told.measure_step(0.1)
+    assert told.wait_s(0.0, 1.0) == pytest.approx(STEPS * 0.1)
+
+
+def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
+    assert patience(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(RESPONSES * 0.1)
+    assert patience(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(STEPS)
+    assert patience(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == FLOOR_S
+
+
+def test_a_missed_deadline_ends_the_waiting_until_a_proposal_comes_in_time() -> None:
+    told = patience(step_s=0.1, response_s=0.01)
+    told.is_late = True
+    assert told.wait_s(0.0, 1.0) == 0.0
+    told.is_late = False
+    assert told.wait_s(0.0, 1.0) > 0.0
+
+
+def test_waiting_ends_where_it_does_not_pay() -> None:
+    rng = random.Random(2)
+    num_waits = 0
+    for _ in range(500):
+        step_s, response_s, gain, value = rng.random(), rng.random(), rng.randint(0, 5), 3 * rng.random()
+        promise = rng.random()
+        with_wait, without = (1 + value + gain * promise) / (step_s + response_s), (1 + value) / step_s
+        if abs(with_wait - without) < 1e-3 * without:
+            continue  # rounding may decide
+        is_waited_for = patience(step_s=step_s, response_s=response_s, gain=gain).wait_s(value, promise) > 0
+        assert is_waited_for == (with_wait > without)
+        num_waits += is_waited_for
+    assert 100 < num_waits < 400
+
+
+def test_a_drafter_that_has_become_ten_times_slower_is_not_waited_for() -> None:
+    told = patience(step_s=0.01, response_s=0.004, gain=2)
+    assert told.wait_s(0.0, 1.0) > 0.0
+    for _ in range(MANY):
+        told.measure_response(0.04)
+    assert told.wait_s(0.0, 1.0) == 0.0
+
+
+def test_on_a_starved_machine_where_all_takes_ten_times_longer_so_does_the_wait() -> None:
+    quick, starved = patience(step_s=0.05, response_s=0.01), patience(step_s=0.5, response_s=0.1)
+    assert starved.wait_s(0.0, 1.0) == pytest.approx(10 * quick.wait_s(0.0, 1.0))
+
+
+def test_one_slow_answer_does_not_end_the_waiting() -> None:
+    told = patience(step_s=0.01, response_s=0.004)
+    told.measure_response(0.04)
+    assert told.wait_s(0.0, 1.0) > 0.0
+
+
+def test_a_stretch_of_bad_guesses_ends_the_waiting_and_not_for_ever() -> None:
+    told = patience(step_s=0.01, response_s=0.004, gain=0)
+    assert told.wait_s(0.0, 1.0) == 0.0
+    waits = [told.wait_s(0.0, 1.0) for _ in range(500)]
+    assert any(wait > 0 for wait in waits)
+
+
+def test_a_drafter_that_says_nothing_for_long_hangs() -> None:
+    told = Patience()
+    assert not told.is_hung(0.99 * SILENCE_S)
+    assert told.is_hung(1.01 * SILENCE_S)
+
+
+def test_a_drafter_that_came_back_from_a_silence_is_allowed_longer_ones() -> None:
+    told = Patience()
+    told.hear(SILENCE_S)
+    told.hear(0.01)
+    assert not told.is_hung(0.99 * GAPS * SILENCE_S)
+    assert told.is_hung(1.01 * GAPS * SILENCE_S)
+
+
+class Round:
+    """A request at work, round by round, with a drafter that is always right."""
+
+    STEP_S = 0.01
+
+    def __init__(self, *, answers_in_s: float) -> None:
+        self.language = Language(5, vocab_size=9, skill=1.0, num_guesses=2)
+        pace = Pace(expansion_s=answers_in_s, latency_s=0.0, revival_s=0.01, fault_rate=0.0)
+        self.world = World(
+            random.Random(5), pace, vocab_size=9, make_grower=self.make_grower, make_noise=lambda _: None
+        )
+        config = Parallel(draft=DraftModel(verify_width=4, draft_width=2), fill=False)
+        self.drafter = ParallelDrafter(
+            self.world, config, target_vocab_size=9, check=lambda _: None, clock=self.world.clock
+        )
+        assert self.drafter.wait_until_ready(1.0)
+        self.text = [1]
+        self.drafter.begin(self.text, SamplingParams(), None)
+
+    def make_grower(self, setup: Setup, spend: Spend) -> FakeGrower:
+        pass_s = self.world.pace.expansion_s
+        return FakeGrower(self.language, horizon=24, draft_width=setup.draft_width, expansion_s=pass_s, spend=spend)
+
+    def play(self) -> tuple[float, DrafterState, int]:
+        """One round: the wait, the state, and the accepted tokens."""
+        tree = self.drafter.propose()
+        acceptance = walk(tree, self.language.choices(self.text, tree))
+        self.world.run(self.STEP_S)
+        report = self.drafter.accept(acceptance)
+        self.text += acceptance.tokens
+        return report.wait_s, report.state, len(acceptance.path)
+
+    def stop_drafter(self, seconds: float) -> None:
+        assert self.world.worker is not None
+        self.world.worker.at = self.world.clock.now + seconds
+
+
+def test_a_stopped_drafter_costs_one_wait_and_is_used_again_when_it_goes_on() -> None:
+    request = Round(answers_in_s=0.001)
+    assert sum(request.play()[2] for _ in range(10)) >= 10
+    request.stop_drafter(1.0)
+    stopped = [request.play() for _ in range(50)]
+    waits = [wait_s for wait_s, _, _ in stopped if wait_s > 0]
+    assert len(waits) <= 1
+    assert sum(waits) <= max(FLOOR_S, STEPS * request.STEP_S) + 1e-9
+    assert stopped[-1][1:] == (DrafterState.LATE, 0)
+    again = [request.play() for _ in range(80)]
+    assert again[-1][1] is DrafterState.READY
+    assert sum(num_accepted for _, _, num_accepted in again[-20:]) >= 20
+
+
+def test_a_drafter_far_slower_than_the_target_costs_next_to_nothing() -> None:
+    request = Round(answers_in_s=0.1)
+    waits = [request.play()[0] for _ in range(100)]
+    assert sum(waits) < 0.05 * 100 * request.STEP_S
+
+
+def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
+    request = Round(answers_in_s=0.001)
+    for _ in range(10):
+        request.play()
+    request.stop_drafter(1e9)
+    rounds = [request.play() for _ in range(int(1.5 * SILENCE_S / request.STEP_S))]
+    assert request.world.counts["replaced"] == 1
+    assert sum(num_accepted for _, _, num_accepted in rounds[-20:]) >= 20
+
+
+def test_a_drafter_that_is_not_let_run_is_not_replaced() -> None:
+    request = Round(answers_in_s=0.001)
+    request.world.starves = True
+    request.stop_drafter(1.5 * SILENCE_S)
+    for _ in range(int(2 * SILENCE_S / request.STEP_S)):
+        request.play()
+    assert request.world.counts["replaced"] == 0
+
+
+def test_a_drafter_that_never_heard_of_a_request_is_told_again() -> None:
+    request = Round(answers_in_s=0.001)
+    request.play()
+    worker = request.world.worker
+    assert worker is not None
+    worker.inbox.rate, worker.inbox.fates = 1.0, ("drop",)
+    request.text = [2, 3]
+    request.drafter.begin(request.text, SamplingParams(), None)
+    request.play()
+    worker.inbox.rate = 0.0
+    rounds = [request.play() for _ in range(200)]
+    assert sum(num_accepted for _, _, num_accepted in rounds[-20:]) >= 20

@@ -1,0 +1,234 @@
+"""Each end takes what is news to it and ignores the rest, however often and in whatever order it comes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from forerun.core.config import SamplingParams
+from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
+from forerun.speculation.tree import TokenTree
+from tests.drafting.remote.fake import FakeGrower, Language
+
+GREEDY: Final = SamplingParams()
+SETUP: Final = Setup(
+    target_vocab_size=9, verify_width=4, draft_width=2, children=3, repairs=1, overrun=1.0,
+    noise_aware=True, lookup=False, calibrate=False, ahead=False, is_traced=False,
+)  # fmt: skip
+LANGUAGE: Final = Language(1, vocab_size=9, skill=1.0, num_guesses=2)
+TEXT: Final = LANGUAGE.text([1, 2, 3], 20)
+BEGIN: Final = Begin(request=2, prompt_ids=tuple(TEXT[:3]), params=GREEDY, seed=None)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+@pytest.fixture
+def grower() -> FakeGrower:
+    return FakeGrower(LANGUAGE, horizon=16, draft_width=2)
+
+
+@pytest.fixture
+def drafter(grower: FakeGrower) -> DrafterEnd:
+    """One that has begun request 2."""
+    end = DrafterEnd(grower, SETUP, make_noise=lambda _: None, clock=Clock())
+    end.receive(BEGIN)
+    return end
+
+
+def verdict(base_len: int, length: int, request: int = 2) -> Verdict:
+    """The text is `length` tokens long, the first `base_len` of which are known."""
+    return Verdict(request=request, base_len=base_len, token_ids=tuple(TEXT[base_len:length]), step_s=0.01)
+
+
+def answer(drafter: DrafterEnd) -> Proposal:
+    """What the drafter sends next."""
+    for _ in range(10):
+        proposals = drafter.work() if drafter.idle_s() == 0 else []
+        if proposals:
+            return proposals[0]
+    raise AssertionError("no answer")
+
+
+def test_a_verdict_said_twice_is_taken_once(drafter: DrafterEnd, grower: FakeGrower) -> None:
+    for _ in range(2):
+        drafter.receive(verdict(3, 5))
+        assert grower.text == TEXT[:5]
+    assert answer(drafter).base_len == 5
+
+
+def test_of_a_verdict_what_is_known_is_left_out(drafter: DrafterEnd, grower: FakeGrower) -> None:
+    for length in (4, 7, 5, 8):
+        drafter.receive(verdict(3, length))
+    assert grower.text == TEXT[:8]
+    assert answer(drafter).token_ids[0] == TEXT[7]
+
+
+def test_a_verdict_beyond_a_gap_waits_for_one_that_closes_it(drafter: DrafterEnd, grower: FakeGrower) -> None:
+    drafter.receive(verdict(5, 6))
+    assert grower.text == TEXT[:3]
+    drafter.receive(verdict(3, 7))
+    assert grower.text == TEXT[:7]
+
+
+def test_a_drafter_ignores_what_belongs_to_another_request(drafter: DrafterEnd, grower: FakeGrower) -> None:
+    others: list[Message] = [
+        verdict(3, 5, request=1), verdict(3, 5, request=3), Stop(request=1), Stop(request=3),
+        replace(BEGIN, request=1, prompt_ids=(8, 8)), replace(BEGIN, prompt_ids=(8, 8)),
+    ]  # fmt: skip
+    for message in others:
+        drafter.receive(message)
+        assert (grower.text, drafter.request, drafter.is_active) == (TEXT[:3], 2, True)
+
+
+def test_a_stopped_drafter_rests_until_the_next_request(drafter: DrafterEnd, grower: FakeGrower) -> None:
+    drafter.receive(Stop(request=2))
+    drafter.receive(verdict(3, 5))
+    assert drafter.idle_s() is None
+    assert grower.text == TEXT[:3]
+    drafter.receive(replace(BEGIN, request=3))
+    assert drafter.idle_s() == 0
+    assert answer(drafter).request == 3
+
+
+class StubGrower(FakeGrower):
+    """Offers one tree, whatever it is told."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        super().__init__(LANGUAGE, horizon=1, draft_width=1)
+        self._offered = tree
+
+    @property
+    def tree(self) -> TokenTree:
+        return self._offered
+
+
+def sent(tree: TokenTree, setup: Setup = SETUP) -> Proposal:
+    """The proposal in which a drafter sends the tree, as it arrives."""
+    end = DrafterEnd(StubGrower(tree), setup, make_noise=lambda _: None, clock=Clock())
+    end.receive(BEGIN)
+    (message,) = FrameReader().feed(to_frame(answer(end)))
+    assert isinstance(message, Proposal)
+    return message
+
+
+def chain(token_ids: Sequence[int], log_prob: float) -> TokenTree:
+    tree = TokenTree(token_ids[0])
+    for token_id in token_ids[1:]:
+        tree.add(len(tree) - 1, token_id, tree.log_probs[-1] + log_prob)
+    return tree
+
+
+@pytest.mark.parametrize("log_prob", [-1e6, -1e9, -1e300])
+def test_guesses_that_are_all_but_impossible_cost_no_proposal(log_prob: float) -> None:
+    proposal = sent(chain([3, 1, 2], log_prob))
+    assert proposal.token_ids[:1] == (3,)
+
+
+def test_a_tree_of_any_width_can_be_sent() -> None:
+    tree = chain([3] * 3000, -0.001)
+    assert len(sent(tree, replace(SETUP, verify_width=1024)).token_ids) >= 1024
+
+
+@pytest.fixture
+def target() -> TargetEnd:
+    """One at request 2, five tokens into the text."""
+    end = TargetEnd(SETUP)
+    end.begin([7, 7, 7], GREEDY, None)
+    end.begin(TEXT[:3], GREEDY, None)
+    end.commit(TEXT[3:5], 0.01)
+    return end
+
+
+def proposal(base_len: int, *token_ids: int, serial: int = 1, request: int = 2) -> Proposal:
+    """A chain below the first `base_len` tokens of the text."""
+    num_nodes = 1 + len(token_ids)
+    return Proposal(
+        request=request, base_len=base_len, serial=serial, repair_s=0.0, token_ids=(TEXT[base_len - 1], *token_ids),
+        parents=(0, *range(num_nodes - 1)), log_probs=tuple(-0.5 * node for node in range(num_nodes)),
+    )  # fmt: skip
+
+
+def tokens_of(target: TargetEnd) -> list[int] | None:
+    tree = target.tree()
+    return None if tree is None else tree.token_ids
+
+
+def test_a_fresh_tree_is_taken_as_it_is(target: TargetEnd) -> None:
+    target.receive(proposal(5, 6, 7))
+    assert target.is_fresh
+    assert tokens_of(target) == [TEXT[4], 6, 7]
+
+
+def test_a_tree_for_an_earlier_text_is_taken_below_what_was_committed_since(target: TargetEnd) -> None:
+    target.receive(proposal(3, TEXT[3], TEXT[4], 8, 6))
+    assert not target.is_fresh
+    assert tokens_of(target) == [TEXT[4], 8, 6]
+    target.commit([8], 0.01)
+    assert tokens_of(target) == [8, 6]
+    target.commit([2], 0.01)
+    assert tokens_of(target) is None
+
+
+def test_a_tree_that_does_not_know_what_was_committed_is_not_taken(target: TargetEnd) -> None:
+    target.receive(proposal(3, TEXT[3], (TEXT[4] + 1) % 9, 8))
+    assert tokens_of(target) is None
+    assert target.confirmed_len == 3
+
+
+def test_a_target_ignores_trees_that_cannot_be_for_its_text(target: TargetEnd) -> None:
+    target.receive(proposal(4, TEXT[4]))
+    others = {
+        "an earlier request's": proposal(5, 1, request=1),
+        "a later request's": proposal(5, 1, request=3),
+        "one beyond the text": proposal(6, 1),
+        "one of the prompt": proposal(2, 1),
+        "one before what is confirmed": proposal(3, 1),
+        "one with another root": replace(proposal(5, 1), token_ids=((TEXT[4] + 1) % 9, 1)),
+    }
+    for name, other in others.items():
+        target.receive(replace(other, serial=9))
+        assert (tokens_of(target), target.confirmed_len) == ([TEXT[4]], 4), name
+
+
+def test_the_tree_sent_last_is_taken_whatever_comes_last(target: TargetEnd) -> None:
+    for number, guess in ((2, 6), (1, 5), (4, 8), (3, 7)):
+        target.receive(proposal(5, guess, serial=number))
+    assert tokens_of(target) == [TEXT[4], 8]
+    target.receive(proposal(4, TEXT[4], 3, serial=9))
+    assert tokens_of(target) == [TEXT[4], 8]
+
+
+def test_a_verdict_repeats_what_was_not_confirmed(target: TargetEnd) -> None:
+    assert target.commit([TEXT[5]], 0.02) == [replace(verdict(3, 6), step_s=0.02)]
+    target.receive(proposal(5, 1))
+    assert target.commit([TEXT[6]], 0.02) == [replace(verdict(5, 7), step_s=0.02)]
+
+
+def test_a_new_drafter_is_told_everything_since_the_prompt(target: TargetEnd) -> None:
+    target.receive(proposal(5, 1))
+    assert target.resume() == [SETUP, BEGIN, verdict(3, 5)]
+    assert (target.tree(), target.confirmed_len) == (None, 3)
+
+
+def test_a_new_drafter_is_told_of_no_request_where_there_is_none() -> None:
+    end = TargetEnd(SETUP)
+    assert end.resume() == [SETUP]
+    (begin,) = end.begin(TEXT[:3], GREEDY, None)
+    assert end.resume() == [SETUP, begin]
+    assert end.stop() == [Stop(request=1)]
+    assert end.resume() == [SETUP]
+
+
+def test_a_stopped_target_takes_no_tree(target: TargetEnd) -> None:
+    target.stop()
+    target.receive(proposal(5, 1))
+    assert target.tree() is None

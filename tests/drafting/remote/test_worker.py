@@ -1,0 +1,32 @@
+"""What a drafter's process says when it fails."""
+
+import socket
+
+import pytest
+
+from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.messages import Failure, Hello, Setup
+from forerun.drafting.remote.protocol import Grower
+from forerun.drafting.remote.worker import Host, serve
+from forerun.sampling.noise import KeyedNoise
+from forerun.wires.channel import Channel
+from tests.drafting.remote.samples import HELLO, SETUP
+
+
+def no_grower(setup: Setup) -> Grower:
+    raise MemoryError("no room for the tree")
+
+
+def test_a_worker_that_fails_tells_the_target_why_before_it_ends() -> None:
+    theirs, ours = socket.socketpair()
+    target, worker = Channel(theirs), Channel(ours)
+    target.send(to_frame(SETUP))
+    with pytest.raises(MemoryError):
+        serve(worker, Host(hello=HELLO, grower=no_grower, noise=KeyedNoise))
+    worker.close()
+    hello, failure = FrameReader().feed(target.receive())
+    assert isinstance(hello, Hello)
+    assert isinstance(failure, Failure)
+    assert "MemoryError: no room for the tree" in failure.text
+    assert "no_grower" in failure.text, "with its traceback"
+    target.close()

@@ -1,0 +1,200 @@
+"""Weights in 8 and 4 bits: how far they may be off, and what must not happen at the edges."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.choose import FUSED, REFERENCE, Kernels
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import WeightFormat
+from forerun.model import quantise as module
+from forerun.model.quantise import (
+    Int4Weight,
+    Int8Weight,
+    dequantise,
+    fit_groups,
+    group_size_of,
+    head_format,
+    in_groups,
+    quantise,
+    round_to_int4,
+    weight_bytes,
+)
+
+SHAPES = [(5, 1), (3, 31), (4, 33), (7, 160), (2, 64), (6, 704), (3, 128), (1, 200), (9, 256)]
+FORMATS: tuple[WeightFormat, ...] = ("int8", "int4")
+
+
+def random_weight(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Rows of different sizes, with outliers."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    weight = torch.randn(shape, generator=generator, dtype=torch.float64)
+    weight *= 10.0 ** torch.randn(shape[0], 1, generator=generator, dtype=torch.float64)
+    return (weight * (1.0 + 6.0 * (torch.rand(shape, generator=generator) > 0.97))).to(dtype)
+
+
+def int8(weight: Tensor) -> Int8Weight:
+    quantised = quantise(weight, "int8")
+    assert isinstance(quantised, Int8Weight)
+    return quantised
+
+
+def int4(weight: Tensor) -> Int4Weight:
+    quantised = quantise(weight, "int4")
+    assert isinstance(quantised, Int4Weight)
+    return quantised
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_is_off_by_half_a_step_at_most(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    weight = random_weight(*shape, dtype=dtype)
+    quantised = int8(weight)
+    assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.int8, shape)
+    assert (quantised.scales_O.dtype, quantised.scales_O.shape) == (torch.float32, shape[:1])
+    assert quantised.values_OI.abs().amax(1).tolist() == [127] * shape[0], "the largest weight of an output is 127"
+    assert quantised.dtype == dtype
+    half_step_O1 = quantised.scales_O[:, None] / 2
+    assert ((dequantise(quantised) - weight.float()).abs() <= half_step_O1 * (1 + 1e-4)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_group_of_int4_is_off_by_no_more_than_half_a_fifteenth_of_its_range(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    weight = random_weight(*shape, dtype=dtype)
+    quantised = int4(weight)
+    size, num_groups = quantised.group_size, -(-shape[1] // quantised.group_size)
+    assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.uint8, shape)
+    assert (quantised.scales_OG.dtype, quantised.scales_OG.shape) == (torch.float32, (shape[0], num_groups))
+    assert (quantised.zeros_OG.dtype, quantised.zeros_OG.shape) == (torch.uint8, (shape[0], num_groups))
+    assert max(quantised.values_OI.max(), quantised.zeros_OG.max()) <= 15
+    plain_OGN = in_groups(weight.float(), size)
+    step_OG = (plain_OGN.amax(-1).clamp(min=0) - plain_OGN.amin(-1).clamp(max=0)) / 15
+    error_OG = (in_groups(dequantise(quantised), size) - plain_OGN).square().sum(-1)
+    num_N = torch.tensor([min(size, shape[1] - start) for start in range(0, shape[1], size)])
+    assert (error_OG <= num_N * (step_OG / 2).square() * (1 + 1e-4)).all()
+    assert (quantised.scales_OG <= step_OG).all(), "a larger scale than the range needs"
+
+
+def test_ranges_are_clipped_where_that_halves_the_error_of_the_rest() -> None:
+    weight = random_weight(64, 128)
+    scales_OG, step_OG = int4(weight).scales_OG, (weight.amax(1) - weight.amin(1)) / 15
+    assert (scales_OG[:, 0] < 0.99 * step_OG).float().mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("num_in", "size"), [(4096, 128), (704, 64), (160, 32), (64, 64), (33, 32), (8, 32), (1, 32), (896, 128)]
+)
+def test_groups_are_as_large_as_divides_the_inputs(num_in: int, size: int) -> None:
+    assert group_size_of(num_in) == size
+    assert int4(random_weight(2, num_in)).group_size == size
+
+
+def test_weights_that_are_on_the_grid_stay_as_they_are() -> None:
+    of_8_bits = torch.randint(-127, 128, (6, 50)).float() / 64
+    of_8_bits[:, 7] = 127 / 64
+    assert torch.equal(dequantise(int8(of_8_bits)), of_8_bits)
+    of_4_bits = torch.randint(-6, 10, (6, 96)).float() / 64
+    of_4_bits[:, ::32], of_4_bits[:, 1::32] = -6 / 64, 9 / 64
+    assert torch.equal(dequantise(int4(of_4_bits)), of_4_bits)
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_zeros_stay_zeros(weight_format: WeightFormat) -> None:
+    weight = random_weight(6, 70)
+    weight[2], weight[:, 5], weight[4, 32:] = 0.0, 0.0, 0.0
+    back = dequantise(quantise(weight, weight_format))
+    assert (back[weight == 0.0] == 0.0).all()
+    assert back[3].abs().max() > 0.0
+    quantised = quantise(weight, weight_format)
+    scales = quantised.scales_O[2] if isinstance(quantised, Int8Weight) else quantised.scales_OG[2]  # type: ignore[union-attr]
+    assert not scales.any()
+
+
+def test_nothing_is_divided_by_a_scale_of_zero() -> None:
+    """What is not a number has no whole number, so what a cast makes of it is up to the processor."""
+    nothing_RGN = torch.zeros(2, 3, 32)
+    scales_RG1, zeros_RG1 = fit_groups(nothing_RGN)
+    assert not scales_RG1.any()
+    assert not zeros_RG1.any()
+    assert not round_to_int4(nothing_RGN, scales_RG1, zeros_RG1).any()
+
+
+@pytest.mark.parametrize("value", [3.0, -3.0, 1e-44, -1e-44])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_weights_of_one_sign_or_next_to_nothing(value: float, weight_format: WeightFormat) -> None:
+    weight = torch.full((2, 40), value)
+    back = dequantise(quantise(weight, weight_format))
+    assert back.isfinite().all()
+    torch.testing.assert_close(back, weight, rtol=1e-5, atol=1e-43)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_what_is_not_a_number_is_refused(weight_format: WeightFormat, value: float) -> None:
+    weight = random_weight(4, 40)
+    weight[3, 39] = value
+    with pytest.raises(CheckpointError, match=r"shape \[4, 40\] holds NaN or infinity.*another dtype"):
+        quantise(weight, weight_format)
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_bits_depend_neither_on_threads_nor_on_blocks_nor_on_other_outputs(
+    weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = random_weight(300, 704)
+    num_threads = torch.get_num_threads()
+    found = []
+    for threads, block in ((1, 1 << 21), (2, 1 << 21), (2, 5000)):
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(module, "ELEMENTS_PER_BLOCK", block)
+        found.append(dequantise(quantise(weight, weight_format)))
+    torch.set_num_threads(num_threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0][17:18], dequantise(quantise(weight[17:18].clone(), weight_format)))
+
+
+def test_bits_are_the_same_in_every_version() -> None:
+    """A text written with quantised weights can be written again only if the weights are rounded alike."""
+    weight = ((torch.arange(3 * 40, dtype=torch.float64) * 37 % 101 - 45) / 64).float().view(3, 40)
+    of_8_bits, of_4_bits = int8(weight), int4(weight)
+    assert of_8_bits.values_OI[1, :6].tolist() == [49, -101, -14, 73, -78, 9]
+    assert of_4_bits.zeros_OG.tolist() == [[7, 6], [7, 6], [7, 8]]
+    assert of_4_bits.values_OI[2, 30:36].tolist() == [5, 11, 0, 7, 14, 2]
+
+
+def test_a_plain_weight_passes_through() -> None:
+    weight = random_weight(3, 5)
+    assert quantise(weight, "plain") is weight
+    assert torch.equal(dequantise(weight), weight)
+
+
+def test_a_head_is_never_of_4_bits() -> None:
+    assert [head_format(chosen) for chosen in ("plain", "int8", "int4")] == ["plain", "int8", "int8"]
+
+
+def test_bytes_are_those_of_values_scales_and_zeros() -> None:
+    weight = random_weight(10, 704)
+    assert int8(weight).num_bytes == 10 * 704 + 10 * 4
+    assert int4(weight).num_bytes == 10 * 352 + 10 * 11 * (4 + 1)
+    assert int4(random_weight(3, 33)).num_bytes == 3 * 17 + 3 * 2 * (4 + 1)
+    assert weight_bytes((10, 704), "plain", 2) == 2 * 7040
+
+
+@pytest.mark.parametrize("kernels", [REFERENCE, FUSED], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_a_quantised_weight_multiplies_as_the_plain_one_it_stands_for(
+    weight_format: WeightFormat, dtype: torch.dtype, kernels: Kernels
+) -> None:
+    weight, bias = random_weight(24, 50, dtype=dtype), random_weight(1, 24, dtype=dtype)[0]
+    quantised = quantise(weight, weight_format)
+    x_TI = random_weight(3, 50, dtype=dtype)
+    expected = kernels.pack_linear(dequantise(quantised).to(dtype), bias)(x_TI)
+    actual = kernels.pack_linear(quantised, bias)(x_TI)
+    assert actual.dtype == dtype
+    assert torch.equal(actual, expected)
+    assert not torch.equal(actual, kernels.pack_linear(weight, bias)(x_TI))

@@ -1,0 +1,193 @@
+"""A target's cache lent to its own draft: the text is the owner's, passes may leave things out, and time is kept."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.choose import FUSED, REFERENCE
+from forerun.core.pace import Pace
+from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kept_share
+from forerun.model.executor import Executor, build_executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.quantise import dequantise, quantise
+from forerun.model.runner import Runner
+from forerun.model.shared_cache import LentRunner
+from forerun.planner.virtual_time import VirtualClock
+from tests.planner.fake_time import rule_time
+from tests.tiny import CAPACITY, plain_spec, random_weights
+
+SPEC = plain_spec(num_layers=4, hidden_size=32)
+TEXT = [1, 2, 3, 4, 5]
+PACE = Pace(steps=((2, 0.25), (4, 0.5)))
+Passes = Callable[[], object]
+
+
+def owner_of(seed: int = 6, pace: Pace | None = None) -> Runner:
+    weights = random_weights(SPEC, torch.Generator().manual_seed(seed))
+    return Runner(SPEC, weights, kernels=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace)
+
+
+def copy_for(owner: Runner, seed: int) -> Executor:
+    """Other weights on the owner's cache."""
+    return build_executor(SPEC, random_weights(SPEC, torch.Generator().manual_seed(seed)), owner.cache, FUSED, "plain")
+
+
+def draft_rows(runner: LentRunner, token_ids: list[int], skipped: SkipSet = NOTHING) -> Tensor:
+    """A causal pass of some rows behind the text."""
+    start = runner.cache.committed_len
+    return runner.forward(
+        ForwardInput(
+            token_ids=token_ids,
+            positions=list(range(start, start + len(token_ids))),
+            first_slot=runner.cache.reserve(len(token_ids)),
+            prefix_len=start,
+            num_logit_rows=len(token_ids),
+            skipped=skipped,
+        )
+    )
+
+
+def text_of(owner: Runner) -> tuple[list[int], int, Tensor]:
+    """What the owner takes for its text, with the keys and values of it."""
+    length = owner.cache.committed_len
+    cache = owner.cache
+    return list(owner.cached_ids), length, torch.stack((cache.keys_LSKD[:, :length], cache.values_LSKD[:, :length]))
+
+
+def assert_same_text(left: tuple[list[int], int, Tensor], right: tuple[list[int], int, Tensor]) -> None:
+    assert left[:2] == right[:2]
+    assert torch.equal(left[2], right[2])
+
+
+@pytest.mark.parametrize("has_copy", [False, True], ids=["own weights", "a copy"])
+def test_draft_rows_never_become_text(has_copy: bool) -> None:
+    owner = owner_of()
+    owner.sync(TEXT)
+    lent = LentRunner(owner, copy_for(owner, 9) if has_copy else None)
+    before = text_of(owner)
+    draft_rows(lent, [7, 8, 9], every_other_layer(SPEC.num_layers))
+    assert owner.cache.num_tree == 3
+    lent.keep([0, 1], [7, 8])
+    assert owner.cache.num_tree == 3, "to keep rows is the owner's to do"
+    assert_same_text(text_of(owner), before)
+    lent.give_back()
+    assert owner.cache.num_tree == 0
+    assert_same_text(text_of(owner), before)
+    lent.give_back()
+    assert_same_text(text_of(owner), before)
+
+
+def test_what_a_draft_left_behind_the_text_changes_no_bit_of_what_follows() -> None:
+    plain, owner = owner_of(), owner_of()
+    lent = LentRunner(owner, copy_for(owner, 9))
+    for token_ids in (TEXT, [6], [7, 8]):
+        expected = plain.extend(token_ids, num_logit_rows=len(token_ids))
+        draft_rows(lent, [9] * 4)
+        lent.give_back()
+        assert torch.equal(owner.extend(token_ids, num_logit_rows=len(token_ids)), expected)
+
+
+def test_it_shows_the_owners_text_and_follows_it() -> None:
+    owner = owner_of()
+    lent = LentRunner(owner)
+    assert (lent.spec, lent.device, lent.cache) == (owner.spec, owner.device, owner.cache)
+    for text in (TEXT, TEXT[:2], [*TEXT, 9], []):
+        owner.sync(text)
+        assert lent.cached_ids == text
+
+
+def test_what_a_runner_would_do_with_the_text_is_left_to_the_owner() -> None:
+    owner = owner_of()
+    owner.sync(TEXT)
+    lent, before = LentRunner(owner), text_of(owner)
+    assert lent.sync([9, 9]) == 2
+    assert lent.sync([]) == 0
+    lent.keep([], [])
+    lent.forget()
+    assert_same_text(text_of(owner), before)
+
+
+def test_without_a_copy_the_owners_weights_draft() -> None:
+    owner, reference = owner_of(), owner_of()
+    lent = LentRunner(owner)
+    assert not lent.has_copy
+    assert torch.equal(draft_rows(lent, TEXT), reference.extend(TEXT, num_logit_rows=5))
+
+
+def test_a_copy_drafts_with_its_own_weights_behind_the_owners_text() -> None:
+    owner, other = owner_of(), owner_of(seed=9)
+    lent = LentRunner(owner, copy_for(owner, 9))
+    assert lent.has_copy
+    drafted = draft_rows(lent, TEXT)
+    assert torch.equal(drafted, other.extend(TEXT, num_logit_rows=5))
+    lent.give_back()
+    assert not torch.equal(drafted, owner.extend(TEXT, num_logit_rows=5))
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(weight_format: str) -> None:
+    """Against a pass of the rounded weights, written out plainly, over the same keys and values."""
+    weights = random_weights(SPEC, torch.Generator().manual_seed(6))
+    by_hand = dict(weights)
+    for name, weight in weights.items():
+        if weight.ndim == 2 and name != "embedding.weight":
+            chosen = "int8" if name == "head.weight" else weight_format
+            by_hand[name] = dequantise(quantise(weight, chosen)).double()  # type: ignore[arg-type]
+    drafted = []
+    for copied, chosen in ((dict(weights), weight_format), (by_hand, "plain")):
+        owner = owner_of()
+        owner.sync(TEXT)
+        copy = build_executor(SPEC, copied, owner.cache, REFERENCE, chosen)  # type: ignore[arg-type]
+        drafted.append(draft_rows(LentRunner(owner, copy), [7, 8], every_other_layer(SPEC.num_layers)))
+    assert torch.equal(*drafted)
+
+
+def seconds_of(clock: VirtualClock, passes: Passes) -> float:
+    began = clock.now
+    passes()
+    return clock.now - began
+
+
+def test_a_pass_that_skips_half_takes_about_as_much_less_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, owner = rule_time(monkeypatch), owner_of(pace=PACE)
+    lent = LentRunner(owner)
+    assert seconds_of(clock, lambda: draft_rows(lent, [7])) == pytest.approx(0.25)
+    assert seconds_of(clock, lambda: draft_rows(lent, [7, 8, 9])) == pytest.approx(0.5)
+    every_mlp = frozenset((layer, MLP) for layer in range(SPEC.num_layers))
+    for skipped in (every_mlp, every_other_layer(SPEC.num_layers)):
+        share = kept_share(SPEC, skipped)
+        assert 0.2 < share < 0.9
+        assert seconds_of(clock, lambda some=skipped: draft_rows(lent, [7], some)) == pytest.approx(share * 0.25)  # type: ignore[misc]
+
+
+def test_a_pass_of_a_copy_takes_its_share_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, owner, skipped = rule_time(monkeypatch), owner_of(pace=PACE), every_other_layer(SPEC.num_layers)
+    lent = LentRunner(owner, copy_for(owner, 9), copy_share=0.25)
+    assert seconds_of(clock, lambda: draft_rows(lent, [7])) == pytest.approx(0.25 * 0.25)
+    assert seconds_of(clock, lambda: draft_rows(lent, [7, 8, 9])) == pytest.approx(0.25 * 0.5)
+    expected_s = 0.25 * kept_share(SPEC, skipped) * 0.25
+    assert seconds_of(clock, lambda: draft_rows(lent, [7], skipped)) == pytest.approx(expected_s)
+    lent.give_back()
+    assert seconds_of(clock, lambda: owner.extend([1], num_logit_rows=1)) == pytest.approx(0.25), "the owner's own"
+
+
+def test_what_is_not_there_at_all_takes_no_time_and_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused = every_other_layer(SPEC.num_layers)
+    clock, weights = rule_time(monkeypatch), random_weights(SPEC, torch.Generator().manual_seed(6))
+    runner = Runner(
+        SPEC, weights, kernels=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
+    )
+    lent, expected_s = LentRunner(runner), kept_share(SPEC, unused) * 0.25
+    for skipped in (NOTHING, unused):
+        assert seconds_of(clock, lambda some=skipped: draft_rows(lent, [7], some)) == pytest.approx(expected_s)  # type: ignore[misc]
+
+
+def test_a_pace_changes_no_bit_of_a_draft() -> None:
+    skipped = every_other_layer(SPEC.num_layers)
+    drafted = []
+    for pace in (None, Pace(steps=((8, 1e-4),))):
+        owner = owner_of(pace=pace)
+        drafted.append(draft_rows(LentRunner(owner, copy_for(owner, 9), copy_share=0.5), TEXT, skipped))
+    assert torch.equal(*drafted)

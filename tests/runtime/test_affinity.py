@@ -1,0 +1,103 @@
+"""How many cores a process can keep busy: quotas of control groups, read from trees of files like the system's."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from forerun.runtime import affinity
+from forerun.runtime.affinity import cpu_quota, usable_cores
+
+TOP = "sys/fs/cgroup"
+V1_GROUPS = "9:name=systemd:/\n3:cpuset:/else\n1:cpu,cpuacct:/docker/abc\n0::/\n"
+V1_MOUNT = "32 31 0:29 {root} {point} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+V2_MOUNT = "41 31 0:38 {root} {point} rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+OTHERS = (
+    "23 1 254:0 / / rw,relatime - ext4 /dev/vda rw",
+    "34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset",
+    "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd",
+)
+
+
+def machine(
+    root: Path, *, groups: str, mount: str, files: dict[str, str], mount_root: str = "/", point: str = f"/{TOP}"
+) -> Path:
+    """A tree with what a process sees of itself, and files of control groups."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    line = mount.format(root=mount_root, point=point)
+    (root / "proc/self/mountinfo").write_text("\n".join([*OTHERS, line, ""]))
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+def v1(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
+    return {f"{folder}/cpu.cfs_quota_us": str(quota), f"{folder}/cpu.cfs_period_us": str(period)}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({f"{TOP}/docker/abc/cpu.max": "150000 100000"}, 1.5),
+        ({f"{TOP}/docker/abc/cpu.max": "max 100000"}, inf),
+        ({f"{TOP}/docker/abc/cpu.max": "max 100000", f"{TOP}/docker/cpu.max": "50000 100000"}, 0.5),
+        ({f"{TOP}/docker/abc/cpu.max": "400000 100000", f"{TOP}/docker/cpu.max": "600000 100000"}, 4.0),
+        ({f"{TOP}/docker/abc/cpu.max": "400000 100000", f"{TOP}/cpu.max": "300000 100000"}, 3.0),
+        ({f"{TOP}/docker/other/cpu.max": "100000 100000"}, inf),
+        ({f"{TOP}/docker/abc/cpu.max": "garbage"}, inf),
+        ({f"{TOP}/docker/abc/cpu.max": "100000 0"}, inf),
+        ({}, inf),
+    ],
+)
+def test_version_two_grants_the_least_of_a_group_and_its_parents(
+    tmp_path: Path, files: dict[str, str], expected: float
+) -> None:
+    assert cpu_quota(machine(tmp_path, groups="0::/docker/abc\n", mount=V2_MOUNT, files=files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (v1(f"{TOP}/docker/abc", 100_000), 1.0),
+        (v1(f"{TOP}/docker/abc", -1) | v1(TOP, -1), inf),
+        (v1(f"{TOP}/docker/abc", -1) | v1(f"{TOP}/docker", 250_000), 2.5),
+        (v1(f"{TOP}/docker/abc", 25_000, 50_000) | v1(f"{TOP}/docker", 250_000), 0.5),
+        (v1(f"{TOP}/else", 100_000), inf),
+        ({f"{TOP}/docker/abc/cpu.cfs_quota_us": "100000"}, inf),
+    ],
+)
+def test_version_one_grants_the_least_of_a_group_and_its_parents(
+    tmp_path: Path, files: dict[str, str], expected: float
+) -> None:
+    assert cpu_quota(machine(tmp_path, groups=V1_GROUPS, mount=V1_MOUNT, files=files)) == expected
+
+
+@pytest.mark.parametrize("mount_root", ["/docker/abc", "/docker/abc/inner"])
+def test_a_container_that_sees_its_own_group_as_the_root_finds_its_quota_there(tmp_path: Path, mount_root: str) -> None:
+    point, files = f"/{TOP}/cpu", v1(f"{TOP}/cpu", 200_000)
+    root = machine(tmp_path, groups=V1_GROUPS, mount=V1_MOUNT, files=files, mount_root=mount_root, point=point)
+    assert cpu_quota(root) == 2.0
+
+
+def test_a_mount_with_a_blank_in_its_name_is_found(tmp_path: Path) -> None:
+    files = {"my groups/cpu.max": "300000 100000"}
+    root = machine(tmp_path, groups="0::/\n", mount=V2_MOUNT, files=files, point="/my\\040groups")
+    assert cpu_quota(root) == 3.0
+
+
+def test_a_system_without_such_files_has_no_quota(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) == inf
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "expected"),
+    [(64, 1.0, 1), (64, 0.2, 1), (64, 1.4, 1), (64, 1.5, 2), (64, 2.9, 3), (2, 4.0, 2), (2, inf, 2), (1, 1.0, 1)],
+)
+def test_the_cores_that_can_be_kept_busy_are_the_least_of_both(
+    monkeypatch: pytest.MonkeyPatch, cores: int, quota: float, expected: int
+) -> None:
+    monkeypatch.setattr(affinity, "own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(affinity, "cpu_quota", lambda: quota)
+    assert usable_cores() == expected

@@ -1,0 +1,176 @@
+"""The tokenizer gives what transformers gives, without transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.text.tokenizer import Tokenizer
+from tests.text.tiny_tokenizers import write_byte_level, write_llama
+
+TEXTS = (
+    "",
+    "Hello world",
+    "  two  spaces and\ttabs\n\nlines ",
+    "naïve café 你好 🦊🏽 \u200d",
+    "<s>x</s> <|im_start|>user",
+    "x = [1, 2.5e-3]  # code\n    return x",
+)
+CHATS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "Hi"}],
+    [
+        {"role": "system", "content": "Be brief.\n"},
+        {"role": "user", "content": " What is 2+2? "},
+        {"role": "assistant", "content": "4", "tool_calls": None},
+        {"role": "user", "content": "<b>Sure?</b>"},
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tokenizer_folder: Path) -> tuple[Tokenizer, Any]:
+    """The same folder read by forerun and by transformers."""
+    transformers = pytest.importorskip("transformers")
+    return Tokenizer.load(tokenizer_folder), transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("special", [True, False])
+def test_ids_and_text_equal_those_of_transformers(pair: tuple[Tokenizer, Any], text: str, special: bool) -> None:
+    ours, theirs = pair
+    ids = theirs.encode(text, add_special_tokens=special)
+    assert ours.encode(text, add_special_tokens=special) == ids
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("messages", CHATS)
+def test_chats_equal_those_of_transformers(pair: tuple[Tokenizer, Any], messages: list[dict[str, Any]]) -> None:
+    ours, theirs = pair
+    if theirs.chat_template is None:
+        assert not ours.has_chat_template
+        with pytest.raises(ConfigError, match="no chat template"):
+            ours.apply_chat_template(messages)
+        return
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ours.apply_chat_template(messages) == expected
+
+
+@pytest.mark.parametrize("legacy", [True, False, None])
+@pytest.mark.parametrize("add_prefix_space", [True, False, None])
+def test_a_llama_tokenizer_class_is_read_as_transformers_reads_it(
+    tmp_path: Path, legacy: bool | None, add_prefix_space: bool | None
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    flags = {"legacy": legacy, "add_prefix_space": add_prefix_space}
+    config = {name: value for name, value in flags.items() if value is not None}
+    folder = write_llama(tmp_path, tokenizer_class="LlamaTokenizerFast", add_bos_token=True, **config)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.load(folder)
+    for text in (*TEXTS, "the fox</s>and the fox", " the"):
+        ids = theirs.encode(text)
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}\n  {% generation %}{{ m.content }}"
+        "{% endgeneration %}\n{% endfor %}{{ messages | tojson }}{{ bos_token }}{{ tools is none }}",
+        "{%- set ns = namespace(x='<') -%}{{ ns.x }}{{ eos_token }}{{ {'a': '<&\u00e9>'} | tojson(indent=1) }}",
+    ],
+)
+def test_unusual_templates_render_as_in_transformers(tmp_path: Path, template: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = write_byte_level(tmp_path, chat_template=template)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    for messages in CHATS:
+        expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert Tokenizer.load(folder).apply_chat_template(messages) == expected
+
+
+def test_a_template_file_goes_before_the_config_and_named_templates_give_the_default(tmp_path: Path) -> None:
+    folder = write_byte_level(tmp_path, chat_template=None)
+    assert not Tokenizer.load(folder).has_chat_template
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert _render(folder) == "yes"
+    (folder / "chat_template.jinja").write_text("file")
+    assert _render(folder) == "file"
+
+
+def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
+    folder = write_byte_level(tmp_path)
+    named = [{"name": "tool_use", "template": "no"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    with pytest.raises(CheckpointError, match="tool_use"):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{% for %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 1 + 'a' }}",
+        "{{ 1 / 0 }}",
+        "{{" + 5000 * "(",
+    ],
+)
+def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path: Path, template: str) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path, chat_template=template))
+    with pytest.raises(ConfigError, match="chat template refused"):
+        tokenizer.apply_chat_template(CHATS[0])
+
+
+def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    parts = [{"type": "text", "text": "a fox"}, {"type": "text", "text": "ran"}]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == tokenizer.apply_chat_template(
+        [{"role": "user", "content": "a fox\nran"}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "image_url"),
+        ({"role": "user", "content": [{"type": "text"}]}, "part"),
+        ({"role": "user", "content": ["text"]}, "part"),
+        ({"role": "user", "content": {"type": "text", "text": "x"}}, "list of text parts"),
+        ({"role": "user", "content": 5}, "content of a chat message is 5"),
+        ("user: hello", "mapping with role and content"),
+    ],
+)
+def test_content_that_is_no_text_is_named(tmp_path: Path, message: Any, word: str) -> None:
+    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    with pytest.raises(ConfigError, match=word):
+        tokenizer.apply_chat_template([{"role": "user", "content": "hello"}, message])
+
+
+def test_an_empty_chat_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        Tokenizer.load(write_byte_level(tmp_path)).apply_chat_template([])
+
+
+def test_a_missing_or_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json does not exist"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="fetch it again"):
+        Tokenizer.load(tmp_path)
+
+
+def test_ids_of_control_tokens_are_known_and_ids_without_a_token_decode_to_nothing(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_llama(tmp_path))
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+    assert tokenizer.decode([1, *tokenizer.encode("the fox"), 2, 100_000]) == "the fox"
+    assert tokenizer.vocabulary()["</s>"] == 2
+
+
+def _render(folder: Path) -> str:
+    tokenizer = Tokenizer.load(folder)
+    return tokenizer.decode(tokenizer.apply_chat_template(CHATS[0]))
