@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.host_loop import Round
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supervisor import LocalSupply
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 
@@ -36,8 +37,8 @@ def ids_of(rounds: list[Round], num_tokens: int) -> list[int]:
 @pytest.fixture
 def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
     supply = LocalSupply(lambda descriptor, _: [sys.executable, str(SCRIPT), request.param, str(descriptor)])
-    config = Parallel(draft=DraftModel(verify_width=6, draft_width=4), fill=False)
-    made = ParallelDrafter(supply, config, target_vocab_size=SPEC.vocab_size, check=lambda _: None)
+    draft, policy = DraftModel(verify_width=6, draft_width=4), RemotePolicy(looks_up=False)
+    made = ParallelDrafter(supply, draft, policy, target_vocab_size=SPEC.vocab_size, check=lambda _: None)
     yield made
     made.close()
 

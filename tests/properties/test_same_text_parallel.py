@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import Parallel
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import DraftReport
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -128,16 +128,15 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
         make_grower=make_grower,
         make_noise=lambda seed: None if seed is None else KeyedNoise(seed, case.spec.vocab_size),
     )
-    config = Parallel(
-        draft=case.drafter,
-        ahead=rng.random() < 0.7,
-        fill=rng.random() < 0.3,
-        calibrate=rng.random() < 0.5,
-        repairs=rng.randint(1, 3),
-        overrun=rng.choice((0.0, 1.0, 1e6)),
+    policy = RemotePolicy(
+        sends_ahead=rng.random() < 0.7,
+        looks_up=rng.random() < 0.3,
+        calibrates=rng.random() < 0.5,
+        max_repairs=rng.randint(1, 3),
+        max_lateness=rng.choice((0.0, 1.0, 1e6)),
     )
     drafter = ParallelDrafter(
-        world, config, target_vocab_size=case.spec.vocab_size, check=lambda _: None, clock=world.clock
+        world, case.drafter, policy, target_vocab_size=case.spec.vocab_size, check=lambda _: None, clock=world.clock
     )
     drafter.wait_until_ready(0.2)
     return TimedDrafter(drafter, world, rng.choice((0.002, 0.005, 0.01)), rng.choice((0.0, 0.0, 0.1)))

@@ -12,6 +12,7 @@ from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.supply import HelloCheck, WorkerSupply
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
@@ -46,7 +47,8 @@ def build_drafter(
             return DraftModelDrafter(draft_runner, config, target_vocab_size=target.vocab_size)
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
-            return ParallelDrafter(supply, config, target_vocab_size=target.vocab_size, check=check)
+            policy = RemotePolicy.of(config)
+            return ParallelDrafter(supply, config.draft, policy, target_vocab_size=target.vocab_size, check=check)
         case LayerSkip():
             assert lent is not None, "a target that drafts for itself must be there"
             return LayerSkipDrafter(lent, config, known=known)

@@ -127,5 +127,5 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
         horizon=setup.verify_width * TREES_PER_CUT,
         max_rows=TREE_ROWS,
         keeps_subtree=True,
-        calibrates=setup.calibrate,
+        calibrates=setup.calibrates,
     )

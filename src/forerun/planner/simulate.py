@@ -18,6 +18,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import MAX_CATCH_UP
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import TREES_PER_CUT
 from forerun.engine.drafter_process import TREE_ROWS
 from forerun.engine.profile import Profile
@@ -222,7 +223,12 @@ class ParallelSimulation:
         self._costs, self._clock, self._rng = costs, VirtualClock(), random.Random(0)
         self._supply = VirtualSupply(self._clock, self._make_grower)
         self._drafter = ParallelDrafter(
-            self._supply, config, target_vocab_size=VOCAB_SIZE, check=lambda _: None, clock=self._clock
+            self._supply,
+            config.draft,
+            RemotePolicy.of(config),
+            target_vocab_size=VOCAB_SIZE,
+            check=lambda _: None,
+            clock=self._clock,
         )
         if config.draft.adaptive:
             self._drafter.adapt(costs.target, None)
@@ -266,7 +272,7 @@ class ParallelSimulation:
             horizon=setup.verify_width * TREES_PER_CUT,
             max_rows=TREE_ROWS,
             keeps_subtree=True,
-            calibrates=setup.calibrate,
+            calibrates=setup.calibrates,
             spend=self._spend,
         )
         return self._grower

@@ -61,8 +61,8 @@ REFUSED: Final[dict[str, Message]] = {
             "verify_width": (0, MAX_NODES + 1),
             "draft_width": (0, MAX_NODES + 1),
             "children": (0, MAX_NODES + 1),
-            "repairs": (0,),
-            "overrun": (-0.5, 1.1e6, NAN, INFINITY),
+            "max_repairs": (0,),
+            "max_lateness": (-0.5, 1.1e6, NAN, INFINITY),
         }.items()
         for value in values
     },

@@ -9,7 +9,7 @@ from typing import Final, get_args
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.frames import FrameReader, to_frame
@@ -25,6 +25,7 @@ from forerun.drafting.remote.messages import (
     Stop,
     Verdict,
 )
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
@@ -55,8 +56,8 @@ class Session:
         self.language = Language(number, vocab_size=rng.randint(3, 12), skill=0.8, num_guesses=3)
         self.setup = Setup(
             target_vocab_size=self.language.vocab_size, verify_width=rng.randint(1, 6), draft_width=2, children=3,
-            repairs=1, overrun=1.0, noise_aware=True, lookup=False, calibrate=False,
-            ahead=rng.random() < 0.5, is_traced=False,
+            max_repairs=1, max_lateness=1.0, noise_aware=True, lookup=False, calibrates=False,
+            sends_ahead=rng.random() < 0.5, is_traced=False,
         )  # fmt: skip
         self.now = 0.0
         self.text = [rng.randrange(self.language.vocab_size) for _ in range(rng.randint(1, 5))]
@@ -252,15 +253,15 @@ class HostileWire:
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("fill", [False, True])
-def test_a_hostile_drafter_changes_no_text(fill: bool) -> None:
+@pytest.mark.parametrize("looks_up", [False, True])
+def test_a_hostile_drafter_changes_no_text(looks_up: bool) -> None:
     num_drafted = 0
     for number in range(NUM_HOSTILE_DRAFTERS):
         session = Session(number)
-        config = Parallel(draft=DraftModel(verify_width=session.setup.verify_width), fill=fill)
+        draft, policy = DraftModel(verify_width=session.setup.verify_width), RemotePolicy(looks_up=looks_up)
         vocab_size = session.language.vocab_size
         drafter = ParallelDrafter(
-            HostileWire(session), config, target_vocab_size=vocab_size, check=session.judge, clock=session.clock
+            HostileWire(session), draft, policy, target_vocab_size=vocab_size, check=session.judge, clock=session.clock
         )
         for _ in range(REQUEST):
             drafter.end()

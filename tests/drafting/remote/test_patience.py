@@ -5,11 +5,12 @@ import random
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.patience import FLOOR_S, GAPS, RESPONSES, SILENCE_S, STEPS, Patience
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import Pace, Spend, World
@@ -114,9 +115,9 @@ class Round:
         self.world = World(
             random.Random(5), pace, vocab_size=9, make_grower=self.make_grower, make_noise=lambda _: None
         )
-        config = Parallel(draft=DraftModel(verify_width=4, draft_width=2), fill=False)
+        draft, policy = DraftModel(verify_width=4, draft_width=2), RemotePolicy(looks_up=False)
         self.drafter = ParallelDrafter(
-            self.world, config, target_vocab_size=9, check=lambda _: None, clock=self.world.clock
+            self.world, draft, policy, target_vocab_size=9, check=lambda _: None, clock=self.world.clock
         )
         assert self.drafter.wait_until_ready(1.0)
         self.text = [1]

@@ -15,8 +15,8 @@ from tests.drafting.remote.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
 SETUP: Final = Setup(
-    target_vocab_size=9, verify_width=4, draft_width=2, children=3, repairs=1, overrun=1.0,
-    noise_aware=True, lookup=False, calibrate=False, ahead=False, is_traced=False,
+    target_vocab_size=9, verify_width=4, draft_width=2, children=3, max_repairs=1, max_lateness=1.0,
+    noise_aware=True, lookup=False, calibrates=False, sends_ahead=False, is_traced=False,
 )  # fmt: skip
 LANGUAGE: Final = Language(1, vocab_size=9, skill=1.0, num_guesses=2)
 TEXT: Final = LANGUAGE.text([1, 2, 3], 20)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.patience import FLOOR_S, STEPS
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import FAULTS, Pace, Spend, World
@@ -36,7 +37,8 @@ class Schedule:
     number: int
     pace: Pace
     language: Language
-    config: Parallel
+    draft: DraftModel
+    policy: RemotePolicy
     step_s: float
     horizon: int  # of the drafter's tree, in nodes
     prompts: list[list[int]]
@@ -70,12 +72,12 @@ def random_schedule(rng: random.Random, number: int) -> Schedule:
             revival_s=rng.choice((0.0, 0.01, 0.1)),
             fault_rate=rng.choice((0.0, 0.02, 0.1, 0.3)),
         ),
-        config=Parallel(
-            draft=draft,
-            ahead=rng.random() < 0.7,
-            fill=rng.random() < 0.3,
-            repairs=rng.randint(1, 3),
-            overrun=rng.choice((0.0, 1.0, 1e6)),
+        draft=draft,
+        policy=RemotePolicy(
+            sends_ahead=rng.random() < 0.7,
+            looks_up=rng.random() < 0.3,
+            max_repairs=rng.randint(1, 3),
+            max_lateness=rng.choice((0.0, 1.0, 1e6)),
         ),
         step_s=rng.choice((0.002, 0.005, 0.01)),
         horizon=draft.verify_width * rng.randint(2, 4),
@@ -104,7 +106,8 @@ class Life:
         self.world.starves = schedule.starves
         self.drafter = ParallelDrafter(
             self.world,
-            schedule.config,
+            schedule.draft,
+            schedule.policy,
             target_vocab_size=schedule.language.vocab_size,
             check=lambda _: "not wanted" if self.rng.random() < schedule.pace.fault_rate / 3 else None,
             clock=self.world.clock,
@@ -163,7 +166,7 @@ class Life:
         assert waited_s <= max(FLOOR_S, STEPS * self.longest_step_s) + 1e-9, "no wait outlasts its deadline"
         side = Side(root=text[-1], vocab_size=language.vocab_size)
         assert checked(tree, side, drafter.verify_width) is tree, "an honest drafter proposes no nonsense"
-        assert self.schedule.config.fill or language.has_guessed(text, tree), "every guess is for its own place"
+        assert self.schedule.policy.looks_up or language.has_guessed(text, tree), "every guess is for its own place"
         acceptance = walk(tree, language.choices(text, tree))
         self.world.run(self.step_s)
         self.longest_step_s = max(self.longest_step_s, clock.now - began - waited_s)
@@ -183,7 +186,7 @@ class Life:
     def calm_down(self, text: list[int]) -> None:
         """Once nothing befalls the wires any more, guesses are accepted again."""
         schedule = self.schedule
-        can_help = schedule.language.skill > 0.5 and self.drafter.verify_width > 1 and not schedule.config.fill
+        can_help = schedule.language.skill > 0.5 and self.drafter.verify_width > 1 and not schedule.policy.looks_up
         if not can_help or 2 * schedule.pace.latency_s > FLOOR_S:
             return  # no guess is right, or every answer may be late
         self.world.calm()

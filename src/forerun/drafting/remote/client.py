@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import Parallel
+from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
@@ -15,6 +15,7 @@ from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.remote.patience import Patience
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import TargetEnd, promise_of, value_of
 from forerun.drafting.remote.supply import HelloCheck, WorkerSupply, WorkerWire
 from forerun.drafting.remote.worker import MAX_FAULTS
@@ -40,17 +41,18 @@ class ParallelDrafter:
     def __init__(
         self,
         supply: WorkerSupply,
-        config: Parallel,
+        draft: DraftModel | LayerSkip,
+        policy: RemotePolicy,
         *,
         target_vocab_size: int,
         check: HelloCheck,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._supply, self._config, self._check, self._clock = supply, config, check, clock
-        self.verify_width, self.is_adaptive = config.draft.verify_width, config.draft.adaptive
+        self._supply, self._draft, self._check, self._clock = supply, draft, check, clock
+        self.verify_width, self.is_adaptive = draft.verify_width, draft.adaptive
         self._rule: WidthRule | None = None
-        self._end = TargetEnd(Setup.wanted_by(config, target_vocab_size))
-        self._lookup = LookupChain(num_tokens=self.verify_width - 1) if config.fill else None
+        self._end = TargetEnd(Setup.wanted_by(draft, policy, target_vocab_size))
+        self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
         self._patience = Patience()
         self._spans: list[Span] = []
         self._wire: WorkerWire | None = None
@@ -147,7 +149,7 @@ class ParallelDrafter:
     def _await(self, began: float, tree: TokenTree) -> bool:
         """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
         value = value_of(tree, self.verify_width)
-        end = began + self._patience.wait_s(value, promise_of(tree, self._config.draft.draft_width))
+        end = began + self._patience.wait_s(value, promise_of(tree, self._draft.draft_width))
         self._is_waiting = True
         while self._is_ready and self._wire is not None and (left := end - self._clock()) > 0:
             self._wire.wait(left)

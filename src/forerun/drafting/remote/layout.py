@@ -49,8 +49,8 @@ def pack(message: Message) -> tuple[int, bytes]:
         case Setup():
             return 2, _SETUP.pack(
                 message.target_vocab_size, message.verify_width, message.draft_width, message.children,
-                message.repairs, message.overrun, message.noise_aware, message.lookup,
-                message.calibrate, message.ahead, message.is_traced,
+                message.max_repairs, message.max_lateness, message.noise_aware, message.lookup,
+                message.calibrates, message.sends_ahead, message.is_traced,
             )  # fmt: skip
         case Begin():
             return 3, _pack_begin(message)
@@ -123,16 +123,16 @@ def _read_hello(request: int, payload: bytes) -> Hello:
 
 def _read_setup(request: int, payload: bytes) -> Setup:
     (
-        target_vocab_size, verify_width, draft_width, children, repairs, overrun, noise_aware, lookup,
-        calibrate, ahead, is_traced,
+        target_vocab_size, verify_width, draft_width, children, max_repairs, max_lateness, noise_aware, lookup,
+        calibrates, sends_ahead, is_traced,
     ) = _SETUP.unpack(payload)  # fmt: skip
-    _need(0.0 <= overrun <= 1e6, f"overrun {overrun}")
-    _need(min(target_vocab_size, verify_width, draft_width, children, repairs) >= 1, "a width of 0")
+    _need(0.0 <= max_lateness <= 1e6, f"max_lateness {max_lateness}")
+    _need(min(target_vocab_size, verify_width, draft_width, children, max_repairs) >= 1, "a width of 0")
     _need(max(verify_width, draft_width, children) <= MAX_NODES, f"a width above {MAX_NODES}")
     return Setup(
         request=request, target_vocab_size=target_vocab_size, verify_width=verify_width, draft_width=draft_width,
-        children=children, repairs=repairs, overrun=overrun, noise_aware=noise_aware, lookup=lookup,
-        calibrate=calibrate, ahead=ahead, is_traced=is_traced,
+        children=children, max_repairs=max_repairs, max_lateness=max_lateness, noise_aware=noise_aware, lookup=lookup,
+        calibrates=calibrates, sends_ahead=sends_ahead, is_traced=is_traced,
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import Parallel
+from forerun.core.drafter_config import DraftModel, LayerSkip
+from forerun.drafting.remote.policy import RemotePolicy
 
 MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # of one proposal
@@ -26,37 +27,36 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Target to drafter, once: what trees are wanted. The fields are those of `DraftModel` and `Parallel`."""
+    """Target to drafter, once: what trees are wanted. The fields are those of `DraftModel` and `RemotePolicy`."""
 
     request: int = 0
     target_vocab_size: int
     verify_width: int
     draft_width: int
     children: int
-    repairs: int
-    overrun: float
+    max_repairs: int
+    max_lateness: float
     noise_aware: bool
     lookup: bool
-    calibrate: bool
-    ahead: bool
+    calibrates: bool
+    sends_ahead: bool
     is_traced: bool
 
     @classmethod
-    def wanted_by(cls, config: Parallel, target_vocab_size: int) -> "Setup":
-        """What a drafter is told of this configuration."""
-        draft = config.draft
+    def wanted_by(cls, draft: DraftModel | LayerSkip, policy: RemotePolicy, target_vocab_size: int) -> "Setup":
+        """What a drafter is told of these settings."""
         return cls(
             target_vocab_size=target_vocab_size,
             verify_width=draft.verify_width,
             draft_width=draft.draft_width,
             children=draft.children,
-            repairs=config.repairs,
-            overrun=config.overrun,
+            max_repairs=policy.max_repairs,
+            max_lateness=policy.max_lateness,
             noise_aware=draft.noise_aware,
             lookup=draft.lookup,
-            calibrate=config.calibrate,
-            ahead=config.ahead,
-            is_traced=config.trace,
+            calibrates=policy.calibrates,
+            sends_ahead=policy.sends_ahead,
+            is_traced=policy.is_traced,
         )
 
 

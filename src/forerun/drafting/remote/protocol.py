@@ -51,8 +51,8 @@ class Grower(Protocol):
 class DrafterEnd:
     """Grows while the target verifies; answers verdicts.
 
-    After a verdict it answers as soon as the new root has been expanded and no further expansion, of at most `repairs`,
-    is worth the target's time.
+    After a verdict it answers as soon as the new root has been expanded and no further expansion, of at most
+    `max_repairs`, is worth the target's time.
     Between verdicts it grows, except where an expansion would still run when the next verdict is expected.
     """
 
@@ -90,7 +90,7 @@ class DrafterEnd:
         if self._owes:
             return 0.0
         late = self._clock() + self.expansion_s - self._verdict_due
-        if late <= self._setup.overrun * self.expansion_s or late > self.expansion_s + self._step_s:
+        if late <= self._setup.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
             return 0.0  # there is time for one more, or the verdict is so late that nothing can be foretold
         return max(self.expansion_s + self._step_s - late, 1e-4)
 
@@ -130,7 +130,7 @@ class DrafterEnd:
     def _may_be_needed(self) -> bool:
         """True when the verdict may come before the next expansion ends, and would find this tree."""
         is_due = self._clock() + EARLY * self.expansion_s >= self._verdict_due
-        return self._setup.ahead and is_due and not self._is_grown and self._grower.is_rooted
+        return self._setup.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
         """True when the target had better wait for one more expansion.
@@ -140,7 +140,7 @@ class DrafterEnd:
         """
         if not self._grower.is_rooted:
             return True
-        if self._num_repairs >= self._setup.repairs or not self._step_s:
+        if self._num_repairs >= self._setup.max_repairs or not self._step_s:
             return False
         num_tokens = 1.0 + value_of(self._grower.tree, self._setup.verify_width)
         return self._grower.promise * COVERAGE * self._step_s > num_tokens * self.expansion_s
