@@ -14,7 +14,7 @@ from pathlib import Path
 from common import ASSETS, standard_arguments, write_results
 from plain_speed import random_llama
 
-from forerun.bench.summary import summarise
+from forerun.bench.report.summary import summarise
 
 NUM_QUESTIONS = {"builtin": (12, 128), "125m": (8, 48), "1b": (5, 16)}  # questions, tokens of an answer
 FORMATS = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}

@@ -15,7 +15,7 @@ from common import read_prompts, standard_arguments, write_results
 from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
-from forerun.bench.acceptance import Recorder
+from forerun.bench.run.draft_traces import Recorder
 from forerun.core.drafter_config import parallel_draft
 from forerun.core.pace import read_device
 from forerun.core.steps import GenerationStats, StepStats

@@ -13,7 +13,7 @@ from common import standard_arguments, write_results
 from torch.nn import functional
 
 from forerun import EngineConfig
-from forerun.bench.ceilings import bytes_per_step
+from forerun.bench.run.ceilings import bytes_per_step
 from forerun.checkpoints.locate import locate
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from forerun.bench.kernel_clock import Call, Spread, time_in_turn
+from forerun.bench.run.call_times import Call, Spread, time_in_turn
 
 LEAST_BLOCK_S = 2e-3  # of replays between two events: long against the start of a graph
 MOST_REPLAYS = 1000

@@ -14,8 +14,8 @@ from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_
 from forerun.backends.gpu.launches import Buffers, LaunchList, Parameters, PassShape
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear
-from forerun.bench.kernel_clock import Call
-from forerun.bench.machine import last_level_cache_bytes
+from forerun.bench.run.call_times import Call
+from forerun.bench.run.machine import last_level_cache_bytes
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING
 from forerun.model.executor import build_executor

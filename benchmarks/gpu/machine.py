@@ -7,8 +7,8 @@ from importlib.metadata import version
 import torch
 
 from benchmarks.gpu.cases import Case, Row, Setting
-from forerun.bench.ceilings import copies, rate
-from forerun.bench.machine import describe_machine
+from forerun.bench.run.ceilings import copies, rate
+from forerun.bench.run.machine import describe_machine
 
 NUM_BUFFERS = 4
 BUFFER_BYTES = {"cuda": 1 << 30, "cpu": 1 << 22}

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.cases import Setting
-from forerun.bench.kernel_shapes import llama_8b
 from forerun.checkpoints.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
@@ -25,12 +24,16 @@ DTYPE = torch.bfloat16
 ROWS = (1, 8, 16, 32)
 REHEARSED_ROWS = (1, 18)
 
+LLAMA_8B = ModelSpec(
+    family="llama", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128,
+    intermediate_size=14336, vocab_size=128256, max_positions=131072, norm_eps=1e-5, rope=RopeSpec(theta=500_000.0),
+)  # fmt: skip
 LLAMA_1B = ModelSpec(
     family="llama", num_layers=16, hidden_size=2048, num_heads=32, num_kv_heads=8, head_dim=64,
     intermediate_size=8192, vocab_size=128256, max_positions=131072, norm_eps=1e-5, tied_embeddings=True,
     rope=RopeSpec(theta=500_000.0),
 )  # fmt: skip
-LLAMA_70B = replace(llama_8b(), num_layers=80, hidden_size=8192, num_heads=64, intermediate_size=28672)
+LLAMA_70B = replace(LLAMA_8B, num_layers=80, hidden_size=8192, num_heads=64, intermediate_size=28672)
 QWEN2_7B = ModelSpec(
     family="qwen2", num_layers=28, hidden_size=3584, num_heads=28, num_kv_heads=4, head_dim=128,
     intermediate_size=18944, vocab_size=152064, max_positions=32768, norm_eps=1e-6, qkv_bias=True,
@@ -64,7 +67,7 @@ def models(setting: Setting, *wanted: str) -> list[Model]:
 
 
 def spec_of(name: str, setting: Setting) -> ModelSpec:
-    real = {"1b": LLAMA_1B, "8b": llama_8b(), "70b": LLAMA_70B, "qwen2-7b": QWEN2_7B}[name]
+    real = {"1b": LLAMA_1B, "8b": LLAMA_8B, "70b": LLAMA_70B, "qwen2-7b": QWEN2_7B}[name]
     if not setting.is_rehearsal:
         return real
     return replace(TINY, family=real.family, qkv_bias=real.qkv_bias, tied_embeddings=real.tied_embeddings)

@@ -13,8 +13,8 @@ from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, quantised_at_random, rows_of
 from forerun.backends.choose import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, shape_of
-from forerun.bench.ceilings import bytes_per_step
-from forerun.bench.kernel_clock import Spread
+from forerun.bench.run.call_times import Spread
+from forerun.bench.run.ceilings import bytes_per_step
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 

@@ -17,8 +17,8 @@ from benchmarks.gpu.models import Model, models
 from benchmarks.gpu.passes import fill_cache, runner_of
 from forerun.backends.gpu.executor import num_splits_for
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.bench.ceilings import bytes_per_step
-from forerun.bench.kernel_clock import Spread
+from forerun.bench.run.call_times import Spread
+from forerun.bench.run.ceilings import bytes_per_step
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.engine.engine import Engine

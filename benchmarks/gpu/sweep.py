@@ -19,7 +19,7 @@ from benchmarks.gpu.models import DTYPE, Model, models, quantise_at_random
 from forerun.backends.gpu.launches import PassShape
 from forerun.backends.gpu.passes.tiles import Tiles
 from forerun.backends.gpu.passes.weights import pack
-from forerun.bench.kernel_clock import Call
+from forerun.bench.run.call_times import Call
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import Weight, head_format
 

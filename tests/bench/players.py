@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun import EngineConfig, SamplingParams
-from forerun.bench.answers import Contestant, Question, Record, Turn
-from forerun.bench.drafters import NONE, DrafterContestant, DrafterPlan
-from forerun.bench.prompts import Reader
-from forerun.bench.record_files import read_records
-from forerun.bench.run import BenchRun
-from forerun.bench.run_folder import RunFolder
-from forerun.bench.run_plan import RunPlan
+from forerun.bench.data.prompts import Reader
+from forerun.bench.data.questions import Question
+from forerun.bench.records.answers import Contestant, Record, Turn
+from forerun.bench.records.record_files import read_records
+from forerun.bench.records.run_folder import RunFolder
+from forerun.bench.records.run_plan import RunPlan
+from forerun.bench.run.drafters import NONE, DrafterContestant, DrafterPlan
+from forerun.bench.run.interleaved import BenchRun
 from forerun.checkpoints.locate import locate
 
 TEMPLATE: Final = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"

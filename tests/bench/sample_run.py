@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from forerun.bench.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.record_files import to_line
+from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun.bench.records.record_files import to_line
 
 DATASETS = {
     "mt_bench": 0.62,

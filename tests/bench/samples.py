@@ -1,12 +1,12 @@
-"""Small made-up record files of every kind, as the programs they are named after would write them."""
+"""Small made-up record and question files."""
 
 import json
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from forerun.bench.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.record_files import to_line
+from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun.bench.records.record_files import to_line
 
 CATEGORIES = ("writing", "math", "translation", "qa")
 
@@ -56,58 +56,6 @@ def our_lines(num_records: int = 4, **changes: Any) -> list[str]:
     return [to_line(record(number, **changes)) for number in range(num_records)]
 
 
-def eagle_lines(num_records: int = 4, *, num_choices: int = 1, seed: int = 0) -> list[str]:
-    """As gen_ea_answer writes them: `idxs` are the numbers of the last rounds, from 0."""
-    random = Random(seed)
-    return [
-        json.dumps(
-            {
-                "question_id": 81 + number,
-                "answer_id": "E6pbycRSfuazwp84FoR4HX",
-                "model_id": "a-70b-fp16-temperature-1.0",
-                "choices": [_eagle_choice(random, index) for index in range(num_choices)],
-                "tstamp": 1702393934.51,
-            }
-        )
-        for number in range(num_records)
-    ]
-
-
-def spec_bench_lines(num_records: int = 4, *, num_turns: int = 2, seed: int = 0) -> list[str]:
-    """As Spec-Bench's eval.py writes them, with its categories."""
-    random = Random(seed)
-    return [
-        json.dumps(
-            {
-                "question_id": number,
-                "category": CATEGORIES[number % len(CATEGORIES)],
-                "answer_id": "7Wcj8JLWkyYRNqH4BvtoFg",
-                "model_id": "a-7b-float16-temp-0.0",
-                "choices": [{"index": 0} | _stepped(random, num_turns)],
-                "tstamp": 1702393934.51,
-            }
-        )
-        for number in range(num_records)
-    ]
-
-
-def swift_lines(num_records: int = 4, *, with_summary: bool = True, seed: int = 0) -> list[str]:
-    """As SWIFT's eval.py writes them: no ids, one text that is no list, a summary at the end."""
-    random = Random(seed)
-    lines: list[dict[str, Any]] = []
-    for _ in range(num_records):
-        choice = _stepped(random, 1) | {"acceptance_rate": 0.9375}
-        lines.append({"model_id": "a-13b", "choices": [choice | {"turns": "a text"}], "tstamp": 1702393934.51})
-    summary = {
-        "Mean accepted tokens": 3.5,
-        "Token acceptance rate": 0.9375,
-        "Best Skip Ratio": 0.45,
-        "Best Attn Layer Set": [1, 3, 5],
-        "Best MLP Layer Set": [2, 4],
-    }
-    return [json.dumps(line) for line in [*lines, *([summary] if with_summary else [])]]
-
-
 def question_lines() -> list[str]:
     """As MT-bench, human-eval and gsm8k have them."""
     rows: list[dict[str, Any]] = [
@@ -121,25 +69,3 @@ def question_lines() -> list[str]:
 
 def as_bytes(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _eagle_choice(random: Random, index: int) -> dict[str, Any]:
-    last_rounds = [random.randrange(1, 40) for _ in range(2)]
-    return {
-        "index": index,
-        "turns": ["Dear friend,", "Sure!"],
-        "idxs": last_rounds,
-        "new_tokens": [2 * last + 3 for last in last_rounds],
-        "wall_time": [random.uniform(0.5, 5.0) for _ in range(2)],
-    }
-
-
-def _stepped(random: Random, num_turns: int) -> dict[str, Any]:
-    lengths = [[random.randrange(1, 6) for _ in range(random.randrange(1, 9))] for _ in range(num_turns)]
-    return {
-        "turns": ["an answer"] * num_turns,
-        "decoding_steps": [len(turn) for turn in lengths],
-        "new_tokens": [sum(turn) for turn in lengths],
-        "wall_time": [random.uniform(0.5, 5.0) for _ in range(num_turns)],
-        "accept_lengths": [length for turn in lengths for length in turn],
-    }

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from forerun import ConfigError
-from forerun.bench import run as bench_run
-from forerun.bench import session
-from forerun.bench.answers import Match
-from forerun.bench.ceilings import measure_ceilings
-from forerun.bench.run_folder import read_run
+from forerun.bench.records.answers import Match
+from forerun.bench.records.run_folder import read_run
+from forerun.bench.run import interleaved as bench_run
+from forerun.bench.run import session
+from forerun.bench.run.ceilings import measure_ceilings
 from forerun.cli import bench_run as module
 from forerun.cli.bench_run import lines_of_progress, progress_bar, read_url
 from forerun.cli.places import cache_folder

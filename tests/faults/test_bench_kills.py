@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forerun.bench import session
-from forerun.bench.answers import Match
-from forerun.bench.ceilings import measure_ceilings
+from forerun.bench.records.answers import Match
+from forerun.bench.run import session
+from forerun.bench.run.ceilings import measure_ceilings
 from forerun.cli.main import app
 from tests.bench.players import keys_in, records_in
 

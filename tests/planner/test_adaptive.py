@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.bench.acceptance import Recorder, Teacher
+from forerun.bench.run.draft_traces import Recorder, Teacher
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.planner.paper_inputs import (
+from forerun.planner.roofline import SizedModel, known_models, machine_named, pace_of
+from forerun.planner.schemes import Scheme, play_scheme
+from forerun.planner.simulate import Costs
+from forerun.planner.synthetic import FREE, REFERENCE, SyntheticPair, traces_for
+from tests.planner.paces import costs, flat, known_answer
+from tests.planner.paper_inputs import (
     PARALLEL,
     PARALLEL_DEPTH,
     SERIAL,
@@ -14,11 +19,6 @@ from forerun.planner.paper_inputs import (
     WIDER_TAKES,
     serial_overhead_s,
 )
-from forerun.planner.roofline import SizedModel, known_models, machine_named, pace_of
-from forerun.planner.schemes import Scheme, play_scheme
-from forerun.planner.simulate import Costs
-from forerun.planner.synthetic import FREE, REFERENCE, SyntheticPair, traces_for
-from tests.planner.paces import costs, flat, known_answer
 
 PAIR = SyntheticPair(num_answers=12)
 PUBLISHED_RATIO = PARALLEL.tokens_per_s / SERIAL.tokens_per_s

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from forerun.bench.acceptance import Teacher
+from forerun.bench.run.draft_traces import Teacher
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError

@@ -1,1 +1,1 @@
-"""Drafters and peers measured side by side: data sets, runs, records, reports, kernels."""
+"""Drafters and peers measured side by side: data sets, runs, records, reports."""

@@ -13,8 +13,8 @@ from forerun.core.output_file import require_writable, write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forerun.bench.recorded_run import RecordedRun
-    from forerun.bench.summary import Summary
+    from forerun.bench.records.recorded_run import RecordedRun
+    from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
 NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip install 'forerun[bench]'"
@@ -32,7 +32,7 @@ def report(
     ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
-    from forerun.bench.summary import read_run_with, summarise_run
+    from forerun.bench.report.summary import read_run_with, summarise_run
 
     if html is not None and not has_matplotlib():
         raise ConfigError(NO_PICTURES)
@@ -63,9 +63,9 @@ def compare(
     """Say whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
     from rich.console import Console
 
-    from forerun.bench.compare import compare as compare_summaries
+    from forerun.bench.report.compare import compare as compare_summaries
+    from forerun.bench.report.summary_file import read_summary
     from forerun.bench.report.table import draw_comparison
-    from forerun.bench.summary_file import read_summary
 
     found = compare_summaries(read_summary(before), read_summary(after), tolerance=tolerance)
     _console(Console()).print(draw_comparison(found))
@@ -106,7 +106,7 @@ def _write(
     summary: "Summary", run: "RecordedRun", *, json_file: Path | None, markdown: Path | None, html: Path | None
 ) -> None:
     from forerun.bench.report import markdown as markdown_report
-    from forerun.bench.summary_file import to_json
+    from forerun.bench.report.summary_file import to_json
 
     if json_file is not None:
         _write_file(json_file, to_json(summary))

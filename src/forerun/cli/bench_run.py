@@ -17,8 +17,8 @@ from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forerun.bench.datasets import Dataset
-    from forerun.bench.run import Progress
+    from forerun.bench.data.datasets import Dataset
+    from forerun.bench.run.interleaved import Progress
 
 WHAT: Final = "What is measured"
 WHO: Final = "Who answers"
@@ -84,7 +84,7 @@ def run(
 ) -> None:
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
     who.find_models()
-    from forerun.bench.session import Request, play  # imports torch
+    from forerun.bench.run.session import Request, play  # imports torch
 
     request = Request(
         config=replace(

@@ -39,9 +39,9 @@ def trace(
     config = EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads)
     for name in (target, draft):
         find_model(name)
-    from forerun.bench.acceptance import Recorder  # imports torch
-    from forerun.bench.datasets import BUILTIN, load_dataset
-    from forerun.bench.prompts import Reader
+    from forerun.bench.data.datasets import BUILTIN, load_dataset
+    from forerun.bench.data.prompts import Reader
+    from forerun.bench.run.draft_traces import Recorder  # imports torch
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
     with Recorder(config, draft) as recorder, _progress(min(num_prompts, len(questions))) as on_answer:

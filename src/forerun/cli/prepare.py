@@ -62,8 +62,8 @@ def prepare(
 
 def _prompts(data: Path | None, num_prompts: int, max_new_tokens: int) -> "Callable[[Engine], Iterable[Sequence[int]]]":
     """First turns of questions, as the target reads them."""
-    from forerun.bench.datasets import BUILTIN, load_dataset
-    from forerun.bench.prompts import Reader
+    from forerun.bench.data.datasets import BUILTIN, load_dataset
+    from forerun.bench.data.prompts import Reader
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
 

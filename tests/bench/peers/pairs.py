@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.answers import Contestant
 from forerun.bench.peers.catalogue import PeerPlan, find_absence, open_peer
+from forerun.bench.records.answers import Contestant
 
 PROMPTS = (
     "def is_even(number):\n    return",

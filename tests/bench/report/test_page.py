@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from forerun.bench.answers import Record
-from forerun.bench.recorded_run import RecordedRun
+from forerun.bench.records.answers import Record
+from forerun.bench.records.recorded_run import RecordedRun
+from forerun.bench.report.summary import summarise_run
 from forerun.bench.report.timeline import TOKEN_TEXTS, choose_timeline
-from forerun.bench.summary import summarise_run
 from tests.bench.sample_run import about, sample_records
 
 page = pytest.importorskip("forerun.bench.report.page", reason="needs matplotlib", exc_type=ImportError)

@@ -6,13 +6,13 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
-from forerun.bench.compare import compare
-from forerun.bench.recorded_run import RecordedRun
+from forerun.bench.records.recorded_run import RecordedRun
 from forerun.bench.report import markdown
 from forerun.bench.report.columns import COLUMNS
+from forerun.bench.report.compare import compare
+from forerun.bench.report.summary import Summary, summarise_run
 from forerun.bench.report.table import draw, draw_comparison
 from forerun.bench.report.wording import headline, verdict_on_texts
-from forerun.bench.summary import Summary, summarise_run
 from tests.bench.sample_run import CONTESTANTS, DATASETS, about, sample_records
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.bench.answers import Record, RoundColumns, Turn
+from forerun.bench.records.answers import Record, RoundColumns, Turn
 from forerun.bench.report.timeline import TOKEN_TEXTS, choose_timeline, draw_lane, draw_text
 
 

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from forerun.bench.answers import Contestant
 from forerun.bench.peers.endpoint_peer import EndpointPeer
 from forerun.bench.peers.messages import Opening
 from forerun.bench.peers.process import ProcessPeer
+from forerun.bench.records.answers import Contestant
 from forerun.core.errors import ConfigError, require
 from forerun.core.model_spec import WeightFormat
 from forerun.core.pace import read_device

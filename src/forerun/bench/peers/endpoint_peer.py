@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
-from forerun.bench.answers import Turn
 from forerun.bench.peers.event_stream import get_json, post, post_events
 from forerun.bench.peers.messages import PeerError, Request
+from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
 NOT_FOUND: Final = 404

@@ -9,8 +9,8 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO, Any, Final
 
-from forerun.bench.answers import Turn
 from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request, from_line, to_line
+from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
 START_S: Final = 900.0  # a compiled model takes minutes

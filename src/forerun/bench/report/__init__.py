@@ -1,1 +1,1 @@
-"""A summary for people: a table for the terminal, Markdown for a README, one page for the browser."""
+"""A run in rows with intervals, compared with another, and shown: terminal, Markdown, one page for the browser."""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.bench.bootstrap import Estimate
-from forerun.bench.summary import Row
+from forerun.bench.report.bootstrap import Estimate
+from forerun.bench.report.summary import Row
 
 UNKNOWN: Final = "\N{EN DASH}"
 TO: Final = "\N{EN DASH}"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 
 from forerun.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, Column, speed, times
+from forerun.bench.report.summary import Row, Summary
 from forerun.bench.report.table import fastest
 from forerun.bench.report.wording import circumstances, headline, verdict_on_texts
-from forerun.bench.summary import Row, Summary
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 

@@ -9,10 +9,10 @@ from typing import Final
 from forerun.bench.report import plots
 from forerun.bench.report.columns import COLUMNS, interval, milliseconds, number, speed, times
 from forerun.bench.report.plots import Look, Looks
+from forerun.bench.report.summary import Row, Summary
 from forerun.bench.report.table import ALL, fastest
 from forerun.bench.report.timeline import Lane, Timeline, draw_lane, draw_text
 from forerun.bench.report.wording import circumstances, fastest_peer, headline, verdict_on_texts
-from forerun.bench.summary import Row, Summary
 
 FOLDER: Final = Path(__file__).parent
 PEER: Final = "another program"

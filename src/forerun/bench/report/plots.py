@@ -18,10 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from forerun.bench.measures import Drafting
-from forerun.bench.metrics import CURVE_SHARES, SLOW
+from forerun.bench.records.measures import Drafting
+from forerun.bench.records.metrics import CURVE_SHARES, SLOW
 from forerun.bench.report.columns import milliseconds
-from forerun.bench.summary import Row
+from forerun.bench.report.summary import Row
 
 TEXT, LINES, FAINT, BAND = "#c0ffe0", "#c0ffe1", "#c0ffe2", "#c0ffe3"
 VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}

@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forerun.bench.compare import Comparison
 from forerun.bench.report.columns import MAIN_COLUMNS, TIMES, UNKNOWN, interval, speed, times
+from forerun.bench.report.compare import Comparison
+from forerun.bench.report.summary import Row, Summary
 from forerun.bench.report.wording import headline, verdict_on_texts
-from forerun.bench.summary import Row, Summary
 
 ALL: str = "all data sets"
 

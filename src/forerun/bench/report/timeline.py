@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from forerun.bench.answers import Record, Turn
-from forerun.bench.metrics import decode_tokens_per_s, delivered, has_times
+from forerun.bench.records.answers import Record, Turn
+from forerun.bench.records.metrics import decode_tokens_per_s, delivered, has_times
 from forerun.bench.report.columns import milliseconds
 
 TOKEN_TEXTS: Final = "token_texts"  # key in a record's `extra`: for each turn the text of every token

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from forerun.bench.report.columns import TIMES, interval, speed, times
-from forerun.bench.summary import NONE, Row, Summary
+from forerun.bench.report.summary import NONE, Row, Summary
 
 MACHINE_LABELS: Final = {"cpu": "CPU", "gpu": "GPU", "isa": "ISA", "os": "OS", "python": "Python"}
 GIB: Final = 1 << 30

@@ -1,0 +1,114 @@
+"""A file fetched over HTTPS, whole or not at all."""
+
+import gzip
+import hashlib
+import os
+import zlib
+from contextlib import closing, suppress
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+)
+
+from forerun.bench.data.json_lines import read_objects
+from forerun.core.errors import ConfigError
+
+TIMEOUT_S: Final = 30.0  # without a byte
+MAX_BYTES: Final = 64 * 2**20
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+def fetch(url: str, path: Path, *, num_rows: int, sha256: str | None = None) -> None:
+    """Put what is at `url` into `path`, unpacked if the URL ends in .gz.
+
+    The file appears under its name when it is complete and was checked, so a broken connection, a wrong sum or a kill
+    leave nothing that could be taken for it.
+
+    Args:
+        num_rows: JSON objects the file must hold, one per line.
+        sha256: sum of what is sent; None where it is not known.
+
+    Raises:
+        ConfigError: it cannot be fetched, is not what was expected, or cannot be written.
+    """
+    data = download(url)
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise ConfigError(
+            f"{url} is not the file that was expected: its sha256 is {hashlib.sha256(data).hexdigest()}, not {sha256}"
+        )
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(_unpack(url, data) if url.endswith(".gz") else data)
+        _check_rows(url, part, num_rows)
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error}): choose another cache folder") from error
+    finally:
+        with suppress(OSError):  # it is gone where all went well, and never was where its folder could not be made
+            part.unlink()
+
+
+def download(url: str) -> bytes:
+    """What is at `url`; http is good enough within this machine only.
+
+    Raises:
+        ConfigError: it is no https URL, or cannot be had whole.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+        raise ConfigError(f"{url} is not fetched: an address that begins with https:// is needed")
+    try:
+        with closing(_opener(is_local=parts.hostname in LOOPBACK).open(url, timeout=TIMEOUT_S)) as response:
+            assert isinstance(response, HTTPResponse), response
+            return _body(url, response)
+    except HTTPError as error:
+        error.close()
+        raise ConfigError(f"{url} cannot be fetched (status {error.code} {error.reason})") from error
+    except (OSError, HTTPException) as error:
+        raise ConfigError(f"{url} cannot be fetched ({type(error).__name__}: {error})") from error
+
+
+def _opener(*, is_local: bool) -> OpenerDirector:
+    """Fetches without following redirections, which could lead away from https."""
+    opener = OpenerDirector()
+    handlers = (HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor())
+    for handler in handlers if is_local else (ProxyHandler(), *handlers):
+        opener.add_handler(handler)
+    return opener
+
+
+def _body(url: str, response: HTTPResponse) -> bytes:
+    promised = response.length
+    data = response.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{url} is longer than {MAX_BYTES} bytes, so it is not the file that was expected")
+    if promised is not None and len(data) < promised:
+        raise ConfigError(f"{url} broke off after {len(data)} of {promised} bytes: try again")
+    return data
+
+
+def _unpack(url: str, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ConfigError(f"{url} is no whole gzip file ({error})") from error
+
+
+def _check_rows(url: str, part: Path, num_rows: int) -> None:
+    """A page that says "not found" politely, or an edited file, must not pass for the data."""
+    try:
+        found = sum(1 for _ in read_objects(part))
+    except ConfigError as error:
+        raise ConfigError(f"{url} is not the file that was expected: {error}") from error
+    if found != num_rows:
+        raise ConfigError(f"{url} is not the file that was expected: it has {found} rows, not {num_rows}")

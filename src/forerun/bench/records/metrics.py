@@ -1,0 +1,241 @@
+"""Every number of a report, computed in one place: pure functions of records. What is not known is None, never 0."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from statistics import fmean, median
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from forerun.bench.records.answers import Record, RoundColumns, Turn
+from forerun.bench.records.measures import Drafting, Exactness, Latency, Speed, TimeShares
+
+PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
+SpeedOf: TypeAlias = Callable[[Record], float | None]
+
+MAX_DEPTH: Final = 256  # more accepted tokens than this count as this many, whatever a file says
+SLOW: Final = 0.05  # the share of prompts or tokens that a report calls slow
+CURVE_SHARES: Final = (0.0, *(step / 50 for step in range(1, 46)), *(0.9 + step / 200 for step in range(1, 20)), 1.0)
+
+
+def delivered(turn: Turn) -> tuple[int, ...]:
+    """Tokens of the answer by arrival: what a stop cut off the last rounds never reached the user."""
+    left, counts = turn.num_new_tokens, []
+    for num in turn.emitted:
+        counts.append(min(num, left))
+        left -= counts[-1]
+    return tuple(counts)
+
+
+def has_times(turn: Turn) -> bool:
+    return 0 < len(turn.emitted) == len(turn.emitted_at_s)
+
+
+def whole_tokens_per_s(record: Record) -> float | None:
+    """New tokens over the time from the call to the last token, prefill included; over all turns together."""
+    return _ratio(sum(turn.num_new_tokens for turn in record.turns), sum(turn.wall_s for turn in record.turns))
+
+
+def decode_tokens_per_s(record: Record) -> float | None:
+    """Tokens after the first arrival over the time after it.
+
+    The first arrival closes the prefill for everyone who is measured from outside, so this is the same number for a
+    drafter and for a peer. None where nothing came after it.
+    """
+    num_tokens, seconds = _decoded([record])
+    return _ratio(num_tokens, seconds)
+
+
+def prompt_speeds(records: Iterable[Record], speed_of: SpeedOf) -> dict[PromptKey, float]:
+    """Each prompt's tokens/s: the median over its repeats. Answers without tokens or times have none."""
+    speeds: dict[PromptKey, list[float]] = defaultdict(list)
+    for record in records:
+        if speed := speed_of(record):
+            speeds[record.dataset, record.question_id].append(speed)
+    return {key: median(values) for key, values in speeds.items()}
+
+
+def prompt_tokens(records: Iterable[Record]) -> dict[PromptKey, int]:
+    """New tokens of each prompt's answer: by so much it weighs in a total."""
+    return {
+        (record.dataset, record.question_id): sum(turn.num_new_tokens for turn in record.turns) for record in records
+    }
+
+
+def decode_speed(records: Sequence[Record]) -> Speed:
+    return _speed(prompt_speeds(records, decode_tokens_per_s))
+
+
+def whole_speed(records: Sequence[Record]) -> Speed:
+    return _speed(prompt_speeds(records, whole_tokens_per_s))
+
+
+def latency(records: Iterable[Record]) -> Latency:
+    turns = [turn for turn in _turns(records) if has_times(turn)]
+    firsts, gaps, tokens = [turn.emitted_at_s[0] for turn in turns], arrival_gaps_s(turns), token_latencies_s(turns)
+    first, slow_first = _quantiles(firsts, (0.5, 1 - SLOW)) or (None, None)
+    p50, p95, p99 = _weighted_quantiles(tokens, (0.5, 1 - SLOW, 0.99)) or (None, None, None)
+    return Latency(
+        first_token_s=first,
+        slow_first_token_s=slow_first,
+        round_s=fmean(gaps) if gaps else None,
+        token_p50_s=p50,
+        token_p95_s=p95,
+        token_p99_s=p99,
+        token_curve_s=_weighted_quantiles(tokens, CURVE_SHARES),
+    )
+
+
+def arrival_gaps_s(turns: Iterable[Turn]) -> list[float]:
+    """Seconds between one arrival and the next, however many tokens came."""
+    return [
+        after - before
+        for turn in turns
+        if has_times(turn)
+        for before, after in zip(turn.emitted_at_s, turn.emitted_at_s[1:], strict=False)
+    ]
+
+
+def token_latencies_s(turns: Iterable[Turn]) -> list[tuple[float, int]]:
+    """For each arrival after the first: the gap before it over the tokens of its burst, and how many these are.
+
+    Tokens of one round come together; to give the first the whole gap and the rest none would make any percentile
+    below the median of a good drafter zero.
+    """
+    return [
+        ((after - before) / num, num)
+        for turn in turns
+        if has_times(turn)
+        for before, after, num in zip(turn.emitted_at_s, turn.emitted_at_s[1:], delivered(turn)[1:], strict=False)
+        if num > 0
+    ]
+
+
+def round_totals(records: Iterable[Record]) -> tuple[int, int]:
+    """Tokens of the rounds that are known, bonus tokens included, and how many rounds these are.
+
+    Tokens that came all at once say nothing of rounds, unless a drafter of ours says so.
+    """
+    lengths = [num for turn in _turns(records) for num in turn.emitted if turn.rounds or len(turn.emitted) > 1]
+    return sum(lengths), len(lengths)
+
+
+def drafting(records: Sequence[Record]) -> Drafting:
+    num_tokens, num_rounds = round_totals(records)
+    turns = [turn for turn in _turns(records) if turn.rounds is not None or len(turn.emitted) > 1]
+    rounds = [turn.rounds for turn in turns if turn.rounds is not None]
+    accepted = [num for turn in turns for num in (turn.rounds.num_accepted if turn.rounds else _without_bonus(turn))]
+    drafted = [num for column in rounds for num in column.num_drafted]
+    hits = [was_hit for column in rounds for was_hit in column.was_hit]
+    counts = Counter(min(num, MAX_DEPTH) for num in accepted)
+    reached = acceptance_by_depth(rounds)
+    return Drafting(
+        num_rounds=num_rounds,
+        tokens_per_round=_ratio(num_tokens, num_rounds),
+        accepted_per_round=_ratio(sum(accepted), len(accepted)),
+        drafted_per_round=_ratio(sum(drafted), len(drafted)),
+        acceptance_rate=_ratio(sum(num for column in rounds for num in column.num_accepted), sum(drafted)),
+        hit_rate=_ratio(sum(hits), len(hits)) if any(drafted) else None,
+        accepted_counts=tuple(counts[num] for num in range(max(counts, default=-1) + 1)),
+        reached=reached,
+        kept=tuple(here / before for before, here in zip((1.0, *reached), reached, strict=False)),
+    )
+
+
+def acceptance_by_depth(rounds: Iterable[RoundColumns]) -> tuple[float, ...]:
+    """P(accepted >= d) for d = 1, 2, ... over the rounds that proposed something, as deep as any went."""
+    accepted = [
+        min(num, MAX_DEPTH)
+        for column in rounds
+        for num, num_drafted in zip(column.num_accepted, column.num_drafted, strict=True)
+        if num_drafted > 0
+    ]
+    return tuple(
+        sum(num >= depth for num in accepted) / len(accepted) for depth in range(1, max(accepted, default=0) + 1)
+    )
+
+
+def time_shares(records: Iterable[Record]) -> TimeShares | None:
+    """None where rounds or times are not known. The first round is left out: what precedes it is the prefill."""
+    draft_s = wait_s = verify_s = decode_s = 0.0
+    for turn in _turns(records):
+        if turn.rounds is not None and has_times(turn) and len(turn.rounds.draft_s) == len(turn.emitted):
+            draft_s += sum(turn.rounds.draft_s[1:])
+            wait_s += sum(turn.rounds.wait_s[1:])
+            verify_s += sum(turn.rounds.verify_s[1:])
+            decode_s += turn.emitted_at_s[-1] - turn.emitted_at_s[0]
+    if decode_s <= 0:
+        return None
+    draft, wait, verify = (draft_s - wait_s) / decode_s, wait_s / decode_s, verify_s / decode_s
+    return TimeShares(draft=draft, wait=wait, verify=verify, other=1 - draft - wait - verify)
+
+
+def one_row_verify_s(records: Iterable[Record]) -> float | None:
+    """Mean time of a target pass with one row, which is what the byte floor bounds."""
+    passes = [
+        seconds
+        for turn in _turns(records)
+        if turn.rounds is not None
+        for seconds, num_verified in zip(turn.rounds.verify_s, turn.rounds.num_verified, strict=True)
+        if num_verified == 1
+    ]
+    return fmean(passes) if passes else None
+
+
+def exactness(records: Iterable[Record]) -> Exactness | None:
+    """None where nothing was compared."""
+    matches = [turn.match for turn in _turns(records) if turn.match is not None]
+    num_near_tie = sum(match.first_difference is not None and match.is_near_tie for match in matches)
+    firsts = [match.first_difference for match in matches if match.first_difference is not None]
+    if not matches:
+        return None
+    return Exactness(
+        num_compared=len(matches),
+        num_same=len(matches) - len(firsts),
+        num_near_tie=num_near_tie,
+        num_different=len(firsts) - num_near_tie,
+        first_difference=min(firsts, default=None),
+    )
+
+
+def _turns(records: Iterable[Record]) -> list[Turn]:
+    return [turn for record in records for turn in record.turns]
+
+
+def _without_bonus(turn: Turn) -> tuple[int, ...]:
+    return tuple(max(num - 1, 0) for num in turn.emitted)
+
+
+def _decoded(records: Iterable[Record]) -> tuple[int, float]:
+    """Tokens after the first arrival and the seconds they took."""
+    turns = [turn for turn in _turns(records) if has_times(turn)]
+    num_tokens = sum(max(min(turn.num_new_tokens, sum(turn.emitted)) - turn.emitted[0], 0) for turn in turns)
+    return num_tokens, sum(turn.emitted_at_s[-1] - turn.emitted_at_s[0] for turn in turns)
+
+
+def _speed(by_prompt: dict[PromptKey, float]) -> Speed:
+    speeds = list(by_prompt.values())
+    slow = _quantiles(speeds, (SLOW,))
+    return Speed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    """None where it says nothing: nothing was counted, no time went by, or so little that no number holds it."""
+    ratio = part / whole if part >= 0 and whole > 0 else inf
+    return ratio if ratio < inf else None
+
+
+def _quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, ...]:
+    """Linear between neighbours; empty for no values."""
+    return tuple(float(value) for value in np.quantile(values, shares)) if values else ()
+
+
+def _weighted_quantiles(values: Sequence[tuple[float, int]], shares: Sequence[float]) -> tuple[float, ...]:
+    """The smallest values that these shares of the weight do not exceed; empty for no values."""
+    if not values:
+        return ()
+    ordered = sorted(values)
+    cumulative = np.cumsum([weight for _, weight in ordered], dtype=np.float64)
+    places = np.searchsorted(cumulative, np.asarray(shares) * cumulative[-1] * (1 - 1e-12))
+    return tuple(ordered[place][0] for place in places)

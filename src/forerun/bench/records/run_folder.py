@@ -1,0 +1,176 @@
+"""The folder of a run: what was asked for, and every answer so far."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from forerun import __version__
+from forerun.bench.records.answers import Record
+from forerun.bench.records.record_files import RecordFile
+from forerun.bench.records.run_plan import RunPlan
+from forerun.core.errors import ConfigError
+
+NAME: Final = "run.json"
+PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
+VERSION: Final = 1
+Key = tuple[int | str, int]  # question id, repeat
+
+
+class RunFolder:
+    """Answers are appended as they come, so a run that is killed goes on where it was.
+
+    run.json says what the run is; a file for each data set, contestant and temperature holds the answers.
+    """
+
+    def __init__(self, path: Path, plan: RunPlan, about: Mapping[str, Any]) -> None:
+        """Make the folder, or go on with it.
+
+        Args:
+            about: what describes the run without defining it: machine, command, floor.
+
+        Raises:
+            ConfigError: the folder holds another run, or something else, or another process writes there.
+        """
+        self._path = path
+        self._files: dict[Path, RecordFile] = {}
+        file = path / NAME
+        if file.exists():
+            self._values = read_run(file)
+            plan.require_same(self._values["plan"], str(file))
+            self._values["continued"] = [*self._values.get("continued", ()), about.get("machine", {})]
+        else:
+            if path.is_dir() and any(entry.name != PART for entry in path.iterdir()):
+                raise ConfigError(f"{path} is not empty and holds no {NAME}: give a new folder to --out")
+            self._values = describe(plan) | dict(about)
+        self._lock = hold(path)
+        self._write()
+
+    def settings_of(self, name: str, temperature: float) -> dict[str, Any] | None:
+        """The settings that were chosen for a contestant; None before that."""
+        return self._values["contestants"][name]["settings"].get(f"{temperature:g}")  # type: ignore[no-any-return]
+
+    def choose(self, name: str, temperature: float, settings: Mapping[str, Any], tried: list[Any]) -> None:
+        """Remember the settings a contestant goes on with, and what it was chosen from."""
+        contestant = self._values["contestants"][name]
+        contestant["settings"][f"{temperature:g}"] = dict(settings)
+        contestant["tried"][f"{temperature:g}"] = tried
+        self._write()
+
+    def skip(self, name: str, temperature: float, reason: str) -> None:
+        """Remember that a contestant cannot take part at this temperature."""
+        contestant = self._values["contestants"][name]
+        contestant["skips"][f"{temperature:g}"] = contestant["skipped"] = reason
+        self._write()
+
+    def is_skipped(self, name: str, temperature: float) -> bool:
+        return f"{temperature:g}" in self._values["contestants"][name]["skips"]
+
+    def find(self, dataset: str, name: str, temperature: float, key: Key) -> Record | None:
+        """The answer, if it was given already."""
+        return self._file(dataset, name, temperature).records.get(key)
+
+    def append(self, record: Record) -> None:
+        self._file(record.dataset, record.contestant, record.temperature).append(record)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _file(self, dataset: str, name: str, temperature: float) -> RecordFile:
+        path = self._path / dataset / f"{name}-temperature-{temperature:g}.jsonl"
+        if path not in self._files:
+            self._files[path] = RecordFile(path)
+        return self._files[path]
+
+    def _write(self) -> None:
+        """Write run.json whole or not at all.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        try:
+            beside = self._path / PART
+            beside.write_text(json.dumps(self._values, indent=2) + "\n")
+            beside.replace(self._path / NAME)
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be written ({error}): give another folder to --out") from error
+
+
+def hold(path: Path) -> int | None:
+    """A descriptor of the folder, which is made where it is missing. No other process may hold it until it is closed.
+
+    Two that write the same answers would double every line. The system lets go of it however this process ends.
+
+    Raises:
+        ConfigError: another one holds it, or it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":
+            return None
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            flock(descriptor, LOCK_EX | LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except BlockingIOError as error:
+        raise ConfigError(f"another process writes to {path}: let it end, or give another folder to --out") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
+    return descriptor
+
+
+def describe(plan: RunPlan) -> dict[str, Any]:
+    """run.json of a run that has not begun."""
+    return {
+        "version": VERSION,
+        "forerun": __version__,
+        "plan": plan.to_json(),
+        "target": plan.target,
+        "draft": plan.draft,
+        "dtype": plan.dtype,
+        "datasets": list(plan.questions),
+        "temperatures": list(plan.temperatures),
+        "repeats": plan.repeats,
+        "num_prompts": max(map(len, plan.questions.values()), default=0),
+        "max_new_tokens": plan.max_new_tokens,
+        "contestants": {
+            name: {
+                "kind": "drafter" if name in plan.drafters else "peer",
+                "skipped": None,
+                "settings": {},
+                "tried": {},
+                "skips": {},
+            }
+            for name in plan.contestants
+        },
+    }
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """run.json.
+
+    Raises:
+        ConfigError: it cannot be read, or is not one.
+    """
+    try:
+        values = json.loads(path.read_text())
+        if values["version"] != VERSION or not isinstance(values["plan"], dict):
+            raise ValueError(f"version {values['version']}, this forerun reads {VERSION}")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}): name a folder that forerun bench run wrote to"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} describes no run ({error}): name the folder of a run, or a new one") from error
+    return values  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""What defines a run: whoever continues it must ask for the same."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The questions, who answers them, and how.
+
+    Args:
+        target, draft: model names; draft None is the built-in one.
+        drafters, peers: contestants by name; drafter "none" is always among them, first.
+        questions: ids put, by data set.
+        repeats: how often each question is put.
+        tune: settings are chosen by `tuning` first, on other questions.
+    """
+
+    target: str
+    draft: str | None
+    drafters: tuple[str, ...]
+    peers: tuple[str, ...]
+    questions: Mapping[str, tuple[int | str, ...]]
+    temperatures: tuple[float, ...]
+    repeats: int
+    max_new_tokens: int
+    seed: int
+    ignore_eos: bool
+    tune: bool
+    dtype: str
+    device: str
+    exactness: str
+    kernels: str
+    max_length: int | None
+    num_threads: int
+    profile: str | None
+
+    @property
+    def contestants(self) -> tuple[str, ...]:
+        return (*self.drafters, *self.peers)
+
+    @property
+    def num_answers(self) -> int:
+        """Answers in the whole run, a question's turns counted as one."""
+        num_questions = sum(map(len, self.questions.values()))
+        return num_questions * self.repeats * len(self.temperatures) * len(self.contestants)
+
+    def params(self, temperature: float, question_number: int) -> SamplingParams:
+        """How the question is to be answered: the same seed for every contestant and repeat."""
+        return SamplingParams(
+            temperature=temperature,
+            max_new_tokens=self.max_new_tokens,
+            seed=self.seed + question_number,
+            ignore_eos=self.ignore_eos,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def require_same(self, values: Mapping[str, Any], where: str) -> None:
+        """Raise ConfigError unless `values`, a plan out of a file, are those of this plan."""
+        for field in fields(self):
+            ours, theirs = plain(getattr(self, field.name)), plain(values.get(field.name))
+            if ours != theirs:
+                raise ConfigError(
+                    f"{where} holds a run with {field.name} {theirs!r}, this one has {ours!r}: give another folder to "
+                    "--out, or the same flags to continue that run"
+                )
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would return it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,140 @@
+"""Is a second run slower than a first one, beyond what the prompts' scatter explains?
+
+Only what changes from prompt to prompt is seen as scatter: a machine that was slower as a whole during one of the runs
+makes that run slower, which is what a tolerance is for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from forerun.bench.report.bootstrap import Estimate, Resamples
+from forerun.bench.report.summary import PromptSpeed, Row, Summary, times_taken
+from forerun.core.errors import ConfigError
+
+FALSE_ALARMS: Final = 0.025  # of all comparisons of equal runs; an interval of 95 % has as much on each side
+NUM_RESAMPLES: Final = 10_000
+
+RowKey: TypeAlias = tuple[str | None, str, float]  # data set, contestant, temperature
+PromptKey: TypeAlias = tuple[str | None, int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One row of both runs; data set None stands for all of them.
+
+    Args:
+        ratio: second over first: the time that the second run's tokens would have taken in the first, prompt by
+            prompt, over the time that they took, on the prompts that both have.
+        chance: how likely a ratio this small is where the second run is no slower, the tolerance granted.
+        is_slower: the chance is too small for this many rows.
+    """
+
+    dataset: str | None
+    contestant: str
+    temperature: float
+    ratio: Estimate
+    chance: float
+    is_slower: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    rows: tuple[ComparedRow, ...]
+    tolerance: float
+    num_unpaired: int
+
+    @property
+    def num_unknown(self) -> int:
+        """Rows with so few prompts in common that nothing can be said of them."""
+        return sum(row.ratio.low is None and row.ratio.high is None for row in self.rows)
+
+    @property
+    def is_slower(self) -> bool:
+        return any(row.is_slower for row in self.rows)
+
+
+def compare(before: Summary, after: Summary, *, tolerance: float = 0.0) -> Comparison:
+    """Compare row by row and prompt by prompt.
+
+    A single row is slower where its whole interval lies below 1 - tolerance. Of many rows some are always unlucky, so
+    Holm's correction asks more of each: all rows together raise a false alarm in 2.5 of 100 comparisons of equal runs.
+
+    Args:
+        tolerance: a slowdown that is let pass, as a share: 0.03 for 3 %.
+
+    Raises:
+        ConfigError: the runs have nothing in common, or measure different things.
+    """
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"tolerance {tolerance} must lie in [0, 1): 0.03 lets a slowdown of 3 % pass")
+    if before.speed_kind != after.speed_kind:
+        raise ConfigError(
+            f"the first report is about {before.speed_kind} speeds, the second about {after.speed_kind} ones: "
+            "compare runs with the same kinds of contestants"
+        )
+    first, second = _prompts(before), _prompts(after)
+    pairs = {key: _paired(first[key], second[key]) for key in first if key in second}
+    pairs = {key: pair for key, pair in pairs.items() if pair[0]}
+    if not pairs:
+        raise ConfigError("the reports share no question of the same data set, contestant and temperature")
+    num_unpaired = len(first.keys() ^ second.keys())
+    return Comparison(rows=_judged(pairs, 1 - tolerance), tolerance=tolerance, num_unpaired=num_unpaired)
+
+
+def holm(chances: Sequence[float], allowed: float) -> list[bool]:
+    """Which of these p-values are too small for chance, with at most `allowed` for one wrong among all.
+
+    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979); it holds for dependent rows.
+    """
+    is_rejected = [False] * len(chances)
+    for num_done, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        if chances[place] > allowed / (len(chances) - num_done):
+            break
+        is_rejected[place] = True
+    return is_rejected
+
+
+def _prompts(summary: Summary) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
+    """Prompts for each row and, where there are several data sets, over all."""
+    prompts: dict[RowKey, dict[PromptKey, PromptSpeed]] = {}
+    for row in summary.rows:
+        for key in _keys(row, has_many=len(summary.datasets) > 1):
+            found = prompts.setdefault(key, {})
+            found |= {(row.dataset, prompt.question_id): prompt for prompt in row.prompts}
+    return prompts
+
+
+def _keys(row: Row, *, has_many: bool) -> list[RowKey]:
+    if row.dataset is None:
+        return []
+    over_all: list[RowKey] = [(None, row.contestant, row.temperature)] if has_many else []
+    return [(row.dataset, row.contestant, row.temperature), *over_all]
+
+
+def _paired(
+    first: Mapping[PromptKey, PromptSpeed], second: Mapping[PromptKey, PromptSpeed]
+) -> tuple[list[float], list[float]]:
+    before, after = ({key: prompt.tokens_per_s for key, prompt in side.items()} for side in (first, second))
+    tokens = {key: prompt.num_tokens for key, prompt in second.items()}
+    return times_taken(tokens, before, after, [key for key in first if key in second])
+
+
+def _judged(pairs: Mapping[RowKey, tuple[list[float], list[float]]], bound: float) -> tuple[ComparedRow, ...]:
+    num_resamples = max(NUM_RESAMPLES, int(4 * len(pairs) / FALSE_ALARMS))  # enough for the smallest p-value asked for
+    resamples = [Resamples(before, after, num_resamples=num_resamples) for before, after in pairs.values()]
+    chances = [each.chance_of_at_least(bound) for each in resamples]
+    verdicts = holm(chances, FALSE_ALARMS)
+    return tuple(
+        ComparedRow(
+            dataset=dataset,
+            contestant=contestant,
+            temperature=temperature,
+            ratio=each.estimate(),
+            chance=chance,
+            is_slower=is_slower,
+        )
+        for (dataset, contestant, temperature), each, chance, is_slower in zip(
+            pairs, resamples, chances, verdicts, strict=True
+        )
+    )

@@ -1,0 +1,195 @@
+"""The drafters of this engine as contestants, and the settings each may be tuned over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+import torch
+
+from forerun.bench.records.answers import RoundColumns, Turn
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import (
+    BUILTIN_DRAFT,
+    DrafterConfig,
+    DraftModel,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    paper_layer_skip,
+    parallel_draft,
+)
+from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
+from forerun.core.steps import StepStats
+from forerun.engine.engine import Engine
+from forerun.engine.placement import CorePlacement
+
+NONE: Final = "none"
+Settings = Mapping[str, Any]
+Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, Parallel, LayerSkip)
+# The first entry is the default. A peer is given as many.
+GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
+    NONE: ({},),
+    "draft_model": (
+        {},
+        {"verify_width": 8},
+        {"verify_width": 32},
+        {"adaptive": False, "verify_width": 8, "draft_width": 4, "depth": 6},
+        {"adaptive": False, "min_mass": 0.5},
+        {"adaptive": False, "verify_width": 8, "min_mass": 0.5},
+    ),
+    "prompt_lookup": (
+        {},
+        {"verify_width": 4},
+        {"verify_width": 16},
+        {"max_match": 3},
+        {"min_match": 3},
+        {"max_match": 6, "verify_width": 12},
+    ),
+    "parallel": (
+        {},
+        {"verify_width": 8, "adaptive": False},
+        {"verify_width": 8},
+        {"overrun": 0.6},
+        {"repairs": 1},
+        {"children": 8},
+    ),
+    "layer_skip": (
+        {},
+        {"weights": "int8"},
+        {"weights": "int4"},
+        {"lookup": False},
+        {"draft_width": 2},
+        {"verify_width": 8},
+    ),
+    "layer_skip_paper": (
+        {},
+        {"min_confidence": 0.7},
+        {"min_confidence": 0.9},
+        {"depth": 8},
+        {"verify_width": 16},
+        {"verify_width": 64},
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterPlan:
+    """What all drafters of a run share.
+
+    Args:
+        config: target, dtype, device; its drafter and threads are left open.
+        num_threads: CPU threads of target and drafter together.
+        draft: the draft model; None: the built-in one.
+    """
+
+    config: EngineConfig
+    num_threads: int
+    draft: str | None = None
+
+
+class DrafterContestant:
+    """An engine with one drafter."""
+
+    def __init__(self, name: str, plan: DrafterPlan, settings: Settings) -> None:
+        self.name = name
+        drafter = drafter_config(name, plan.draft, settings)
+        num_threads = target_share(drafter, plan)
+        try:
+            self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=num_threads))
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"there is no memory for {name} beside the others, each of which has a target of its own ({error}): "
+                "measure fewer at a time, or lower --max-length"
+            ) from error
+
+    def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
+        began = perf_counter()
+        stream = self.engine.stream(prompt_ids, params)
+        stats: list[StepStats] = []
+        emitted_at_s: list[float] = []
+        for step in stream:
+            emitted_at_s.append(perf_counter() - began)
+            stats.append(step.stats)
+        result = stream.result()
+        return Turn(
+            text=result.text,
+            num_new_tokens=len(result.token_ids),
+            wall_s=emitted_at_s[-1],
+            token_ids=result.token_ids,
+            num_prompt_tokens=len(prompt_ids),
+            emitted=tuple(item.num_accepted + 1 for item in stats),
+            emitted_at_s=tuple(emitted_at_s),
+            num_near_ties=result.stats.num_near_ties,
+            rounds=columns_of(stats),
+        )
+
+    def forget(self) -> None:
+        self.engine.forget()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
+    """Threads of the target, where a drafter's process takes its own out of the same number.
+
+    Raises:
+        ConfigError: that leaves none, on a device where threads are what computes.
+    """
+    if not isinstance(drafter, Parallel) or drafter.address is not None:
+        return plan.num_threads
+    num_threads = CorePlacement.of(replace(plan.config, drafter=drafter)).draft_threads
+    placement, num_left = read_device(plan.config.device), plan.num_threads - num_threads
+    if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
+        raise ConfigError(
+            f"a drafter of {num_threads} threads leaves the target none of {plan.num_threads}, and more than "
+            f"others get would be unfair: give --threads {num_threads + 1} or more"
+        )
+    return max(1, num_left)
+
+
+def columns_of(stats: Sequence[StepStats]) -> RoundColumns:
+    """The rounds of a generation, column by column."""
+    names = [field.name for field in fields(RoundColumns)]
+    return RoundColumns(**{name: tuple(getattr(item, name) for item in stats) for name in names})
+
+
+def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterConfig:
+    """The drafter called `name` with these fields changed; for `parallel` also those of its draft.
+
+    Raises:
+        ConfigError: there is no such drafter or field.
+    """
+    model = draft or BUILTIN_DRAFT
+    match name:
+        case "none":
+            return changed(NoDrafter(), settings)
+        case "draft_model":
+            return changed(DraftModel(model=model), settings)
+        case "prompt_lookup":
+            return changed(PromptLookup(), settings)
+        case "layer_skip":
+            return changed(LayerSkip(), settings)
+        case "layer_skip_paper":
+            return changed(paper_layer_skip(), settings)
+        case "parallel":
+            of_draft = {field.name for field in fields(DraftModel)}
+            inner = {key: value for key, value in settings.items() if key in of_draft}
+            outer = {key: value for key, value in settings.items() if key not in of_draft}
+            return changed(Parallel(draft=changed(replace(parallel_draft(), model=model), inner)), outer)
+        case _:
+            raise ConfigError(f"there is no drafter {name!r}: choose among {', '.join(GRIDS)}")
+
+
+def changed(config: Config, settings: Settings) -> Config:
+    """The config with some fields changed."""
+    known = {field.name for field in fields(config)}
+    foreign = sorted(set(settings) - known)
+    if foreign:
+        raise ConfigError(
+            f"{type(config).__name__} has no setting {foreign[0]!r}: choose among {', '.join(sorted(known))}"
+        )
+    return replace(config, **settings)

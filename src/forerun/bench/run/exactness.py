@@ -1,0 +1,29 @@
+"""Is a text the one that drafter `none` wrote, and if not, can rounding be the cause?"""
+
+from collections.abc import Sequence
+
+from forerun.bench.records.answers import Match
+from forerun.core.config import SamplingParams
+from forerun.engine.engine import Engine
+
+
+def compare(
+    token_ids: Sequence[int],
+    expected_ids: Sequence[int],
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    judge: Engine,
+) -> Match:
+    """Compare an answer with that of `none` to the same prompt.
+
+    Args:
+        judge: the engine of `none`; asked for its margin where the two part.
+    """
+    length = min(len(token_ids), len(expected_ids))
+    place = next((place for place in range(length) if token_ids[place] != expected_ids[place]), length)
+    if place == len(token_ids) == len(expected_ids):
+        return Match(first_difference=None)
+    if place == length:
+        return Match(first_difference=place)  # one goes on where the other ends: no question of rounding
+    margin = judge.margin_after([*prompt_ids, *expected_ids[:place]], params)
+    return Match(first_difference=place, margin=margin, is_near_tie=margin < judge.near_tie(params))

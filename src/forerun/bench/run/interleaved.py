@@ -1,0 +1,200 @@
+"""The run: every contestant answers every question in turn, and each answer is written down at once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import sleep, time
+from typing import Final
+
+from forerun.bench.data.prompts import Reader
+from forerun.bench.data.questions import Question
+from forerun.bench.records.answers import Contestant, Record, Turn
+from forerun.bench.records.run_folder import RunFolder
+from forerun.bench.records.run_plan import RunPlan
+from forerun.bench.run.drafters import NONE, DrafterContestant
+from forerun.bench.run.exactness import compare
+from forerun.core.config import SamplingParams
+from forerun.core.errors import ForerunError
+
+PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
+WARM_UP_TOKENS: Final = 32
+
+Open = Callable[[str, float], Contestant]  # a contestant by name, set up for a temperature
+Progress = Callable[[int, str], None]  # answers done, who answers what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One question put to all contestants, one after another."""
+
+    dataset: str
+    question: Question
+    number: int
+    repeat: int
+    temperature: float
+
+    @property
+    def key(self) -> tuple[int | str, int]:
+        return (self.question.question_id, self.repeat)
+
+
+class BenchRun:
+    """Plays a plan into a folder; what the folder already holds is not played again.
+
+    Interleaved: a question goes to all contestants before the next one is put, `none` first, the others in an order
+    that moves on by one with each question and each repeat. The data sets take turns too, so that a machine that slows
+    down slows down all rows of the report.
+    """
+
+    def __init__(
+        self, plan: RunPlan, questions: Mapping[str, Sequence[Question]], folder: RunFolder, open_contestant: Open,
+        reader: Reader,
+    ) -> None:  # fmt: skip
+        self._plan, self._questions, self._folder = plan, questions, folder
+        self._open, self._reader = open_contestant, reader
+        self._contestants: dict[str, Contestant] = {}
+
+    def play(self, on_progress: Progress) -> None:
+        """Play what is missing."""
+        num_done = 0
+        for temperature in self._plan.temperatures:
+            groups = list(self._groups(temperature))
+            try:
+                for group in groups:
+                    missing = self._missing(group)
+                    if missing:
+                        self._open_all(temperature, group)
+                        self._play_group(group, missing, partial(on_progress, num_done))
+                    num_done += len(self._plan.contestants)
+                    on_progress(num_done, "")
+            finally:
+                self._close_all()
+
+    def _groups(self, temperature: float) -> Iterator[Group]:
+        longest = max(map(len, self._questions.values()), default=0)
+        for repeat in range(self._plan.repeats):
+            for number in range(longest):
+                for dataset, questions in self._questions.items():
+                    if number < len(questions):
+                        yield Group(
+                            dataset=dataset,
+                            question=questions[number],
+                            number=number,
+                            repeat=repeat,
+                            temperature=temperature,
+                        )
+
+    def _missing(self, group: Group) -> list[str]:
+        """Who still has to answer: `none` first, the others in this group's order."""
+        others = [name for name in self._plan.contestants if name != NONE]
+        turned = (group.number + group.repeat) % max(len(others), 1)
+        order = [NONE, *others[turned:], *others[:turned]]
+        return [
+            name for name in order
+            if not self._folder.is_skipped(name, group.temperature)
+            and self._folder.find(group.dataset, name, group.temperature, group.key) is None
+        ]  # fmt: skip
+
+    def _open_all(self, temperature: float, group: Group) -> None:
+        """Open whoever can be opened, and let each write a little."""
+        if self._contestants:
+            return
+        prompt_ids, params = self._reader.prompt_after(group.question, ()), self._plan.params(temperature, 0)
+        for name in self._plan.contestants:
+            if self._folder.is_skipped(name, temperature):
+                continue
+            try:
+                self._contestants[name] = contestant = self._open(name, temperature)
+                warm_up(contestant, prompt_ids, params)
+            except ForerunError as error:
+                if name == NONE:
+                    raise
+                self._drop(name, temperature, error)
+
+    def _drop(self, name: str, temperature: float, error: ForerunError) -> None:
+        """Go on without a contestant that fails."""
+        self._folder.skip(name, temperature, str(error))
+        contestant = self._contestants.pop(name, None)
+        if contestant is not None:
+            contestant.close()
+
+    def _close_all(self) -> None:
+        for contestant in self._contestants.values():
+            contestant.close()
+        self._contestants = {}
+
+    @property
+    def _judge(self) -> DrafterContestant:
+        judge = self._contestants[NONE]
+        assert isinstance(judge, DrafterContestant), "none is a drafter of ours"
+        return judge
+
+    def _play_group(self, group: Group, missing: Sequence[str], say: Callable[[str], None]) -> None:
+        """Let all answer, then compare, then write: comparing in between would warm `none`'s caches only."""
+        params = self._plan.params(group.temperature, group.number)
+        reference = self._folder.find(group.dataset, NONE, group.temperature, group.key)
+        answers: dict[str, Record] = {}
+        for name in missing:
+            if name not in self._contestants:
+                continue
+            say(f"{name}, {group.dataset} {group.question.question_id}")
+            try:
+                answers[name] = self._answer(name, group, reference, params)
+            except ForerunError as error:
+                if name == NONE:
+                    raise
+                self._drop(name, group.temperature, error)
+                continue
+            reference = reference or answers[NONE]
+        assert reference is not None, "none answers first"
+        for answer in answers.values():
+            self._folder.append(self._finished(group, answer, reference, params))
+
+    def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> Record:
+        """Put the turns of a question one after another; a conversation goes on with what `none` answered."""
+        contestant, turns, started_at = self._contestants[name], list[Turn](), time()
+        contestant.forget()
+        for _ in group.question.turns:
+            earlier = turns if reference is None else reference.turns[: len(turns)]
+            prompt_ids = self._reader.prompt_after(group.question, [turn.text for turn in earlier])
+            sleep(PAUSE_S)
+            turn = contestant.write(prompt_ids, params)
+            turns.append(turn if turn.text else replace(turn, text=self._reader.tokenizer.decode(turn.token_ids)))
+        return Record(
+            question_id=group.question.question_id,
+            category=group.question.category,
+            contestant=name,
+            dataset=group.dataset,
+            temperature=group.temperature,
+            turns=tuple(turns),
+            repeat=group.repeat,
+            started_at=started_at,
+            seed=params.seed,
+        )
+
+    def _finished(self, group: Group, answer: Record, reference: Record, params: SamplingParams) -> Record:
+        """The answer with what is found out when nobody is being timed."""
+        is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
+        turns = []
+        for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
+            match = None
+            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has noise of its own, and may tell no ids
+                prompt_ids = self._reader.prompt_after(group.question, texts[:place])
+                match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, self._judge.engine)
+            turns.append(replace(turn, match=match))
+        extra: dict[str, object] = {}
+        if group.repeat == 0:
+            extra["token_texts"] = [self._token_texts(turn) for turn in turns]
+        return replace(answer, turns=tuple(turns), extra=extra)
+
+    def _token_texts(self, turn: Turn) -> list[str]:
+        """The text of every token, for the report's timeline."""
+        return [self._reader.tokenizer.decode([token_id]) for token_id in turn.token_ids]
+
+
+def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+    """Let allocation and compilation happen now, in the way of choosing tokens that is measured then."""
+    assert params.max_new_tokens is not None, "room was made for so many tokens, and for no more"
+    num_tokens = min(WARM_UP_TOKENS, params.max_new_tokens)
+    contestant.write(prompt_ids, replace(params, max_new_tokens=num_tokens, ignore_eos=True))
+    contestant.forget()

@@ -1,0 +1,215 @@
+"""What a user asked to be measured, made into a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forerun.bench.data.datasets import Dataset, load_dataset
+from forerun.bench.data.prompts import Reader, spread
+from forerun.bench.data.questions import Question
+from forerun.bench.peers.catalogue import PeerPlan
+from forerun.bench.records.run_folder import NAME, RunFolder
+from forerun.bench.records.run_plan import RunPlan
+from forerun.bench.run.candidates import Candidates, grid_of
+from forerun.bench.run.ceilings import bytes_per_step, measure_ceilings
+from forerun.bench.run.drafters import GRIDS, NONE, DrafterPlan
+from forerun.bench.run.interleaved import BenchRun, Progress
+from forerun.bench.run.machine import describe_machine, foreign_load
+from forerun.checkpoints.locate import locate
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.errors import ConfigError
+from forerun.core.pace import read_device
+from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.placement import allowed_threads
+from forerun.runtime.affinity import usable_cores
+from forerun.text.tokenizer import Tokenizer
+
+NUM_TUNING_PROMPTS = 4
+FLOOR_CONTEXT = 256  # tokens before the step whose bytes are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The flags of a run.
+
+    Args:
+        config: target, dtype, device, threads, context and exactness.
+        data: names of data sets, or question files.
+        data_folder: looked into for data sets before anything is fetched.
+        cache: folder for what is fetched or converted.
+        urls: peer to the address of its server.
+    """
+
+    config: EngineConfig
+    draft: str | None
+    drafters: tuple[str, ...]
+    peers: tuple[str, ...]
+    data: tuple[str, ...]
+    num_prompts: int
+    temperatures: tuple[float, ...]
+    repeats: int
+    max_new_tokens: int
+    seed: int
+    ignore_eos: bool
+    tune: bool
+    out: Path
+    cache: Path
+    data_folder: Path | None = None
+    urls: Mapping[str, str] = field(default_factory=dict)
+    llama_server: Path | None = None
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        for name in (*self.drafters, *self.peers):
+            grid_of(name)  # raises for an unknown one
+        for temperature in self.temperatures:  # raises for what cannot be asked of an engine
+            SamplingParams(temperature=temperature, max_new_tokens=max(1, self.max_new_tokens), seed=self.seed)
+        shown = tuple(f"{temperature:g}" for temperature in self.temperatures)  # as in the names of files
+        for name, values in (
+            ("--drafters", self.drafters), ("--peers", self.peers), ("--data", self.data), ("--temperature", shown),
+        ):  # fmt: skip
+            if len(set(values)) < len(values):
+                raise ConfigError(f"{name} {','.join(values)} names one twice: name each once")
+        strangers = [name for name in self.urls if name not in self.peers]
+        if strangers:
+            raise ConfigError(f"--url is given for {strangers[0]!r}, who does not take part: name it with --peers too")
+        misplaced = [name for name in self.peers if name in GRIDS] + [
+            name for name in self.drafters if name not in GRIDS
+        ]
+        if misplaced:
+            raise ConfigError(f"{misplaced[0]} is a drafter: name it with --drafters" if misplaced[0] in GRIDS
+                              else f"{misplaced[0]} is a peer: name it with --peers")  # fmt: skip
+        if min(self.num_prompts, self.repeats, self.max_new_tokens, len(self.data), len(self.temperatures)) < 1:
+            raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
+
+
+def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progress: Callable[[int], Progress]) -> None:
+    """Load the questions, play what the folder lacks, write everything down.
+
+    Args:
+        on_data: told every data set and how many of its questions are too long for the context.
+        on_progress: told how many answers there will be, gives what to tell of each.
+    """
+    checkpoint = Checkpoint.open(request.config.target, locate(request.config.target), request.config)
+    reader = Reader(
+        tokenizer=Tokenizer.load(checkpoint.folder), max_length=resolve_max_length(request.config, checkpoint.spec)
+    )
+    measured, others = choose_questions(request, reader, on_data)
+    num_threads = allowed_threads(request.config.num_threads, usable_cores())
+    torch.set_num_threads(num_threads)
+    plan = plan_of(request, measured, num_threads)
+    max_length = longest(reader, request, [*others, *chain(*measured.values())])
+    peers = peer_plan(request, checkpoint, num_threads, max_length)
+    limits = {} if (request.out / NAME).exists() else measure_limits(request, checkpoint)  # not again for the rest
+    folder = RunFolder(request.out, plan, about(request, checkpoint) | limits)
+    candidates = Candidates(
+        plan=plan,
+        folder=folder,
+        drafters=DrafterPlan(config=request.config, num_threads=num_threads, draft=request.draft),
+        peers=peers,
+        tuning_prompts=[reader.prompt_after(question, ()) for question in others],
+    )
+    try:
+        BenchRun(plan, measured, folder, candidates.open, reader).play(on_progress(plan.num_answers))
+    finally:
+        folder.close()
+
+
+def choose_questions(
+    request: Request, reader: Reader, on_data: Callable[[Dataset, int], None]
+) -> tuple[dict[str, tuple[Question, ...]], list[Question]]:
+    """The questions to measure by data set, and a few others to tune on, from as many data sets as possible."""
+    measured: dict[str, tuple[Question, ...]] = {}
+    others: list[Sequence[Question]] = []
+    for name in request.data:
+        dataset = load_dataset(name, folder=request.data_folder, cache=request.cache / "data")
+        choice = reader.choose(dataset.questions, request.num_prompts, request.max_new_tokens)
+        if dataset.name in measured:
+            raise ConfigError(f"two data sets are called {dataset.name!r}: rename one of the files")
+        measured[dataset.name] = choice.measured
+        others.append(spread(choice.others, -(-NUM_TUNING_PROMPTS // len(request.data))))
+        on_data(dataset, choice.num_too_long)
+    by_turns = [
+        questions[place] for place in range(NUM_TUNING_PROMPTS) for questions in others if place < len(questions)
+    ]
+    return measured, by_turns[:NUM_TUNING_PROMPTS]
+
+
+def longest(reader: Reader, request: Request, questions: Sequence[Question]) -> int:
+    """Tokens of the longest conversation: what a peer's cache must hold, and no more, since some read all of it."""
+    return max(reader.room_for(question, request.max_new_tokens) for question in questions)
+
+
+def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
+    """What defines the run."""
+    config = request.config
+    return RunPlan(
+        target=config.target,
+        draft=request.draft,
+        drafters=(NONE, *(name for name in request.drafters if name != NONE)),
+        peers=request.peers,
+        questions={name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
+        temperatures=request.temperatures,
+        repeats=request.repeats,
+        max_new_tokens=request.max_new_tokens,
+        seed=request.seed,
+        ignore_eos=request.ignore_eos,
+        tune=request.tune,
+        dtype=config.dtype,
+        device=config.device,
+        exactness=config.exactness,
+        kernels=config.kernels,
+        max_length=config.max_length,
+        num_threads=num_threads,
+        profile=config.profile,
+    )
+
+
+def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What describes the run without defining it."""
+    return {
+        "machine": describe_machine() | {"foreign_load": foreign_load()},
+        "command": request.command,
+        "dtype": checkpoint.dtype_name,
+    }
+
+
+def measure_limits(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What the device can do at best, and the least time of a plain step by that."""
+    placement = read_device(request.config.device)
+    ceilings = measure_ceilings(placement.torch_device)
+    num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT, checkpoint.weight_format)
+    is_cached = num_bytes < ceilings.cache_bytes
+    return {
+        "ceilings": asdict(ceilings),
+        "floor": None
+        if placement.is_paced
+        else {
+            "bytes_per_step": num_bytes,
+            "bytes_per_s": (ceilings.cached_read if is_cached else ceilings.read).median,
+            "from": "cache" if is_cached else "memory",
+        },
+    }
+
+
+def peer_plan(request: Request, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
+    """What the peers are told, so that they do the same work."""
+    is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
+    draft = BUILTIN_DRAFT if is_builtin else request.draft
+    return PeerPlan(
+        target=checkpoint.folder,
+        draft=None if draft is None else locate(draft),
+        dtype=str(checkpoint.dtype).removeprefix("torch."),
+        weight_format=checkpoint.weight_format,
+        num_threads=num_threads,
+        max_length=max_length,
+        cache=request.cache / "peers",
+        device=request.config.device,
+        urls=request.urls,
+        llama_server=request.llama_server,
+    )

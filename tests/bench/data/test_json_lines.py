@@ -1,0 +1,156 @@
+"""Lines of JSON: what is read, and what an error says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forerun.bench.data.json_lines import JsonObject, parse, read_objects, read_whole_lines
+from forerun.core.errors import ConfigError
+
+
+def write(folder: Path, data: bytes) -> Path:
+    path = folder / "lines.jsonl"
+    path.write_bytes(data)
+    return path
+
+
+def test_every_line_but_blank_ones_gives_its_object_and_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, b'{"a": 1}\r\n\n  \n{"a": "\xe2\x80\xa8"}')
+    lines = list(read_objects(path))
+    assert [line.values for line in lines] == [{"a": 1}, {"a": "\u2028"}]
+    assert [line.place for line in lines] == [f"{path}:1", f"{path}:4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": ', "not valid JSON"),
+        (b"[1]", "holds a JSON list"),
+        (b'{"a": NaN}', "NaN is no number"),
+        (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
+        (b"\x00\x00", "not valid JSON"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: bytes, complaint: str) -> None:
+    path = write(tmp_path, b'{"a": 1}\n' + line + b"\n")
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        list(read_objects(path))
+    assert str(caught.value).startswith(f"{path}:2 ")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.jsonl does not exist"):
+        list(read_objects(tmp_path / "none.jsonl"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(read_objects(tmp_path))
+
+
+def test_a_torn_last_line_is_dropped_wherever_it_was_torn(tmp_path: Path) -> None:
+    whole, last = b'{"a": 1}\n', json.dumps({"b": ["ü", {"c": 1.5e-3}], "d": "}"}, ensure_ascii=False).encode()
+    for length in range(len(last)):
+        found = read_whole_lines(write(tmp_path, whole + last[:length]))
+        assert [line.values for line in found.objects] == [{"a": 1}]
+        assert (found.num_bytes, found.is_torn, found.ends_with_newline) == (len(whole), length > 0, True)
+
+
+def test_a_whole_last_line_counts_without_its_newline(tmp_path: Path) -> None:
+    found = read_whole_lines(write(tmp_path, b'{"a": 1}\n{"a": 2}'))
+    assert [line.values for line in found.objects] == [{"a": 1}, {"a": 2}]
+    assert (found.num_bytes, found.is_torn, found.ends_with_newline) == (17, False, False)
+
+
+def test_a_broken_line_before_the_last_is_an_error_not_torn(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lines\.jsonl:1"):
+        read_whole_lines(write(tmp_path, b'{"a": 1\n{"a": 2}\n'))
+
+
+def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
+    found = read_whole_lines(write(tmp_path, b""))
+    assert (found.objects, found.num_bytes, found.is_torn, found.ends_with_newline) == ((), 0, False, True)
+
+
+def test_accessors_give_values_of_their_type() -> None:
+    line = parse(
+        "f:1",
+        b'{"i": 3, "n": 2, "s": -1.5, "t": "x", "b": true, "is": [1], "ns": [1, 2.5], "bs": [false], "ts": ["y"],'
+        b' "o": {"i": 1}, "os": [{"i": 2}], "none": null}',
+    )
+    assert (line.integer("i"), line.number("n"), line.signed("s"), line.text("t"), line.flag("b")) == (
+        3,
+        2,
+        -1.5,
+        "x",
+        True,
+    )
+    assert isinstance(line.number("n"), float)
+    assert (line.integers("is"), line.numbers("ns"), line.flags("bs"), line.texts("ts")) == (
+        (1,),
+        (1, 2.5),
+        (False,),
+        ("y",),
+    )
+    assert (line.identifier("i"), line.identifier("t"), line.integer("none", 7), line.texts("none", ())) == (
+        3,
+        "x",
+        7,
+        (),
+    )
+    assert (line.nested("o").integer("i"), line.objects("os")[0].integer("i")) == (1, 2)
+    assert line.anything("o") == {"i": 1}
+    assert line.has("i")
+    assert not line.has("none")
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [
+        ("integer", -1),
+        ("integer", True),
+        ("integer", 1.0),
+        ("integer", 2**63),
+        ("number", -0.5),
+        ("number", float("inf")),
+        ("number", 10**400),
+        ("number", "1"),
+        ("signed", False),
+        ("text", 1),
+        ("text", "\ud800"),
+        ("identifier", 1.5),
+        ("identifier", True),
+        ("flag", 1),
+        ("integers", [1, None]),
+        ("integers", 1),
+        ("numbers", ["1"]),
+        ("flags", [0]),
+        ("texts", "ab"),
+        ("nested", []),
+        ("objects", [[]]),
+        ("anything", {"x": float("inf")}),
+        ("anything", {"x": ["\udfff"]}),
+        ("integer", None),
+    ],
+)
+def test_a_wrong_value_is_refused_with_place_key_and_value(method: str, value: object) -> None:
+    line = JsonObject(place="file.jsonl:7", values={"key": value}, prefix="choices[0].")
+    if method == "anything":
+        with pytest.raises(ConfigError, match=r"file\.jsonl:7: choices\[0\]\.key"):
+            line.anything("key")
+        return
+    with pytest.raises(ConfigError, match=r"file\.jsonl:7: choices\[0\]\.key"):
+        getattr(line, method)("key")
+
+
+def test_a_value_that_is_long_and_deep_still_gives_a_short_message() -> None:
+    deep: object = "x" * 10_000
+    for _ in range(900):
+        deep = [deep]
+    line = JsonObject(place="f:1", values={"key": deep, "object": {"x": deep}})
+    with pytest.raises(ConfigError) as caught:
+        line.text("key")
+    assert len(str(caught.value)) < 300
+    with pytest.raises(ConfigError, match="nested 20 deep at most"):
+        line.anything("object")

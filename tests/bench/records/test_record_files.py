@@ -1,0 +1,277 @@
+"""Our record files: nothing lost in writing and reading, nothing lost or doubled by kills."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.bench.data.json_lines import parse
+from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun.bench.records.record_files import RecordFile, read_records, record_from, to_line
+from forerun.core.errors import ConfigError
+from tests.bench.samples import as_bytes, our_lines, record, turn
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS = st.integers(0, 2**63 - 1)
+SIZES = st.floats(0, 1e300)
+SIGNED = st.floats(-1e300, 1e300)
+TEXTS = st.text(max_size=20)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | SIGNED | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+MATCHES = st.builds(Match, first_difference=st.none() | COUNTS, margin=st.none() | SIGNED, is_near_tie=st.booleans())
+
+
+def tuples(items: st.SearchStrategy[object], length: int) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(items, min_size=length, max_size=length).map(tuple)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> RoundColumns:
+    length = draw(st.integers(0, 4))
+    counts = {name: draw(tuples(COUNTS, length)) for name in ("num_drafted", "num_verified", "num_accepted")}
+    times = {name: draw(tuples(SIZES, length)) for name in ("draft_s", "verify_s", "wait_s")}
+    return RoundColumns(**counts, **times, was_hit=draw(tuples(st.booleans(), length)))  # type: ignore[arg-type]
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Turn:
+    emitted = draw(st.lists(COUNTS, max_size=4).map(tuple))
+    return Turn(
+        text=draw(TEXTS),
+        num_new_tokens=draw(COUNTS),
+        wall_s=draw(SIZES),
+        token_ids=draw(st.lists(COUNTS, max_size=4).map(tuple)),
+        num_prompt_tokens=draw(COUNTS),
+        emitted=emitted,
+        emitted_at_s=draw(st.just(()) | tuples(SIZES, len(emitted))),  # type: ignore[arg-type]
+        num_near_ties=draw(COUNTS),
+        rounds=draw(st.none() | columns()),
+        match=draw(st.none() | MATCHES),
+    )
+
+
+RECORDS = st.builds(
+    Record,
+    question_id=TEXTS | st.integers(-(2**63) + 1, 2**63 - 1),
+    category=TEXTS,
+    contestant=TEXTS,
+    dataset=TEXTS,
+    temperature=SIZES,
+    turns=st.lists(turns(), max_size=3).map(tuple),
+    repeat=COUNTS,
+    started_at=SIGNED,
+    seed=st.none() | COUNTS,
+    extra=st.dictionaries(TEXTS, PLAIN, max_size=3),
+)
+
+
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_written(given_record: Record) -> None:
+    line = to_line(given_record)
+    assert "\n" not in line
+    assert record_from(parse("f:1", line.encode())) == given_record
+
+
+def test_a_line_has_what_the_scripts_of_others_look_for() -> None:
+    mine = record(0)
+    values = json.loads(to_line(mine))
+    choice = values["choices"][0]
+    assert (values["question_id"], values["category"], values["model_id"]) == (0, "writing", "draft_model")
+    assert choice["turns"] == [turn.text for turn in mine.turns]
+    assert choice["new_tokens"] == [turn.num_new_tokens for turn in mine.turns]
+    assert choice["wall_time"] == [turn.wall_s for turn in mine.turns]
+    assert choice["idxs"] == choice["decoding_steps"] == [len(turn.emitted) for turn in mine.turns]
+    assert choice["accept_lengths"] == [*mine.turns[0].emitted, *mine.turns[1].emitted]
+    num_rounds = len(choice["accept_lengths"])
+    assert choice["acceptance_rate"] == (sum(choice["accept_lengths"]) - num_rounds) / (7 * num_rounds)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"started_at": float("inf")},
+        {"temperature": float("nan")},
+        {"extra": {"a": (1, 2)}},
+        {"extra": {1: "a"}},
+        {"extra": {"a": Path("x")}},
+        {"contestant": "\ud800"},
+        {"repeat": True},
+        {"turns": (replace(turn(Random(0)), emitted_at_s=(0.5,) * 99),)},
+        {"turns": (replace(turn(Random(0)), wall_s=-1.0),)},
+    ],
+)
+def test_a_record_that_could_not_be_read_back_is_not_written(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="to 5"):
+        to_line(record(5, **changes))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('"version": 1', '"version": 2', "forerun.version is 2"),
+        ('"index": 0', '"index": 0}, {"index": 1', "choices"),
+        ('"idxs"', '"x"', None),
+        ('"decoding_steps": [', '"decoding_steps": [1, ', "decoding_steps"),
+        ('"accept_lengths": [', '"accept_lengths": [1, ', "accept_lengths"),
+        ('"num_verified": [', '"num_verified": [1, ', "num_verified"),
+        ('"emitted_at_s": [', '"emitted_at_s": [1, ', "emitted_at_s"),
+        ('"is_near_tie": true', '"is_near_tie": 1', "match.is_near_tie is 1"),
+        ('"forerun"', '"before"', "forerun is missing"),
+    ],
+)
+def test_a_changed_line_is_read_right_or_named(tmp_path: Path, old: str, new: str, complaint: str | None) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = our_lines(2)
+    path.write_bytes(as_bytes([lines[0], lines[1].replace(old, new, 1)]))
+    if complaint is None:
+        assert read_records(path) == (record(0), record(1))
+        return
+    with pytest.raises(ConfigError, match=rf"a\.jsonl:2: .*{complaint}"):
+        read_records(path)
+
+
+def test_an_answer_given_twice_names_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(as_bytes([*our_lines(2), our_lines(1)[0]]))
+    with pytest.raises(ConfigError, match=r"a\.jsonl:3: question_id 0, repeat 0 was answered in .*a\.jsonl:1 already"):
+        read_records(path)
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first, last = (line.encode() for line in our_lines(2, num_turns=1))
+    for length in (*range(0, len(last), 23), len(last) - 1):
+        path.write_bytes(first + b"\n" + last[:length])
+        RecordFile(path).close()
+        assert path.read_bytes() == first + b"\n"
+
+
+@pytest.mark.parametrize("num_bytes_left_out", [0, 1, 2, 500])
+def test_a_file_is_gone_on_with_behind_a_whole_or_a_torn_line(tmp_path: Path, num_bytes_left_out: int) -> None:
+    path = tmp_path / "a.jsonl"
+    whole = as_bytes(our_lines(2))
+    path.write_bytes(whole[: len(whole) - num_bytes_left_out])
+    with RecordFile(path) as file:
+        assert set(file.records) == ({(0, 0), (1, 0)} if num_bytes_left_out < 2 else {(0, 0)})
+        for number in range(len(file.records), 3):
+            file.append(record(number))
+    assert read_records(path) == tuple(map(record, range(3)))
+
+
+def test_a_new_file_gets_its_folders_and_holds_what_was_appended(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "mt_bench" / "none-temperature-0.jsonl"
+    with RecordFile(path) as file:
+        assert file.records == {}
+        file.append(record(3))
+        assert read_records(path) == (record(3),)
+        assert file.records == {(3, 0): record(3)}
+
+
+def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill would not show it, since the system keeps what was written; a power cut would."""
+    sizes: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (sync(number), sizes.append(os.fstat(number).st_size)))
+    path = tmp_path / "a.jsonl"
+    with RecordFile(path) as file:
+        for number in range(3):
+            file.append(record(number))
+            assert sizes[number:] == [path.stat().st_size]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        RecordFile(tmp_path / "file" / "a.jsonl")
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from forerun.bench.records.record_files import RecordFile, read_records
+from forerun.core.errors import ConfigError
+from tests.bench.samples import record
+path = Path(sys.argv[1])
+file = RecordFile(path)
+file.append(record(0))
+limit = path.stat().st_size + 100
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    file.append(record(1))
+except ConfigError as error:
+    assert "cannot be written" in str(error), error
+    assert path.stat().st_size == limit
+    assert read_records(path) == (record(0),)
+    print("refused")
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    paths = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'src')!r}]\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", paths + code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_full_disk_is_reported_and_leaves_a_file_that_can_be_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    out, error = python(FULL_DISK, str(path)).communicate()
+    assert out == "refused\n", error
+    with RecordFile(path) as file:
+        file.append(record(1))
+    assert read_records(path) == (record(0), record(1))
+
+
+APPENDING = """
+import sys
+from pathlib import Path
+from forerun.bench.records.record_files import RecordFile
+from tests.bench.samples import record
+with RecordFile(Path(sys.argv[1])) as file:
+    for number in range(len(file.records), 10**6):
+        file.append(record(number, extra={"padding": "x" * (number % 4) * int(sys.argv[2])}))
+        print(number, flush=True)
+"""
+
+
+def check_kills(path: Path, random: Random, *, num_kills: int, padding: int) -> None:
+    """Kill a writer at random moments and look after each kill."""
+    for _ in range(num_kills):
+        acknowledged = append_until_killed(path, random, padding=padding)
+        records = read_records(path)
+        assert [found.question_id for found in records] == list(range(len(records))), "lost or doubled"
+        assert len(records) > acknowledged, "a record was lost that was said to be on the disk"
+        assert all(replace(found, extra={}) == record(number, extra={}) for number, found in enumerate(records))
+
+
+def append_until_killed(path: Path, random: Random, *, padding: int) -> int:
+    """The last number the writer said was on the disk; records are up to three times `padding` long."""
+    with python(APPENDING, str(path), str(padding)) as child:
+        assert child.stdout is not None
+        seen = [int(line) for line, _ in zip(child.stdout, range(random.randrange(1, 6)), strict=False)]
+        time.sleep(random.uniform(0.0, padding / 1e7))  # anywhere between two records
+        child.kill()
+        seen += [int(line) for line in child.stdout if line.endswith("\n")]
+    return seen[-1]
+
+
+def test_kills_lose_and_double_no_record(tmp_path: Path) -> None:
+    check_kills(tmp_path / "a.jsonl", Random(0), num_kills=20, padding=20_000)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_amid_long_lines_lose_and_double_no_record(tmp_path: Path) -> None:
+    random = Random(1)
+    for number in range(10):
+        check_kills(tmp_path / f"{number}.jsonl", random, num_kills=10, padding=1_000_000)

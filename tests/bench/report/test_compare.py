@@ -1,0 +1,162 @@
+"""Slower beyond noise: seldom said of equal runs, always of slower ones."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from forerun.bench.records.measures import Drafting, Latency, Speed
+from forerun.bench.records.recorded_run import RecordedRun
+from forerun.bench.report.bootstrap import Estimate
+from forerun.bench.report.compare import compare, holm
+from forerun.bench.report.summary import PromptSpeed, Row, Summary, summarise_run
+from forerun.core.errors import ConfigError
+from tests.bench.sample_run import sample_records
+
+NUM_DATASETS, NUM_CONTESTANTS, NUM_PROMPTS = 4, 4, 20
+NOTHING = Speed(mean=None, slow=None)
+NO_LATENCY = Latency(
+    first_token_s=None,
+    slow_first_token_s=None,
+    round_s=None,
+    token_p50_s=None,
+    token_p95_s=None,
+    token_p99_s=None,
+    token_curve_s=(),
+)
+NO_DRAFTING = Drafting(
+    num_rounds=0,
+    tokens_per_round=None,
+    accepted_per_round=None,
+    drafted_per_round=None,
+    acceptance_rate=None,
+    hit_rate=None,
+    accepted_counts=(),
+    reached=(),
+    kept=(),
+)
+
+
+def report(seed: int, *, factor: float = 1.0, noise: float = 0.02, num_prompts: int = NUM_PROMPTS) -> Summary:
+    """Prompts that differ by a third, measured with some noise, times a factor."""
+    random = np.random.default_rng(seed)
+    prompts = np.random.default_rng(0).lognormal(4, 0.3, (NUM_DATASETS, NUM_CONTESTANTS, num_prompts))
+    speeds = prompts * random.lognormal(0, noise, prompts.shape) * factor
+    rows = [
+        row(f"set{dataset}", f"contestant{contestant}", list(speeds[dataset, contestant]))
+        for dataset in range(NUM_DATASETS)
+        for contestant in range(NUM_CONTESTANTS)
+    ]
+    return Summary(speed_kind="decode", baseline=None, rows=tuple(rows))
+
+
+def row(dataset: str, contestant: str, speeds: list[float]) -> Row:
+    return Row(
+        dataset=dataset,
+        contestant=contestant,
+        temperature=0.0,
+        num_answers=len(speeds),
+        num_tokens=0,
+        speed=Estimate(value=1.0, low=None, high=None, num_prompts=len(speeds)),
+        slow_tokens_per_s=None,
+        ratio=None,
+        mean_ratio=None,
+        decode=NOTHING,
+        whole=NOTHING,
+        latency=NO_LATENCY,
+        drafting=NO_DRAFTING,
+        shares=None,
+        exactness=None,
+        floor_share=None,
+        floor_token_s=None,
+        prompts=tuple(
+            PromptSpeed(question_id=place, tokens_per_s=float(speed), num_tokens=64)
+            for place, speed in enumerate(speeds)
+        ),
+    )
+
+
+@cache
+def sample(slowdown: float = 1.0, seed: int = 0) -> Summary:
+    records = sample_records(
+        datasets=("qa",), contestants=("none", "parallel"), temperatures=(0.0,), num_prompts=8, num_tokens=32,
+        slowdown=slowdown, seed=seed,
+    )  # fmt: skip
+    return summarise_run(RecordedRun(records=tuple(records)), baseline="none")
+
+
+def test_holm_asks_most_of_the_best_and_stops_at_the_first_that_fails() -> None:
+    assert holm([0.01, 0.04, 0.03], 0.05) == [True, False, False]
+    assert holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
+    assert holm([0.02, 0.001, 0.9], 0.05) == [True, True, False]
+    assert holm([], 0.05) == []
+
+
+def false_alarms(num_trials: int, **changes: int) -> int:
+    return sum(
+        compare(report(2 * trial, **changes), report(2 * trial + 1, **changes)).is_slower for trial in range(num_trials)
+    )
+
+
+def test_twenty_rows_of_noise_seldom_fail() -> None:
+    assert false_alarms(12) <= 2  # 0.3 are expected; without Holm it would be five
+
+
+@pytest.mark.slow
+def test_twenty_rows_of_noise_fail_as_seldom_as_promised() -> None:
+    assert false_alarms(200) <= 10  # 5 are expected
+    assert false_alarms(100, num_prompts=6) <= 8
+
+
+def test_a_slowdown_of_five_percent_is_found() -> None:
+    found = [compare(report(2 * trial), report(2 * trial + 1, factor=0.95)) for trial in range(4)]
+    assert all(comparison.is_slower for comparison in found)
+    assert sum(row.is_slower for comparison in found for row in comparison.rows) > 0.95 * 4 * 20
+
+
+def test_a_tolerated_slowdown_is_let_pass_and_a_larger_one_is_not() -> None:
+    before = report(1)
+    assert not compare(before, report(2, factor=0.97), tolerance=0.05).is_slower
+    assert compare(before, report(2, factor=0.90), tolerance=0.05).is_slower
+
+
+def test_a_faster_run_is_not_slower() -> None:
+    assert not compare(report(1), report(2, factor=1.1)).is_slower
+
+
+def test_a_run_is_not_slower_than_itself() -> None:
+    comparison = compare(report(1), report(1))
+    assert not comparison.is_slower
+    assert {row.ratio.value for row in comparison.rows} == {1.0}
+
+
+def test_summaries_of_real_records_are_paired_by_prompt() -> None:
+    assert not compare(sample(), sample(seed=1), tolerance=0.02).is_slower
+    slower = compare(sample(), sample(slowdown=1.25, seed=1))
+    assert [row.is_slower for row in slower.rows if row.contestant == "none"] == [True]
+
+
+def test_a_row_of_all_data_sets_finds_what_no_data_set_shows_alone() -> None:
+    comparison = compare(report(5, noise=0.05), report(6, noise=0.05, factor=0.985))
+    overall = [row for row in comparison.rows if row.dataset is None]
+    assert len(overall) == NUM_CONTESTANTS
+    assert min(row.chance for row in overall) < min(row.chance for row in comparison.rows if row.dataset is not None)
+
+
+def test_few_prompts_are_never_called_slower() -> None:
+    before, after = report(1, num_prompts=1), report(1, num_prompts=1, factor=0.5)
+    assert not any(row.is_slower for row in compare(before, after).rows if row.dataset is not None)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
+def test_a_tolerance_that_makes_no_sense_is_refused(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match="tolerance"):
+        compare(report(1), report(2), tolerance=tolerance)
+
+
+def test_reports_without_common_rows_are_refused() -> None:
+    empty = Summary(speed_kind="decode", baseline=None, rows=())
+    with pytest.raises(ConfigError, match="share no question"):
+        compare(report(1), empty)
+    with pytest.raises(ConfigError, match="decode speeds"):
+        compare(report(1), Summary(speed_kind="whole", baseline=None, rows=report(1).rows))

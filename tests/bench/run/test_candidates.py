@@ -1,0 +1,132 @@
+"""Contestants by name, with settings that are chosen once and remembered."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun import ConfigError, EngineConfig
+from forerun.bench.peers.catalogue import PEERS, PeerPlan
+from forerun.bench.records.run_folder import RunFolder, read_run
+from forerun.bench.run import candidates as module
+from forerun.bench.run import interleaved as run
+from forerun.bench.run import tuning
+from forerun.bench.run.candidates import Candidates, grid_of
+from forerun.bench.run.drafters import GRIDS, DrafterContestant, DrafterPlan
+from forerun.checkpoints.locate import locate
+from tests.bench.players import plan_of, question
+
+NAME = "prompt_lookup"
+Make = Callable[..., Candidates]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three settings, the last of which cannot be opened."""
+    monkeypatch.setitem(GRIDS, NAME, ({}, {"verify_width": 2}, {"verify_width": 0}))  # type: ignore[arg-type]
+    monkeypatch.setattr(run, "PAUSE_S", 0.0)
+    monkeypatch.setattr(tuning, "PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """A field over a folder, which is opened anew for each."""
+    folders: list[RunFolder] = []
+
+    def call(*, tune: bool = True, prompts: Any = ([5, 6, 7], [8, 9])) -> Candidates:
+        while folders:
+            folders.pop().close()
+        plan = plan_of({"code": [question(0)]}, (NAME,), peers=("llama_server",), tune=tune)
+        folders.append(RunFolder(tmp_path / "run", plan, {}))
+        return Candidates(
+            plan=plan,
+            folder=folders[0],
+            drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
+            peers=PeerPlan(
+                target=locate("builtin"), dtype="float32", num_threads=1, max_length=128, cache=tmp_path / "cache"
+            ),
+            tuning_prompts=prompts,
+        )
+
+    yield call
+    while folders:
+        folders.pop().close()
+
+
+def opened_width(field: Candidates, temperature: float = 0.0) -> int:
+    contestant = field.open(NAME, temperature)
+    assert isinstance(contestant, DrafterContestant)
+    width = contestant.engine._drafter.verify_width
+    contestant.close()
+    return width
+
+
+def test_without_tuning_everybody_has_the_defaults(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "tune", must_not)
+    assert opened_width(make(tune=False)) == 8
+    entry = read_run(tmp_path / "run" / "run.json")["contestants"][NAME]
+    assert (entry["settings"], entry["tried"]) == ({"0": {}}, {"0": []})
+
+
+def must_not(*arguments: object) -> None:
+    raise AssertionError("tuned where nothing was to be tuned")
+
+
+def test_the_best_settings_are_taken_and_all_that_were_tried_are_written_down(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "CLEARLY", 0.0)  # so that the times of this machine decide nothing
+    field = make()
+    width = opened_width(field)
+    assert width in (2, 8)
+    entry = read_run(tmp_path / "run" / "run.json")["contestants"][NAME]
+    assert entry["settings"] == {"0": {} if width == 8 else {"verify_width": 2}}
+    tried = {str(trial["settings"]): trial for trial in entry["tried"]["0"]}
+    assert len(tried) == 3
+    assert tried[str({"verify_width": 0})]["trouble"] == "verify_width 0 must be >= 1"
+    speeds = [trial["tokens_per_s"] for trial in tried.values() if trial["trouble"] is None]
+    assert len(speeds) == 2
+    assert min(speeds) > 0
+
+
+def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    field, tunes = make(), list[float]()
+
+    def tune(open_with: object, grid: Any, prompts: object, params: Any) -> list[tuning.Trial]:
+        tunes.append(params.temperature)
+        return [tuning.Trial(settings=grid[1])]
+
+    monkeypatch.setattr(module, "tune", tune)
+    assert [opened_width(field), opened_width(field), opened_width(field, 1.0)] == [2, 2, 2]
+    assert tunes == [0.0, 1.0]
+    monkeypatch.setattr(module, "tune", must_not)
+    assert opened_width(make()) == 2, "a run that is continued goes on with them"
+
+
+def test_who_has_no_choice_is_not_tuned(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "tune", must_not)
+    field = make()
+    field.open("none", 0.0).close()
+    with pytest.raises(ConfigError, match="llama_server cannot take part: no llama-server binary"):
+        field.open("llama_server", 0.0)
+
+
+def test_without_a_prompt_to_tune_on_the_way_out_is_told(make: Make) -> None:
+    with pytest.raises(ConfigError, match="no question left to tune on: lower --num-prompts, or leave out --tune"):
+        make(prompts=()).open(NAME, 0.0)
+
+
+def test_where_every_setting_fails_the_first_trouble_is_the_reason(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GRIDS, NAME, ({"verify_width": 0}, {"verify_width": -1}))  # type: ignore[arg-type]
+    field = make()
+    with pytest.raises(ConfigError, match="verify_width 0 must be >= 1"):
+        field.open(NAME, 0.0)
+    assert field.folder.settings_of(NAME, 0.0) is None
+
+
+def test_a_grid_is_found_by_name_and_an_unknown_name_lists_the_known() -> None:
+    assert grid_of("none") == ({},)
+    assert grid_of("llama_cpp") == PEERS["llama_cpp"].grid
+    with pytest.raises(ConfigError, match=r"no contestant 'medusa': drafters are none, .*; peers transformers, "):
+        grid_of("medusa")

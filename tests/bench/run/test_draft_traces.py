@@ -1,0 +1,99 @@
+"""Recorded guesses are those the drafter itself would make."""
+
+import random
+
+import pytest
+import torch
+
+from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, Teacher
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel
+from forerun.core.errors import VocabularyError
+from forerun.drafting.draft_tree import DraftTree
+from forerun.model.runner import Runner
+from forerun.sampling.noise import KeyedNoise
+from tests.tiny import plain_spec, random_weights, tiny_runner
+
+PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9]
+
+
+def runner_of(vocab_size: int) -> Runner:
+    spec = plain_spec(vocab_size=vocab_size)
+    return tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(1)))
+
+
+def drafted(
+    runner: Runner, params: SamplingParams, noise: KeyedNoise | None, vocab_size: int
+) -> list[dict[int, float]]:
+    """The children of the root in a drafter's own tree, with the text committed token by token."""
+    config = DraftModel(verify_width=64, children=NUM_CHILDREN, lookup=False)
+    tree = DraftTree(
+        runner, config, target_vocab_size=vocab_size, horizon=64, max_rows=64, keeps_subtree=False
+    )  # fmt: skip
+    tree.begin(PROMPT, params, noise)
+    found = []
+    for token_id in ANSWER:
+        tree.expand()
+        found.append({token: tree.tree.log_probs[node] for token, node in tree.tree.children(0).items()})
+        tree.advance([token_id])
+    return found
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=1.0, seed=5),
+        SamplingParams(temperature=0.7, top_p=0.9, repetition_penalty=1.3, presence_penalty=0.5, seed=5),
+    ],
+)
+def test_the_guesses_are_those_of_a_draft_tree_at_every_place(params: SamplingParams) -> None:
+    vocab_size = 29
+    noise = None if params.is_greedy else KeyedNoise(5, vocab_size)
+    expected = drafted(runner_of(vocab_size), params, noise, vocab_size)
+    teacher = Teacher(runner=runner_of(vocab_size), params=params, noise=noise, vocab_size=vocab_size)
+    children, log_probs = teacher.guesses(PROMPT, ANSWER)
+    for ids, values, wanted in zip(children, log_probs, expected, strict=True):
+        possible = {token: value for token, value in zip(ids, values, strict=True) if value > float("-inf")}
+        assert list(possible) == list(wanted)
+        assert list(possible.values()) == pytest.approx(list(wanted.values()), abs=1e-5)
+
+
+def test_a_long_answer_is_recorded_in_several_passes_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocab_size=29)
+    whole = teacher.guesses(PROMPT, ANSWER)
+    monkeypatch.setattr("forerun.bench.run.draft_traces.ROWS_PER_PASS", 3)
+    parts = teacher.guesses(PROMPT, ANSWER)
+    assert parts[0] == whole[0]
+    assert [value for row in parts[1] for value in row] == pytest.approx([v for row in whole[1] for v in row])
+
+
+def test_ids_that_the_draft_lacks_do_not_stop_it() -> None:
+    answer = [random.Random(0).randrange(29, 60) for _ in range(4)]
+    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocab_size=29)
+    children, _ = teacher.guesses([40, 1], answer)
+    assert all(token_id < 29 for ids in children for token_id in ids)
+
+
+def test_the_built_in_pair_is_recorded() -> None:
+    params = SamplingParams(max_new_tokens=12, temperature=1.0, seed=4, ignore_eos=True)
+    done: list[int] = []
+    with Recorder(EngineConfig(num_threads=1), "builtin-draft") as recorder:
+        traces = list(recorder.record(["def add(left, right):", "class Point:"], params, done.append))
+        own = recorder.engine.generate("class Point:", params)
+    assert done == [1, 2]
+    assert traces[1].token_ids == own.token_ids
+    assert (traces[0].temperature, traces[0].seed) == (1.0, 4)
+    num_right = sum(
+        token_id in ids for trace in traces for token_id, ids in zip(trace.token_ids, trace.children, strict=True)
+    )
+    assert num_right > 12, "eight guesses of a trained draft cover most of the target's choices"
+
+
+def test_a_pair_without_common_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise VocabularyError("they differ")
+
+    monkeypatch.setattr("forerun.bench.run.draft_traces.require_match", refuse)
+    with pytest.raises(VocabularyError):
+        Recorder(EngineConfig(num_threads=1), "builtin-draft")

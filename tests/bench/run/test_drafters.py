@@ -1,0 +1,153 @@
+"""The drafters of this engine as contestants."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun.bench.run import drafters
+from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
+from forerun.core.drafter_config import DrafterConfig, paper_layer_skip, parallel_draft
+
+PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
+GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
+SAMPLED = replace(GREEDY, temperature=1.0, seed=3)
+PLAN = DrafterPlan(config=EngineConfig(max_length=256), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def none() -> Iterator[DrafterContestant]:
+    contestant = DrafterContestant(NONE, PLAN, {})
+    yield contestant
+    contestant.close()
+
+
+@pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
+def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
+    fixed = {"prompt_lookup": {}, "layer_skip_paper": {"min_confidence": 0.0}}.get(request.param, {"adaptive": False})
+    contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, **fixed})
+    yield contestant
+    contestant.close()
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_an_answer_is_that_of_none_and_its_columns_fit_together(
+    none: DrafterContestant, contestant: DrafterContestant, params: SamplingParams
+) -> None:
+    prompt_ids = none.engine.encode(PROMPT)
+    plain, turn = none.write(prompt_ids, params), contestant.write(prompt_ids, params)
+    assert (turn.token_ids, turn.text) == (plain.token_ids, plain.text)
+    assert turn.text
+    for answer in (plain, turn):
+        assert answer.num_prompt_tokens == len(prompt_ids)
+        assert answer.num_new_tokens == len(answer.token_ids) == 10
+        assert answer.rounds is not None
+        columns = asdict(answer.rounds)
+        assert {len(column) for column in columns.values()} == {len(answer.emitted)} == {len(answer.emitted_at_s)}
+        assert answer.emitted == tuple(num + 1 for num in answer.rounds.num_accepted)
+        assert sum(answer.emitted[:-1]) < 10 <= sum(answer.emitted)
+        assert columns["num_verified"] == tuple(num + 1 for num in columns["num_drafted"])
+        times = [0.0, *answer.emitted_at_s]
+        assert times == sorted(times)
+        assert answer.wall_s == times[-1]
+        work_s = sum(answer.rounds.draft_s) + sum(answer.rounds.verify_s)
+        assert work_s < answer.wall_s, "the wall time has the prefill too"
+    assert plain.emitted == (1,) * 10
+    assert turn.rounds is not None
+    assert max(turn.rounds.num_verified) == 6
+    assert params is SAMPLED or sum(turn.rounds.num_accepted) > 0
+
+
+def test_the_end_of_a_text_cuts_ids_but_not_rounds(contestant: DrafterContestant) -> None:
+    """The last round may have emitted more than the answer has."""
+    prompt_ids = contestant.engine.encode(PROMPT)
+    for num_tokens in range(1, 8):
+        turn = contestant.write(prompt_ids, SamplingParams(max_new_tokens=num_tokens, ignore_eos=True))
+        assert len(turn.token_ids) == num_tokens <= sum(turn.emitted)
+
+
+def test_after_forgetting_a_prompt_is_computed_whole(contestant: DrafterContestant) -> None:
+    prompt_ids = contestant.engine.encode(PROMPT)
+    contestant.write(prompt_ids, GREEDY)
+    contestant.forget()
+    assert contestant.engine.generate(prompt_ids, GREEDY).stats.num_reused_tokens == 0
+
+
+@pytest.mark.parametrize(("name", "settings"), [(name, settings) for name in GRIDS for settings in GRIDS[name]])
+def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict[str, object]) -> None:
+    config = drafter_config(name, None, settings)
+    default = drafter_config(name, None, {})
+    assert (config == default) == (not settings), "a setting that is the default would be tried twice"
+    kinds = {
+        "none": NoDrafter,
+        "draft_model": DraftModel,
+        "prompt_lookup": PromptLookup,
+        "parallel": Parallel,
+        "layer_skip": LayerSkip,
+        "layer_skip_paper": LayerSkip,
+    }
+    assert type(config) is kinds[name]
+
+
+def test_grids_repeat_nothing_and_begin_with_the_default() -> None:
+    for grid in GRIDS.values():
+        assert grid[0] == {}
+        assert all(settings not in grid[:place] for place, settings in enumerate(grid))
+
+
+def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
+    assert drafter_config("draft_model", "other", {"depth": 2}) == DraftModel(model="other", depth=2)
+    parallel = drafter_config("parallel", "other", {"children": 8, "repairs": 1})
+    assert parallel == Parallel(draft=replace(parallel_draft(), model="other", children=8), repairs=1)
+    assert drafter_config("layer_skip", "other", {"weights": "int4"}) == LayerSkip(weights="int4")
+    assert drafter_config("layer_skip_paper", "other", {"depth": 8}) == replace(paper_layer_skip(), depth=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("medusa", {}, "no drafter 'medusa': choose among none, draft_model"),
+        ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among adaptive, max_match"),
+        ("none", {"depth": 3}, "NoDrafter has no setting 'depth'"),
+        ("layer_skip", {"model": "m"}, "LayerSkip has no setting 'model': choose among adaptive"),
+        ("parallel", {"speed": 3}, "Parallel has no setting 'speed'"),
+    ],
+)
+def test_what_is_unknown_is_refused(name: str, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        drafter_config(name, None, settings)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "device", "num_threads", "expected"),
+    [
+        (NoDrafter(), "cpu", 4, 4),
+        (DraftModel(), "cpu", 1, 1),
+        (Parallel(), "cpu", 4, 3),
+        (Parallel(num_threads=2), "cpu", 4, 2),
+        (Parallel(address="host:1"), "cpu", 1, 1),
+        (Parallel(), "paced:target=10ms", 1, 1),
+        (Parallel(), "cuda:0", 1, 1),
+    ],
+)
+def test_a_drafter_beside_the_target_takes_its_threads_out_of_the_same_number(
+    drafter: DrafterConfig, device: str, num_threads: int, expected: int
+) -> None:
+    plan = DrafterPlan(config=EngineConfig(device=device), num_threads=num_threads)
+    assert target_share(drafter, plan) == expected
+
+
+def test_where_threads_compute_nobody_gets_more_of_them_than_others() -> None:
+    with pytest.raises(ConfigError, match=r"leaves the target none of 1, .* give --threads 2 or more"):
+        DrafterContestant("parallel", PLAN, {})
+
+
+def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(config: EngineConfig) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 15 GiB")
+
+    monkeypatch.setattr(drafters, "Engine", full)
+    with pytest.raises(ConfigError, match=r"no memory for draft_model .*15 GiB.*: measure fewer at a time"):
+        DrafterContestant("draft_model", PLAN, {})

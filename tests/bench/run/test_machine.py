@@ -1,0 +1,82 @@
+"""The machine in words and numbers, fit to be published."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import forerun
+from forerun.bench.run.machine import (
+    commit_of,
+    describe_machine,
+    foreign_load,
+    last_level_cache_bytes,
+    lost_share,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def test_a_description_names_what_speed_depends_on() -> None:
+    facts = describe_machine()
+    assert {"cpu", "cores", "isa", "threads", "os", "python", "torch", "forerun", "date"} <= set(facts)
+    assert facts["threads"] == torch.get_num_threads()
+    assert facts["forerun"] == forerun.__version__
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_description_tells_no_path() -> None:
+    texts = [value for value in describe_machine().values() if isinstance(value, str)]
+    assert not [text for text in texts if str(ROOT) in text or str(Path.home()) in text or "\n" in text]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    command = ["git", "-C", str(folder), *author, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@needs_git
+def test_a_package_under_version_control_has_a_commit_and_tells_of_changes(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "x")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    assert commit_of(package) == commit
+    (package / "__init__.py").write_text("changed = True")
+    assert commit_of(package) == f"{commit}-dirty"
+
+
+@needs_git
+def test_a_package_installed_inside_another_projects_checkout_has_no_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "x")
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert commit_of(package) is None
+
+
+def test_a_folder_without_version_control_has_no_commit(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    assert commit_of(tmp_path) is None
+
+
+def test_foreign_load_is_a_share() -> None:
+    assert 0.0 <= foreign_load(0.01) <= 1.0
+
+
+@pytest.mark.parametrize(("wall_s", "thread_s", "lost"), [(1.0, 0.25, 0.75), (2.0, 2.0, 0.0), (1.0, 1.01, 0.0)])
+def test_the_time_a_thread_did_not_run_is_lost(wall_s: float, thread_s: float, lost: float) -> None:
+    assert lost_share(wall_s, thread_s) == lost
+
+
+def test_there_are_cores_and_a_cache() -> None:
+    assert last_level_cache_bytes(torch.device("cpu")) >= 1 << 18

@@ -1,0 +1,274 @@
+"""What a user asks for, made into a run: real drafters on the built-in pair, records on disk."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from forerun import ConfigError, EngineConfig
+from forerun.bench.data.prompts import Reader
+from forerun.bench.records.answers import Match
+from forerun.bench.records.run_folder import read_run
+from forerun.bench.run import interleaved as run
+from forerun.bench.run import session, tuning
+from forerun.bench.run.ceilings import measure_ceilings
+from forerun.bench.run.drafters import GRIDS
+from forerun.bench.run.session import NUM_TUNING_PROMPTS, Request, choose_questions, play
+from forerun.checkpoints.locate import locate
+from forerun.text.tokenizer import Tokenizer
+from tests.bench.players import keys_in, questions_file, records_in
+
+Ask = Callable[..., Request]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(session, "measure_ceilings", partial(measure_ceilings, budget_s=0.01, cache_bytes=1 << 20))
+    monkeypatch.setattr(session, "foreign_load", lambda: 0.0)
+    monkeypatch.setattr(run, "PAUSE_S", 0.0)
+    monkeypatch.setattr(tuning, "PAUSE_S", 0.0)
+    num_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    values: dict[str, Any] = {
+        "config": EngineConfig(max_length=256, num_threads=1),
+        "draft": None,
+        "drafters": ("draft_model", "prompt_lookup"),
+        "peers": (),
+        "data": ("builtin",),
+        "num_prompts": 2,
+        "temperatures": (0.0,),
+        "repeats": 1,
+        "max_new_tokens": 8,
+        "seed": 0,
+        "ignore_eos": False,
+        "tune": False,
+        "out": tmp_path / "run",
+        "cache": tmp_path / "cache",
+    }
+    return lambda **changes: Request(**values | changes)
+
+
+def played(request: Request) -> tuple[list[tuple[str, int]], list[int]]:
+    """Data sets with the number of their questions that are too long, and the counts of answers told."""
+    data: list[tuple[str, int]] = []
+    counts: list[int] = []
+
+    def on_progress(total: int) -> run.Progress:
+        counts.append(total)
+        return lambda done, who: counts.append(done)
+
+    play(request, on_data=lambda dataset, num: data.append((dataset.name, num)), on_progress=on_progress)
+    return data, counts
+
+
+def test_every_drafter_answers_with_the_text_of_none(ask: Ask, tmp_path: Path) -> None:
+    data, counts = played(ask(temperatures=(0.0, 1.0), repeats=2))
+    assert data[0][0] == "builtin"
+    assert (counts[0], counts[-1]) == (24, 24)
+    records = records_in(tmp_path / "run")
+    assert sorted(records) == [
+        f"builtin/{name}-temperature-{temperature}.jsonl"
+        for name in ("draft_model", "none", "prompt_lookup")
+        for temperature in (0, 1)
+    ]
+    assert len(set(keys_in(tmp_path / "run"))) == 24
+    for rows in records.values():
+        for row in rows:
+            assert [turn.match for turn in row.turns] == [Match(first_difference=None)]
+            assert row.turns[0].rounds is not None
+            assert row.turns[0].text
+
+
+def resolved() -> str:
+    """What "auto" is for the built-in target on this machine."""
+    return session.Checkpoint.open("builtin", locate("builtin"), EngineConfig()).dtype_name
+
+
+def test_run_json_tells_the_circumstances(ask: Ask, tmp_path: Path) -> None:
+    played(ask(drafters=(), command="forerun bench run"))
+    about = read_run(tmp_path / "run" / "run.json")
+    assert about["command"] == "forerun bench run"
+    assert (about["dtype"], about["plan"]["dtype"]) == (resolved(), "auto")
+    assert about["plan"]["num_threads"] == 1
+    assert about["machine"]["foreign_load"] == 0.0
+    assert about["floor"]["bytes_per_step"] > 1e6
+    assert about["floor"]["bytes_per_s"] > 1e6
+    assert set(about["contestants"]) == {"none"}, "none is always there"
+
+
+def test_a_run_with_quantised_weights_says_so_and_reads_fewer_bytes(ask: Ask, tmp_path: Path) -> None:
+    config = EngineConfig(max_length=256, num_threads=1, exactness="exact")
+    for dtype in ("float32", "int4"):
+        played(ask(config=replace(config, dtype=dtype), num_prompts=1, out=tmp_path / dtype))
+    plain, rounded = (read_run(tmp_path / dtype / "run.json") for dtype in ("float32", "int4"))
+    assert (rounded["dtype"], rounded["plan"]["dtype"]) == ("int4", "int4")
+    assert rounded["floor"]["bytes_per_step"] < 0.2 * plain["floor"]["bytes_per_step"]
+    records = [row for rows in records_in(tmp_path / "int4").values() for row in rows]
+    assert {row.contestant for row in records} == {"none", "draft_model", "prompt_lookup"}
+    assert all(turn.match == Match(first_difference=None) for row in records for turn in row.turns)
+
+
+def test_a_run_continues_and_other_flags_are_refused_by_name(ask: Ask, tmp_path: Path) -> None:
+    request = ask(drafters=("prompt_lookup",))
+    played(request)
+    file = tmp_path / "run" / "builtin" / "prompt_lookup-temperature-0.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2 + 100])  # one record and half of the next
+    assert len(keys_in(tmp_path / "run")) == 3
+    played(request)
+    assert len(set(keys_in(tmp_path / "run"))) == len(keys_in(tmp_path / "run")) == 4
+    assert file.read_bytes().startswith(whole[: whole.index(b"\n") + 1])
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*/*")}
+    played(request)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*/*")} == before
+    for changes, name in (
+        ({"seed": 1}, "seed"),
+        ({"num_prompts": 3}, "questions"),
+        ({"drafters": ("draft_model",)}, "drafters"),
+        ({"tune": True}, "tune"),
+        ({"config": replace(request.config, dtype="float64")}, "dtype"),
+    ):
+        with pytest.raises(ConfigError, match=f"holds a run with {name} "):
+            played(replace(request, **changes))
+
+
+def test_settings_are_tuned_once_on_questions_that_are_not_measured(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRIDS, "prompt_lookup", ({}, {"verify_width": 4}))  # type: ignore[arg-type]
+    asked: list[tuple[int, ...]] = []
+    try_once = tuning.try_once
+
+    def listen(trial: Any, contestant: Any, prompt_ids: Any, params: Any) -> None:
+        asked.append(tuple(prompt_ids))
+        try_once(trial, contestant, prompt_ids, params)
+
+    monkeypatch.setattr(tuning, "try_once", listen)
+    request = ask(drafters=("prompt_lookup",), tune=True)
+    played(request)
+    assert len(asked) == 2 * NUM_TUNING_PROMPTS
+    assert len(set(asked)) == NUM_TUNING_PROMPTS
+    tokenizer = Tokenizer.load(locate("builtin"))
+    measured = read_run(tmp_path / "run" / "run.json")["plan"]["questions"]["builtin"]
+    rows = session.load_dataset("builtin", cache=tmp_path).questions
+    texts = {row.turns[0] for row in rows if row.question_id in measured}
+    assert len(texts) == 2
+    assert texts.isdisjoint(map(tokenizer.decode, asked))
+    (tmp_path / "run" / "builtin" / "prompt_lookup-temperature-0.jsonl").unlink()
+    before = read_run(tmp_path / "run" / "run.json")["contestants"]
+    played(request)
+    assert len(asked) == 2 * NUM_TUNING_PROMPTS, "a run that goes on does not tune again"
+    assert read_run(tmp_path / "run" / "run.json")["contestants"] == before
+
+
+@pytest.mark.parametrize("num_sets", [1, 2, 3, 5])
+def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
+    ask: Ask, tmp_path: Path, num_sets: int
+) -> None:
+    texts = [[f"x = {number}"] for number in range(40)]
+    data = tuple(questions_file(tmp_path / f"set{number}.jsonl", texts) for number in range(num_sets))
+    reader = Reader(tokenizer=Tokenizer.load(locate("builtin")), max_length=256)
+    measured, others = choose_questions(ask(data=data, num_prompts=10), reader, lambda dataset, num: None)
+    assert list(measured) == [f"set{number}" for number in range(num_sets)]
+    assert len(others) == NUM_TUNING_PROMPTS
+    chosen = {row.question_id for row in measured["set0"]}
+    assert len(chosen) == 10
+    assert chosen.isdisjoint({row.question_id for row in others})
+    if num_sets == 1:
+        gaps = [int(after.question_id) - int(before.question_id) for before, after in pairwise(others)]
+        assert min(gaps) >= 8, "files are sorted by category"
+
+
+def test_a_file_of_ones_own_with_several_turns_and_one_too_long(ask: Ask, tmp_path: Path) -> None:
+    own = questions_file(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 200], ["a = "]])
+    data, _ = played(ask(data=(own,), drafters=("prompt_lookup",), num_prompts=9))
+    assert data == [("mine", 1)]
+    plain = records_in(tmp_path / "run")["mine/none-temperature-0.jsonl"]
+    assert [(record.question_id, len(record.turns)) for record in plain] == [(0, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"drafters": ("medusa",)}, "no contestant 'medusa': drafters are none"),
+        ({"peers": ("medusa",)}, "no contestant 'medusa'"),
+        ({"drafters": ("llama_cpp",)}, "llama_cpp is a peer: name it with --peers"),
+        ({"peers": ("draft_model",)}, "draft_model is a drafter: name it with --drafters"),
+        ({"drafters": ("none", "none")}, "--drafters none,none names one twice"),
+        ({"data": ("a.jsonl", "a.jsonl")}, "--data a.jsonl,a.jsonl names one twice"),
+        ({"temperatures": (0.0, 1.0, 1.0)}, "--temperature 0,1,1 names one twice"),
+        ({"temperatures": (0.6, 0.60000001)}, "--temperature 0.6,0.6 names one twice"),
+        ({"temperatures": (-1.0,)}, "temperature -1.0 must be 0"),
+        ({"seed": -1}, "seed -1 must lie in"),
+        ({"num_prompts": 0}, "at least one data set, prompt"),
+        ({"repeats": 0}, "at least one"),
+        ({"max_new_tokens": 0}, "at least one"),
+        ({"data": ()}, "at least one"),
+        ({"temperatures": ()}, "at least one"),
+        ({"urls": {"vllm": "http://127.0.0.1:1"}}, "--url is given for 'vllm', who does not take part"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_anything_is_written(
+    ask: Ask, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask(**changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": ("nowhere.jsonl",)}, "nowhere.jsonl does not exist"),
+        ({"data": ("mt_bank",)}, "there is no data set 'mt_bank': choose from builtin, mt_bench"),
+        ({"max_new_tokens": 250}, "none of 89 questions fits with 250 new tokens"),
+    ],
+)
+def test_questions_that_cannot_be_had_leave_no_folder_behind(
+    ask: Ask, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        played(ask(**changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    both = tuple(questions_file(folder / "a.jsonl", [["x = "]]) for folder in (tmp_path, tmp_path / "other"))
+    with pytest.raises(ConfigError, match="two data sets are called 'a'"):
+        played(ask(data=both))
+
+
+def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_path: Path) -> None:
+    request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
+    checkpoint = session.Checkpoint.open("builtin", locate("builtin"), request.config)
+    plan = session.peer_plan(request, checkpoint, 3, 99)
+    assert (plan.dtype, plan.num_threads, plan.max_length, plan.device) == (resolved(), 3, 99, "cpu")
+    assert (plan.target, plan.draft) == (locate("builtin"), locate("builtin-draft"))
+    assert plan.urls == {"vllm": "http://127.0.0.1:1"}
+    assert plan.cache == tmp_path / "cache" / "peers"
+    quantised = session.Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype="int4"))
+    assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
+    assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")
+    named = replace(request, draft="builtin", config=replace(request.config, target="builtin-draft"))
+    assert session.peer_plan(named, checkpoint, 1, 99).draft == locate("builtin")
+    without = replace(request, config=replace(request.config, target="builtin-draft"))
+    assert session.peer_plan(without, checkpoint, 1, 99).draft is None
+
+
+def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
+    """A field of an engine's config that a run could differ in must be in its plan."""
+    planned = {field.name for field in fields(session.RunPlan)}
+    # Each contestant has its own drafter; what other runs left is not made use of; plain decoding is a contestant.
+    left_open = {"drafter", "cache_folder", "measures_speedup"}
+    assert {field.name for field in fields(EngineConfig)} - left_open <= planned
