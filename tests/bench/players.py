@@ -142,7 +142,6 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
         "kernels": "auto",
         "max_length": 256,
         "num_threads": 1,
-        "profile": None,
     }
     return RunPlan(**values | changes)
 

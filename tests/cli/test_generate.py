@@ -9,9 +9,7 @@ from shutil import copytree
 
 import pytest
 
-from forerun.core.pace import Pace
 from forerun.core.steps import GenerationStats
-from forerun.engine.profile import Profile
 from tests.cli.conftest import Run, RunProcess, command, environment
 
 SAMPLED = ("--prompt", "Once upon", "--max-new-tokens", "24", "--temperature", "0.7", "--seed", "1", "--ignore-eos")
@@ -47,7 +45,7 @@ def test_every_drafter_gives_the_text_of_the_draft_model(run: Run, target: str, 
 def test_the_built_in_target_drafts_for_itself(
     run: Run, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.cli.options.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("forerun.cli.loading.cache_folder", lambda: tmp_path)
     arguments = ("generate", "--json", "--threads", "1", *SAMPLED)
     expected = run(*arguments, "--drafter", "none")
     found = run(*arguments, "--drafter", "layer_skip", *flags)
@@ -130,7 +128,7 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
         (("--max-length", "20", "-n", "20"), 2, "or raise --max-length (the model itself has 512 positions)"),
         (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1, or -1 for as many as fit"),
         (("--drafter", "parallel", "--drafter-address", "nowhere"), 2, "address 'nowhere' is not host:port"),
-        (("--profile", "no/such/profile"), 2, "the profile no/such/profile cannot be read"),
+        (("--profile", "p.json"), 2, "there is no flag --profile: what passes cost is measured"),
         (("--draft-min", "3"), 2, "there is no flag --draft-min: how much is drafted"),
         (("--prompt", ""), 2, "the prompt is empty"),
         (("--model", "x"), 2, "the model is named twice"),
@@ -186,14 +184,6 @@ def test_minus_one_new_tokens_fill_the_context(run: Run, target: str) -> None:
     shown = run("generate", target, "-p", "x", "-n", "-1", "--ignore-eos", "--max-length", "40", "--json")
     stats = json.loads(shown.stdout)["stats"]
     assert stats["num_prompt_tokens"] + stats["num_new_tokens"] == 40
-
-
-def test_a_profile_of_another_model_is_refused(run: Run, target: str, tmp_path: Path) -> None:
-    about = {"target": "/another/model", "draft": "d"}
-    Profile(source="measured", unit="core", target={1: Pace(steps=((1, 0.1),))}, about=about).write(tmp_path / "p")
-    shown = run("generate", target, "-p", "x", "--drafter", "none", "--profile", str(tmp_path / "p"))
-    assert shown.exit_code == 2
-    assert "times of the target /another/model, not of " in shown.stderr
 
 
 def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:

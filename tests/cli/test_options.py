@@ -33,7 +33,7 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     """But that a command has a cache folder and tells what drafting gains, which others may not want."""
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     drafter = DrafterOptions().config(BUILTIN_TARGET)
-    expected = EngineConfig(drafter=PromptLookup(), cache_folder=str(tmp_path), measures_speedup=True)
+    expected = EngineConfig(drafter=PromptLookup(), measures_speedup=True)
     assert EngineOptions().config(BUILTIN_TARGET, drafter) == expected
     assert SamplingOptions().params() == SamplingParams()
 

@@ -1,7 +1,6 @@
 """Who works on which cores."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from forerun.cli.about import About
 from forerun.core.pace import Pace
 from forerun.engine import placement
 from forerun.engine.placement import CorePlacement
-from forerun.engine.profile import Profile
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no core affinity")
 
@@ -27,18 +25,6 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
 
-def profile_file(folder: Path, target_ms: float, draft_ms: dict[int, float]) -> str:
-    """A target that takes the same time on any number of cores, so that the draft's gain alone decides."""
-    path = folder / "profile.json"
-    Profile(
-        source="measured",
-        unit="core",
-        target={units: pace(target_ms) for units in range(1, 9)},
-        draft={units: pace(time) for units, time in draft_ms.items()},
-    ).write(path)
-    return str(path)
-
-
 @pytest.mark.usefixtures("eight_cores")
 def test_target_and_draft_share_no_core_and_leave_none() -> None:
     found = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=3)))
@@ -50,20 +36,6 @@ def test_target_and_draft_share_no_core_and_leave_none() -> None:
 def test_cores_that_are_not_this_processs_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="core 9 is not among those this process may use"):
         CorePlacement.of(EngineConfig(drafter=Parallel(cores=(7, 9))))
-
-
-@pytest.mark.usefixtures("eight_cores")
-def test_the_calibrated_table_chooses_how_many_cores_the_draft_gets(tmp_path: Path) -> None:
-    slow_alone = profile_file(tmp_path, 10.0, {1: 9.0, 2: 5.0, 3: 2.0, 4: 2.0})
-    assert CorePlacement.of(EngineConfig(drafter=Parallel(), profile=slow_alone)).draft == (5, 6, 7)
-    asked = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=2), profile=slow_alone))
-    assert asked.draft == (6, 7), "what the user says counts"
-
-
-@pytest.mark.usefixtures("eight_cores")
-def test_a_table_without_any_split_leaves_one_core(tmp_path: Path) -> None:
-    config = EngineConfig(drafter=Parallel(), profile=profile_file(tmp_path, 10.0, {6: 1.0}))
-    assert CorePlacement.of(config).draft == (7,)
 
 
 def test_a_serial_drafter_and_one_elsewhere_keep_nobody_from_any_core() -> None:

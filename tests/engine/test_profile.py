@@ -141,12 +141,3 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, share: float) -> Non
 def test_a_profile_cannot_be_built_wrong(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         replace(PROFILE, **changes)
-
-
-def test_the_folder_at_hand_counts_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    profile = replace(PROFILE, about={"target": f"/elsewhere/{tmp_path.name}"})
-    profile.require_for(".", None)
-    replace(PROFILE, about={"target": "."}).require_for(str(tmp_path), None)
-    with pytest.raises(ConfigError, match="not of other"):
-        profile.require_for("other", None)

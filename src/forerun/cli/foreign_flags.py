@@ -11,6 +11,7 @@ FOREIGN_FLAGS: Final[Mapping[str, str]] = {
     "--gpu-layers": "to compute on a GPU say --device cuda:0",
     "--n-gpu-layers": "to compute on a GPU say --device cuda:0",
     "--tensor-parallel-size": "one device holds the target; --draft-device gives a parallel drafter another one",
+    "--profile": "what passes cost is measured when the engine opens; forerun plan reads a profile",
     "--conversation": "say forerun chat, or forerun run MODEL",
     "--trust-remote-code": "no code of a checkpoint is ever run; families that are supported need none",
 }

@@ -1,24 +1,29 @@
 """An engine for a command, with a progress bar while its weights are read."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.checkpoints.config import read_model_spec
 from forerun.checkpoints.identity import model_identity
 from forerun.cli.failures import find_model
+from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
-from forerun.drafting.layer_skip.set_files import read_sets
-from forerun.engine.profile import Profile
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
+from forerun.core.errors import ConfigError
+from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from forerun.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -29,7 +34,9 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
         ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
         ConfigError: so is a file or an address that cannot be read.
     """
-    require_readable(config, find_model(config.target))
+    folder = find_model(config.target)
+    config = replace(config, drafter=with_prepared_sets(config.drafter, folder))
+    require_readable(config, folder)
     from forerun.engine.engine import Engine  # imports torch
 
     with _load(Engine, config) as engine:
@@ -37,8 +44,7 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
 
 
 def require_readable(config: EngineConfig, folder: Path) -> None:
-    """Complain of what a drafter needs and cannot have, and of a profile of other models, before anything is loaded."""
-    draft: str | None = None
+    """Complain of what a drafter needs and cannot have, before anything is loaded."""
     match config.drafter:
         case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
             find_model(draft)
@@ -48,8 +54,30 @@ def require_readable(config: EngineConfig, folder: Path) -> None:
                 read_key(key_file)
         case LayerSkip(sets=str(sets)) | Parallel(draft=LayerSkip(sets=str(sets))):
             read_sets(Path(sets), read_model_spec(folder).num_layers, model_identity(folder))
-    if config.profile is not None:
-        Profile.read(Path(config.profile)).require_for(config.target, draft)
+
+
+def with_prepared_sets(drafter: DrafterConfig, folder: Path) -> DrafterConfig:
+    """The drafter, one that skips with the sets that `forerun prepare` left for the model in `folder`."""
+    match drafter:
+        case LayerSkip(sets=None):
+            return replace(drafter, sets=prepared_sets(folder))
+        case Parallel(draft=LayerSkip(sets=None) as draft, address=None):
+            return replace(drafter, draft=replace(draft, sets=prepared_sets(folder)))
+        case _:
+            return drafter
+
+
+def prepared_sets(folder: Path) -> str | None:
+    """The file of a model's skip sets in forerun's cache; None where there is none, or another beside the model."""
+    if sets_beside(folder).is_file():
+        return None
+    identity = model_identity(folder)
+    path = sets_in_cache(cache_folder(), identity)
+    try:
+        return str(path) if path.is_file() and read_sets(path, read_model_spec(folder).num_layers, identity) else None
+    except ConfigError as error:  # nobody asked for this file
+        logger.warning("known sets are left aside: %s", error)
+        return None
 
 
 def _load(engine_class: type["Engine"], config: EngineConfig) -> "Engine":

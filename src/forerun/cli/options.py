@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 from forerun.cli.declare import option
 from forerun.cli.logs import note
-from forerun.cli.places import cache_folder
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import ConfigError
@@ -97,9 +96,6 @@ class EngineOptions:
     )
     kernels: Annotated[KernelsChoice, option("--kernels", help=KERNELS_HELP, panel=MACHINE)] = KernelsChoice.AUTO
     threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.", panel=MACHINE)] = None
-    profile: Annotated[
-        str | None, option("--profile", help="Times of passes that forerun plan --calibrate wrote.", panel=MACHINE)
-    ] = None
 
     def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
         """The engine these flags ask for."""
@@ -112,8 +108,6 @@ class EngineOptions:
             exactness=self.exactness.value,
             kernels=self.kernels.value,
             num_threads=self.threads,
-            profile=self.profile,
-            cache_folder=str(cache_folder()),
             measures_speedup=True,
         )
 

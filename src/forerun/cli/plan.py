@@ -123,7 +123,7 @@ def _calibrate(times: Times, target: str, draft: str) -> None:
     from forerun.engine.calibrate import calibrate  # imports torch
 
     calibrate(config, draft, lambda step: say(f"forerun: measuring {step}")).write(path)
-    say(f"forerun: {path} written; use it with --profile {path} here, in generate, chat and bench run")
+    say(f"forerun: {path} written; use it with --profile {path}")
 
 
 def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: tuple[str, str, int, int]) -> Profile:

@@ -11,6 +11,7 @@ import typer
 from forerun.cli.declare import option, output
 from forerun.cli.drafter_options import DraftWeights
 from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.loading import prepared_sets
 from forerun.cli.options import DTYPE_HELP, DType
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig, SamplingParams
@@ -47,17 +48,18 @@ def prepare(
         raise ConfigError("say what to prepare: --layer-skip finds sublayers to skip in self-speculation")
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(
-        target=model, dtype=dtype.value, device=device, num_threads=threads, cache_folder=str(cache_folder())
-    )
-    find_model(model)
+    config = EngineConfig(target=model, dtype=dtype.value, device=device, num_threads=threads)
+    sets = prepared_sets(find_model(model))
     from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
 
-    place, drafter = place_for_sets(config, out), LayerSkip(weights=draft_weights.value, seed=seed)
+    place, drafter = (
+        place_for_sets(model, out, cache_folder()),
+        LayerSkip(weights=draft_weights.value, sets=sets, seed=seed),
+    )
     with _progress(num_prompts) as on_answer:
         found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)
     _print(found)
-    say(f"written to {keep_sets(config, found.sets, found.num_layers, place)}")
+    say(f"written to {keep_sets(model, found.sets, found.num_layers, place)}")
 
 
 def _prompts(data: Path | None, num_prompts: int, max_new_tokens: int) -> "Callable[[Engine], Iterable[Sequence[int]]]":

@@ -109,9 +109,6 @@ class EngineConfig:
             run; "torch" leaves both aside; "triton" is an error where they cannot run.
         num_threads: CPU threads; None takes torch's own choice. Never more than this process has cores, by its affinity
             and its container's quota, less what a drafter's process takes. torch has them only while the engine works.
-        profile: a file that `forerun plan --calibrate` wrote, for drafters that choose their widths; None: what they
-            need is measured at the start, in less than a second.
-        cache_folder: where forerun keeps what it can make again, such as skip sets that were found; None: nowhere.
         measures_speedup: time plain rounds now and then, so that the statistics say what drafting gains. They take 3 %
             of the time that a text is written in, and a moment after it.
     """
@@ -124,8 +121,6 @@ class EngineConfig:
     exactness: Exactness = "fast"
     kernels: KernelsName = "auto"
     num_threads: int | None = None
-    profile: str | None = None
-    cache_folder: str | None = None
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:

@@ -107,7 +107,7 @@ class LayerSkip:
         search: how the skipped sublayers are found: "gated" scores candidates within verification passes, "paper" is
             SWIFT's own search, "off" takes the best known set, else every other layer.
         search_share: part of the time that the gated search may take at most.
-        sets: a file with known sets; None: the one that `forerun prepare` left for this model.
+        sets: a file with known sets; None: the one that `forerun prepare` left beside the model.
         skipped: the sublayers to start with, as (layer, "attention" or "mlp"); empty: the best known set.
         weights: "int8" or "int4" drafts with a copy of the weights rounded to so many bits, beside the plain ones.
         seed: of the search, which has no influence on the text.
@@ -161,7 +161,7 @@ class Parallel:
             kept of the target; what is skipped is fixed then, as nobody there verifies.
         device: the draft's torch device; None: the target's.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
-        num_threads: CPU threads of the process; None: as many as are fastest by the engine's profile, else one.
+        num_threads: CPU threads of the process; None: one.
         address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
         key_file: the key shared with that worker; may be left out on this host.
         ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.

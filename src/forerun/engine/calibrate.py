@@ -1,4 +1,4 @@
-"""What passes cost on the machine at hand: a profile for the planner, and for drafters that choose their widths."""
+"""What passes cost on the machine at hand: a profile for the planner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
         on_step: told what is being measured.
     """
     most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
-    config = replace(config, device=device, num_threads=most, profile=None)
+    config = replace(config, device=device, num_threads=most)
     units = range(1, most + 1) if device == "cpu" else range(1, 2)
     paces = {"target": measure_units(config, config.target, TARGET_ROWS, units, on_step)}
     paces["draft"] = measure_units(config, draft, DRAFT_ROWS, units, on_step)

@@ -2,10 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from forerun.backends.choose import TritonKernels
 from forerun.checkpoints.locate import locate
@@ -13,7 +10,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
-from forerun.core.pace import Pace, read_device
+from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
@@ -26,7 +23,6 @@ from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
-from forerun.engine.profile import Profile
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
@@ -67,7 +63,7 @@ class DrafterLoader:
             case LayerSkip():
                 target = load_target(rows_behind_text(drafter))
                 checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
-                return self_drafter(self._config, drafter, checkpoint, target), target
+                return self_drafter(drafter, checkpoint, target), target
             case DraftModel():
                 built = self._load_serial(drafter, on_progress)
             case Parallel():
@@ -103,27 +99,16 @@ class DrafterLoader:
                 return None
 
     def adapt(self, drafter: Drafter, target: Runner) -> None:
-        """Let a drafter that chooses its widths know what passes cost: from the profile, else measured now."""
+        """Let a drafter that chooses its widths know what passes cost, measured now."""
         match drafter:
             case LayerSkipDrafter():
                 measure_for(drafter, target)
             case DraftModelDrafter() | ParallelDrafter():
                 if drafter.is_adaptive:
-                    of_target, of_draft = self._known_paces()
-                    widths = widths_up_to(drafter.verify_width)
-                    drafter.adapt(of_target or measure_pace(target, widths), of_draft)
+                    drafter.adapt(measure_pace(target, widths_up_to(drafter.verify_width)), None)
             case PromptLookupDrafter():
                 if drafter.is_adaptive and drafter.verify_width > 1:
-                    of_target, _ = self._known_paces()
-                    drafter.adapt(of_target or measure_pace(target, (1, drafter.verify_width)))
-
-    def _known_paces(self) -> tuple[Pace | None, Pace | None]:
-        """What passes of target and draft cost by the profile, where it is there and says so."""
-        if self._config.profile is None:
-            return None, None
-        profile = Profile.read(Path(self._config.profile))
-        units = torch.get_num_threads() if self._placement.torch_device == "cpu" else 1
-        return profile.target.get(units), profile.draft.get(units)
+                    drafter.adapt(measure_pace(target, (1, drafter.verify_width)))
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)
@@ -157,7 +142,7 @@ class DrafterLoader:
                 return (draft.model, "--dtype", self._config.dtype)
             case LayerSkip():
                 checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
-                known = known_sets(self._config, draft, checkpoint)
+                known = known_sets(draft, checkpoint)
                 skipped = first_set(draft, self._target.num_layers, known)
                 dtype = self._config.dtype if draft.weights == "plain" else draft.weights
                 return (self._config.target, "--dtype", dtype, "--skip", write_skips(skipped))

@@ -4,8 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -14,13 +13,11 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.engine.profile import Profile
 from forerun.runtime.affinity import own_cores, run_on, usable_cores
 from forerun.runtime.threads import on_threads
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-USUAL_AGREEMENT: Final = 0.8  # of a draft with its target, token by token: a split must be chosen before it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,7 @@ class CorePlacement:
             return cls(num_threads=alone, plain_threads=alone)
         if drafter.address is not None or read_device(drafter.device or config.device).torch_device != "cpu":
             return cls(num_threads=alone, plain_threads=alone, draft_threads=drafter.num_threads or 1)
-        num_draft = allowed_threads(drafter.num_threads or cores_by_profile(config, drafter), most)
+        num_draft = allowed_threads(drafter.num_threads or 1, most)
         cores = own_cores()
         require_own(drafter.cores, cores)
         draft = drafter.cores or (tuple(cores[-num_draft:]) if most >= 2 * num_draft else ())
@@ -115,27 +112,3 @@ def warn_of_few_cores(config: EngineConfig, alone: int, left: int, most: int) ->
     logger.warning(
         "the drafter's process %s, which can cost more than it gains: compare with none and draft_model", how
     )
-
-
-def cores_by_profile(config: EngineConfig, drafter: Parallel) -> int:
-    """Cores of the draft under the fastest split in the calibrated table; 1 without a table."""
-    if config.profile is None:
-        return 1
-    profile, num_cores = Profile.read(Path(config.profile)), usable_cores()
-    splits = [
-        draft
-        for draft in range(1, num_cores // 2 + 1)
-        if draft in profile.draft and num_cores - draft in profile.target
-    ]
-    return max(splits, key=lambda draft: expected_speed(profile, num_cores - draft, draft, drafter), default=1)
-
-
-def expected_speed(profile: Profile, num_target: int, num_draft: int, drafter: Parallel) -> float:
-    """Tokens per second if the draft agrees as usual: while the target verifies, its tree gets one level deeper with
-    every expansion."""
-    shape = drafter.draft
-    expansion_s = profile.draft[num_draft].step_s(shape.draft_width) + profile.worker_expansion_overhead_s
-    round_s = profile.target[num_target].step_s(shape.verify_width) + profile.parallel_overhead_s
-    depth = min(round_s / expansion_s, shape.verify_width - 1)
-    num_tokens: float = (1 - USUAL_AGREEMENT ** (depth + 1)) / (1 - USUAL_AGREEMENT)
-    return num_tokens / round_s

@@ -76,25 +76,6 @@ class Profile:
         }
         write_whole(path, json.dumps(values, indent=2) + "\n", makes_folder=True)
 
-    def require_for(self, target: str, draft: str | None) -> None:
-        """Refuse times of other models; folders of one name count as one model.
-
-        Args:
-            draft: None where nobody asks for its times.
-
-        Raises:
-            ConfigError: a model is another one.
-        """
-        for role, name in (("target", target), ("draft", draft)):
-            measured = self.about.get(role)
-            if name is None or measured is None:
-                continue
-            if Path(measured).absolute().name != Path(name).absolute().name:  # of ".", too
-                raise ConfigError(
-                    f"the profile holds times of the {role} {measured}, not of {name}: make one for it with "
-                    f"forerun plan --calibrate FILE --{role} {name}"
-                )
-
     @classmethod
     def read(cls, path: Path) -> "Profile":
         """The profile in a file.

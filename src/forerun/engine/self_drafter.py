@@ -6,7 +6,6 @@ from typing import Final
 
 from forerun.checkpoints.identity import model_identity
 from forerun.checkpoints.load import load_weights
-from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -17,7 +16,7 @@ from forerun.drafting.layer_skip.gated import MOST_RIDERS
 from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.search import first_set
-from forerun.drafting.layer_skip.set_files import find_sets, read_sets
+from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
 from forerun.engine.loading import Checkpoint
 from forerun.model.executor import build_executor
 from forerun.model.measure import measure_pace, widths_up_to
@@ -29,31 +28,29 @@ logger = logging.getLogger(__name__)
 PASS_BUDGET_S: Final = 0.3
 
 
-def self_drafter(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
+def self_drafter(drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
     """The drafter, which has yet to be told what passes cost.
 
     Raises:
         CheckpointError, ConfigError: a file of sets was named that cannot be read, or is another model's.
     """
-    known = known_sets(config, drafter, checkpoint)
+    known = known_sets(drafter, checkpoint)
     lent = LentRunner(target)
     if drafter.weights != "plain":
         lent = lend_with_copy(checkpoint, target, drafter, known)
     return LayerSkipDrafter(lent, drafter, known=known)
 
 
-def known_sets(config: EngineConfig, drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
-    """The sets of the file that is named, else of the one that was found before for this very model."""
+def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
+    """The sets of the file that is named, else of the one beside the model."""
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, model_identity(checkpoint.folder))
-    cache_folder = None if config.cache_folder is None else Path(config.cache_folder)
-    identity = model_identity(checkpoint.folder)
-    found = find_sets(checkpoint.folder, cache_folder, identity)
-    if found is None:
+    found = sets_beside(checkpoint.folder)
+    if not found.is_file():
         return []
     try:
-        return read_sets(found, num_layers, identity)
+        return read_sets(found, num_layers, model_identity(checkpoint.folder))
     except ConfigError as error:  # nobody asked for this file: another model may have been there before
         logger.warning("known sets are left aside: %s", error)
         return []

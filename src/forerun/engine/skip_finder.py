@@ -84,8 +84,8 @@ def find_skip_sets(
         )
 
 
-def place_for_sets(config: EngineConfig, out: Path | None = None) -> Path:
-    """Where sets can be written: `out`, else where an engine for this model looks, beside it or in the cache folder.
+def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | None = None) -> Path:
+    """Where sets can be written: `out`, else where an engine for this model looks, beside it, or in a cache folder.
 
     Raises:
         ConfigError: there is no place that can be written to.
@@ -93,20 +93,19 @@ def place_for_sets(config: EngineConfig, out: Path | None = None) -> Path:
     if out is not None:
         require_writable(out)
         return out
-    folder = locate(config.target)
-    places = [] if config.target in BUILTIN_FOLDERS else [sets_beside(folder)]
-    if config.cache_folder is not None:
-        places.append(sets_in_cache(Path(config.cache_folder), model_identity(folder)))
+    folder = locate(target)
+    places = [] if target in BUILTIN_FOLDERS else [sets_beside(folder)]
+    if cache_folder is not None:
+        places.append(sets_in_cache(cache_folder, model_identity(folder)))
     for place in places:
         with suppress(ConfigError):
             require_writable(place)
             return place
     tried = f"neither {' nor '.join(map(str, places))} can be written" if places else "there is no folder for them"
-    raise ConfigError(f"there is no place for the sets of {config.target}, as {tried}: name a file")
+    raise ConfigError(f"there is no place for the sets of {target}, as {tried}: name a file")
 
 
-def keep_sets(config: EngineConfig, sets: Sequence[NamedSet], num_layers: int, out: Path | None = None) -> Path:
-    """Write sets where `place_for_sets` says."""
-    place = place_for_sets(config, out)
-    write_sets(place, model_identity(locate(config.target)), num_layers, sets)
+def keep_sets(target: str, sets: Sequence[NamedSet], num_layers: int, place: Path) -> Path:
+    """Write a model's sets, where `place_for_sets` says."""
+    write_sets(place, model_identity(locate(target)), num_layers, sets)
     return place

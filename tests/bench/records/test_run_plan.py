@@ -30,7 +30,6 @@ OTHERS: dict[str, Any] = {
     "kernels": "torch",
     "max_length": None,
     "num_threads": 2,
-    "profile": "profile.json",
 }
 
 

@@ -270,5 +270,5 @@ def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
     """A field of an engine's config that a run could differ in must be in its plan."""
     planned = {field.name for field in fields(session.RunPlan)}
     # Each contestant has its own drafter; what other runs left is not made use of; plain decoding is a contestant.
-    left_open = {"drafter", "cache_folder", "measures_speedup"}
+    left_open = {"drafter", "measures_speedup"}
     assert {field.name for field in fields(EngineConfig)} - left_open <= planned

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import find_sets, read_sets, sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
 
 NUM_LAYERS = 12
 IDENTITY = "0123456789abcdef"
@@ -198,19 +198,10 @@ def test_a_set_in_swifts_file_may_not_be_beyond_the_size_in_its_name(tmp_path: P
     refusal(saved(tmp_path / "x", {"llama-2-7b": {"attention": [31], "mlp": []}}), num_layers=32)
 
 
-def test_the_models_own_folder_comes_before_the_cache(tmp_path: Path) -> None:
+def test_sets_have_a_place_beside_their_model_and_one_in_the_cache(tmp_path: Path) -> None:
     folder, cache_folder = tmp_path / "model", tmp_path / "cache"
-    folder.mkdir()
     assert sets_beside(folder) == folder / "forerun_layer_skip.json"
     assert sets_in_cache(cache_folder, IDENTITY) == cache_folder / "layer_skip" / f"{IDENTITY}.json"
-    assert find_sets(folder, cache_folder, IDENTITY) is None
-    write_sets(sets_in_cache(cache_folder, IDENTITY), IDENTITY, NUM_LAYERS, SETS)
-    assert find_sets(folder, cache_folder, IDENTITY) == sets_in_cache(cache_folder, IDENTITY)
-    assert find_sets(folder, cache_folder, "other") is None
-    assert find_sets(folder, None, IDENTITY) is None
-    write_sets(sets_beside(folder), IDENTITY, NUM_LAYERS, SETS)
-    for home in (cache_folder, None):
-        assert find_sets(folder, home, IDENTITY) == sets_beside(folder)
 
 
 ANYTHING = st.recursive(

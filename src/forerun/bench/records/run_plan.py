@@ -37,7 +37,6 @@ class RunPlan:
     kernels: str
     max_length: int | None
     num_threads: int
-    profile: str | None
 
     @property
     def contestants(self) -> tuple[str, ...]:

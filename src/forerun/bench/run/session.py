@@ -166,7 +166,6 @@ def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_t
         kernels=config.kernels,
         max_length=config.max_length,
         num_threads=num_threads,
-        profile=config.profile,
     )
 
 

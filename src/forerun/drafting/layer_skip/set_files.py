@@ -41,12 +41,6 @@ def sets_in_cache(cache_folder: Path, identity: str) -> Path:
     return cache_folder / "layer_skip" / f"{identity}.json"
 
 
-def find_sets(folder: Path, cache_folder: Path | None, identity: str) -> Path | None:
-    """The file of a model's skip sets: in its own folder, else in the cache; None if there is none."""
-    places = [sets_beside(folder)] + ([] if cache_folder is None else [sets_in_cache(cache_folder, identity)])
-    return next((place for place in places if place.is_file()), None)
-
-
 def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedSet]) -> None:
     """Write the sets of a model whole or not at all.
 
