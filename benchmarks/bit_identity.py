@@ -11,8 +11,7 @@ from common import standard_arguments, write_results
 
 from forerun import EngineConfig
 from forerun.backends.choose import FUSED, NATIVE, Kernels
-from forerun.checkpoints.load import load_weights
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.engine.loading import Checkpoint
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -78,10 +77,10 @@ def comparisons(runner: Runner, seed: int, num_threads: int) -> Iterator[bool]:
 
 def count(kernels: Kernels, dtype: str, num_checks: int, num_threads: int) -> tuple[int, int]:
     """Rows compared, rows that differ."""
-    found = Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
+    found = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
     runner = Runner(
         found.spec,
-        load_weights(found.folder, found.spec, dtype=found.dtype),
+        found.source.weights(dtype=found.dtype),
         kernels=kernels,
         capacity=CAPACITY,
         dtype=found.dtype,

@@ -14,13 +14,12 @@ from torch.nn import functional
 
 from forerun import EngineConfig
 from forerun.bench.run.ceilings import bytes_per_step
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.engine.loading import Checkpoint
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.text.tokenizer import Tokenizer
 from training.corpus import python_documents
 
 DTYPES: tuple[DTypeName, ...] = ("float32", "bfloat16", "int8", "int4")
@@ -50,7 +49,7 @@ class Score:
 
 def windows(num_windows: int) -> Iterator[list[int]]:
     """Stretches of WINDOW tokens and the one after, spread evenly over the held-out text."""
-    tokenizer = Tokenizer.load(locate(BUILTIN_TARGET))
+    tokenizer = open_source(BUILTIN_TARGET).tokenizer()
     held_out = [document for document in python_documents() if document.is_held_out]
     ids = [token for document in held_out for token in (*tokenizer.encode(document.text), END_OF_TEXT)]
     spacing = (len(ids) - WINDOW - 1) // num_windows
@@ -60,7 +59,7 @@ def windows(num_windows: int) -> Iterator[list[int]]:
 def load(name: str, dtype: DTypeName) -> tuple[Checkpoint, Runner, float]:
     """A model in a dtype, and the seconds that took."""
     config = EngineConfig(target=name, dtype=dtype)
-    checkpoint = Checkpoint.open(name, locate(name), config)
+    checkpoint = Checkpoint.open(open_source(name), config)
     began = perf_counter()
     runner = checkpoint.load(config, exactness="fast", capacity=WINDOW, pace=None, on_progress=None)
     return checkpoint, runner, perf_counter() - began

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.choose import ModelKernels, choose_kernels
-from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.host_loop import Round, TargetSide, decode

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.cases import Setting
-from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import Int4Weight, Int8Weight, Weight, group_size_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.gpu.cases import Case, NotThere, Row, Setting
 from benchmarks.gpu.models import DTYPE, Model, models
 from forerun.backends.choose import FUSED, TRITON
-from forerun.checkpoints.names import HEAD_NAME, fused_shapes, tensor_plan
+from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tensor_plan
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.host_loop import TargetSide

@@ -16,7 +16,7 @@ from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.drafters import NONE, DrafterContestant, DrafterPlan
 from forerun.bench.run.interleaved import BenchRun
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 
 TEMPLATE: Final = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 NUM_TOKENS: Final = 3
@@ -173,7 +173,7 @@ def keys_in(path: Path) -> list[tuple[object, ...]]:
 
 def with_template(folder: Path) -> Path:
     """The built-in target as a chat model."""
-    shutil.copytree(locate("builtin"), folder, dirs_exist_ok=True)
+    shutil.copytree(open_source("builtin").folder, folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 

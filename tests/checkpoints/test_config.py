@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.model_spec import ModelSpec, RopeSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forerun.checkpoints.default_sampling import read_default_sampling
+from forerun.checkpoints.huggingface.generation import read_default_sampling
 from forerun.core.config import SamplingParams
 from tests.checkpoints.folders import write_json
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.checkpoints.dtype import read_dtype
+from forerun.checkpoints.huggingface.catalogue import read_dtype
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError
 from forerun.engine.loading import Checkpoint, resolve_dtype
@@ -27,8 +28,8 @@ def test_most_bytes_decide_over_all_shards(tmp_path: Path) -> None:
 
 def test_bfloat16_weights_beside_a_config_of_float32_compute_in_bfloat16(tmp_path: Path) -> None:
     write_single(tmp_path, random_tensors(torch.bfloat16), torch_dtype="float32")
-    assert resolve_dtype("auto", tmp_path, "cuda:0") == torch.bfloat16
-    assert Checkpoint.open("x", tmp_path, EngineConfig(dtype="float64")).dtype == torch.float64
+    assert resolve_dtype("auto", open_source(str(tmp_path)), "cuda:0") == torch.bfloat16
+    assert Checkpoint.open(open_source(str(tmp_path)), EngineConfig(dtype="float64")).dtype == torch.float64
 
 
 def test_a_folder_without_weights_has_no_dtype(tmp_path: Path) -> None:

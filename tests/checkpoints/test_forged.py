@@ -11,15 +11,11 @@ from time import process_time
 
 import pytest
 
-from forerun.checkpoints.default_sampling import read_default_sampling
-from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.load import load_weights
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.cli.sheet import read_sheet
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ForerunError
 from forerun.engine.loading import Checkpoint, resolve_max_length
-from forerun.text.tokenizer import Tokenizer
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 
@@ -31,18 +27,17 @@ KIBIBYTE = 1024  # what ru_maxrss counts in
 def open_all(folder: Path) -> None:
     """Everything an engine reads of a checkpoint, in its order."""
     config = EngineConfig(target=str(folder))
-    checkpoint = Checkpoint.open(str(folder), folder, config)
+    source = HuggingFaceFolder(name=str(folder), folder=folder)
+    checkpoint = Checkpoint.open(source, config)
     resolve_max_length(config, checkpoint.spec)
-    Tokenizer.load(folder)
-    read_stop_ids(folder)
-    read_default_sampling(folder)
-    model_identity(folder)
-    load_weights(folder, checkpoint.spec, dtype=checkpoint.dtype)
+    for read in (source.tokenizer, source.stop_ids, source.default_sampling, source.identity):
+        read()
+    source.weights(dtype=checkpoint.dtype)
 
 
 def outcome(folder: Path) -> str:
     """ "loaded", or the line that refuses it."""
-    read_sheet("forged", folder)
+    read_sheet(HuggingFaceFolder(name="forged", folder=folder))
     try:
         open_all(folder)
     except ForerunError as error:
@@ -64,7 +59,10 @@ def test_forged_checkpoints_are_refused_in_one_line_or_do_no_harm(tmp_path: Path
 @pytest.mark.parametrize("num_layers", [10**9, 10**300])
 def test_more_layers_than_any_model_has_are_refused_by_the_config_alone(tmp_path: Path, num_layers: int) -> None:
     with pytest.raises(CheckpointError, match=r"num_hidden_layers is 1000.*from 1 to 1024"):
-        Checkpoint.open("x", write_config(tmp_path, num_hidden_layers=num_layers), EngineConfig(target="x"))
+        Checkpoint.open(
+            HuggingFaceFolder(name="x", folder=write_config(tmp_path, num_hidden_layers=num_layers)),
+            EngineConfig(target="x"),
+        )
 
 
 @pytest.mark.soak

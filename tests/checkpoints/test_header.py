@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.header import StoredTensor, read_header
-from forerun.checkpoints.reader import read_into
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.tokenizer import read_backend
+from forerun.checkpoints.safetensors.header import StoredTensor, read_header
+from forerun.checkpoints.safetensors.reader import read_into
 from forerun.core.errors import CheckpointError
-from forerun.text.tokenizer_files import read_backend
 from tests.checkpoints.folders import SINGLE, random_tensors, write_single
 
 GOOD = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.load import load_weights
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import (
     FIRST_SHARD,
@@ -73,7 +73,7 @@ def test_one_file_and_many_give_the_same_fused_weights(tmp_path: Path, write: An
 def test_more_layers_than_stored_tensors_are_refused_before_anything_is_planned_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.checkpoints.load.tensor_plan", lambda spec: pytest.fail("a plan was made"))
+    monkeypatch.setattr("forerun.checkpoints.huggingface.load.tensor_plan", lambda spec: pytest.fail("a plan was made"))
     message = refusal(write_single(tmp_path, random_tensors(), num_hidden_layers=1000))
     assert "num_hidden_layers is 1000, but the folder holds 21 tensors" in message
 
@@ -113,7 +113,7 @@ def test_stored_rotary_frequencies_are_ignored(tmp_path: Path) -> None:
 
 
 def test_progress_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.checkpoints.reader.CHUNK_BYTES", 64)
+    monkeypatch.setattr("forerun.checkpoints.safetensors.reader.CHUNK_BYTES", 64)
     tensors = random_tensors()
     calls: list[tuple[int, int]] = []
     weights = load(write_shards(tmp_path, tensors), on_progress=lambda done, total: calls.append((done, total)))
@@ -244,8 +244,8 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 PEAK_PROGRAM = """
 import resource, sys, torch
 from pathlib import Path
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.load import load_weights
 folder = Path(sys.argv[1])
 spec = read_model_spec(folder)
 def status(key):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingParams
+from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.cli import answer
 from forerun.cli.answer import TokenOrigins, describe_stats, show_plainly, tree_shower, write_answer
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, PrefillStep, Speedup, StepStats
-from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level
 
 
@@ -26,7 +26,7 @@ def step(token_ids: list[int], text: str, *, num_accepted: int) -> DecodeStep:
 
 
 def test_text_that_lags_behind_its_tokens_keeps_their_origin(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    tokenizer = read_tokenizer(write_byte_level(tmp_path))
     a, b, c = (tokenizer.vocabulary()[token] for token in "ABC")
     euro = tokenizer.encode("€")
     assert len(euro) == 3, "the test needs a character of several tokens"
@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_drafted_text_underlined_and_in_colour_unless_told_not_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_color: str, mark: str
 ) -> None:
-    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    tokenizer = read_tokenizer(write_byte_level(tmp_path))
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", Terminal())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.huggingface.identity import model_identity
+from forerun.checkpoints.open import open_source
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
 from tests.cli.conftest import Run
@@ -59,7 +59,7 @@ def assert_table(shown: Result, sets: list[NamedSet]) -> None:
 
 def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cache: Path) -> None:
     first = run("prepare", "--layer-skip", *FEW)
-    identity = model_identity(locate("builtin"))
+    identity = open_source("builtin").identity()
     path = sets_in_cache(cache, identity)
     assert written(first) == path
     found = read_sets(path, 12, identity)
@@ -80,7 +80,7 @@ def test_questions_of_ones_own_are_answered(run: Run, cache: Path, tmp_path: Pat
     data.write_text("".join(json.dumps(question) + "\n" for question in questions))
     shown = run("prepare", "builtin", "--layer-skip", "--data", str(data), "--out", str(out), *FEW)
     assert written(shown) == out
-    assert_table(shown, read_sets(out, 12, model_identity(locate("builtin"))))
+    assert_table(shown, read_sets(out, 12, open_source("builtin").identity()))
     assert not cache.exists(), "a file that is named is the only one"
 
 

@@ -17,7 +17,7 @@ from forerun import (
     load,
 )
 from forerun.backends.choose import REFERENCE
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.model_spec import WeightFormat
@@ -89,10 +89,10 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(dtype: DTypeName) -> None:
-    checkpoint = Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype=dtype))
+    checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))
     assert checkpoint.weight_format == checkpoint.dtype_name == dtype
     assert checkpoint.dtype in (torch.bfloat16, torch.float32)
-    plain = Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype="float64"))
+    plain = Checkpoint.open(open_source("builtin"), EngineConfig(dtype="float64"))
     assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
 
 
@@ -103,8 +103,8 @@ def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     monkeypatch.setattr(loading, "runs_native", lambda dtype, device: is_native)
     monkeypatch.setattr(loading, "has_fast_bfloat16", lambda: is_fast)
     expected = torch.bfloat16 if is_native or is_fast else torch.float32
-    assert resolve_dtype("int8", locate("builtin"), "cpu") == expected
-    assert resolve_dtype("int4", locate("builtin"), "cuda:0") == torch.bfloat16, "what auto gives"
+    assert resolve_dtype("int8", open_source("builtin"), "cpu") == expected
+    assert resolve_dtype("int4", open_source("builtin"), "cuda:0") == torch.bfloat16, "what auto gives"
 
 
 def test_other_formats_are_refused_by_name() -> None:

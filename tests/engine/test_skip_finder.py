@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
-from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.huggingface.identity import model_identity
+from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.gated import GatedSkips
@@ -118,9 +118,9 @@ def test_sets_lie_beside_their_model(folder: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_written_into_the_package_itself(tmp_path: Path) -> None:
     path = kept(BUILTIN_TARGET, [BEST], num_layers=12, cache_folder=tmp_path)
-    assert path == sets_in_cache(tmp_path, model_identity(locate(BUILTIN_TARGET)))
-    assert read_sets(path, 12, model_identity(locate(BUILTIN_TARGET))) == [BEST]
-    assert not sets_beside(locate(BUILTIN_TARGET)).exists()
+    assert path == sets_in_cache(tmp_path, open_source(BUILTIN_TARGET).identity())
+    assert read_sets(path, 12, open_source(BUILTIN_TARGET).identity()) == [BEST]
+    assert not sets_beside(open_source(BUILTIN_TARGET).folder).exists()
 
 
 def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
@@ -226,7 +226,7 @@ def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_the_share_of_a_copy_is_that_of_its_bytes(dtype: str) -> None:
     """A weight of 256 inputs: two or four bytes each, or one and a scale a row, or half a one and two groups of 128."""
-    checkpoint = Checkpoint.open(BUILTIN_TARGET, locate(BUILTIN_TARGET), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
+    checkpoint = Checkpoint.open(open_source(BUILTIN_TARGET), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
     own = {"float32": 4 * 256, "bfloat16": 2 * 256, "int8": 256 + 4}[dtype]
     assert byte_share(checkpoint.spec, "int8", checkpoint) == pytest.approx((256 + 4) / own)
     assert byte_share(checkpoint.spec, "int4", checkpoint) == pytest.approx((128 + 2 * 5) / own)

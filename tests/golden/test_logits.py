@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from forerun.backends.choose import ModelKernels
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.load import load_weights
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES, Golden
 from tests.model.kernel_sets import KERNEL_SETS

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 from tests.text.tiny_tokenizers import TEXT, write_byte_level, write_llama
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return Tokenizer.load(tokenizer_folder)
+    return read_tokenizer(tokenizer_folder)
 
 
 def test_pieces_of_random_ids_make_up_the_whole_text(tokenizer: Tokenizer) -> None:
@@ -40,7 +41,7 @@ def test_a_piece_does_not_depend_on_how_many_ids_arrive_at_once(tokenizer: Token
 
 
 def test_text_is_shown_at_once_where_nothing_can_change_it(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(write_llama(tmp_path))
+    tokenizer = read_tokenizer(write_llama(tmp_path))
     decoder = IncrementalDecoder(tokenizer)
     vocabulary = tokenizer.vocabulary()
     pieces = [
@@ -51,7 +52,7 @@ def test_text_is_shown_at_once_where_nothing_can_change_it(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("write", [write_byte_level, write_llama])
 def test_work_stays_linear_for_a_model_that_writes_only_broken_characters(tmp_path: Path, write: object) -> None:
-    tokenizer = Tokenizer.load(write(tmp_path))  # type: ignore[operator]
+    tokenizer = read_tokenizer(write(tmp_path))  # type: ignore[operator]
     counted = _Counting(tokenizer)
     vocabulary = tokenizer.vocabulary()
     broken = vocabulary.get("<0xFF>", vocabulary.get("ÿ"))

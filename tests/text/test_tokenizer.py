@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level, write_llama
@@ -33,7 +34,7 @@ CHATS: tuple[list[dict[str, Any]], ...] = (
 def pair(tokenizer_folder: Path) -> tuple[Tokenizer, Any]:
     """The same folder read by forerun and by transformers."""
     transformers = pytest.importorskip("transformers")
-    return Tokenizer.load(tokenizer_folder), transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
+    return read_tokenizer(tokenizer_folder), transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -67,7 +68,7 @@ def test_a_llama_tokenizer_class_is_read_as_transformers_reads_it(
     config = {name: value for name, value in flags.items() if value is not None}
     folder = write_llama(tmp_path, tokenizer_class="LlamaTokenizerFast", add_bos_token=True, **config)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    ours = Tokenizer.load(folder)
+    ours = read_tokenizer(folder)
     for text in (*TEXTS, "the fox</s>and the fox", " the"):
         ids = theirs.encode(text)
         assert ours.encode(text) == ids
@@ -88,12 +89,12 @@ def test_unusual_templates_render_as_in_transformers(tmp_path: Path, template: s
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     for messages in CHATS:
         expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        assert Tokenizer.load(folder).apply_chat_template(messages) == expected
+        assert read_tokenizer(folder).apply_chat_template(messages) == expected
 
 
 def test_a_template_file_goes_before_the_config_and_named_templates_give_the_default(tmp_path: Path) -> None:
     folder = write_byte_level(tmp_path, chat_template=None)
-    assert not Tokenizer.load(folder).has_chat_template
+    assert not read_tokenizer(folder).has_chat_template
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert _render(folder) == "yes"
@@ -106,7 +107,7 @@ def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     with pytest.raises(CheckpointError, match="tool_use"):
-        Tokenizer.load(folder)
+        read_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +122,13 @@ def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path: Path, template: str) -> None:
-    tokenizer = Tokenizer.load(write_byte_level(tmp_path, chat_template=template))
+    tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=template))
     with pytest.raises(ConfigError, match="chat template refused"):
         tokenizer.apply_chat_template(CHATS[0])
 
 
 def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    tokenizer = read_tokenizer(write_byte_level(tmp_path))
     parts = [{"type": "text", "text": "a fox"}, {"type": "text", "text": "ran"}]
     assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == tokenizer.apply_chat_template(
         [{"role": "user", "content": "a fox\nran"}]
@@ -146,31 +147,31 @@ def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
     ],
 )
 def test_content_that_is_no_text_is_named(tmp_path: Path, message: Any, word: str) -> None:
-    tokenizer = Tokenizer.load(write_byte_level(tmp_path))
+    tokenizer = read_tokenizer(write_byte_level(tmp_path))
     with pytest.raises(ConfigError, match=word):
         tokenizer.apply_chat_template([{"role": "user", "content": "hello"}, message])
 
 
 def test_an_empty_chat_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="empty"):
-        Tokenizer.load(write_byte_level(tmp_path)).apply_chat_template([])
+        read_tokenizer(write_byte_level(tmp_path)).apply_chat_template([])
 
 
 def test_a_missing_or_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json does not exist"):
-        Tokenizer.load(tmp_path)
+        read_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="fetch it again"):
-        Tokenizer.load(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 def test_ids_of_control_tokens_are_known_and_ids_without_a_token_decode_to_nothing(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(write_llama(tmp_path))
+    tokenizer = read_tokenizer(write_llama(tmp_path))
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
     assert tokenizer.decode([1, *tokenizer.encode("the fox"), 2, 100_000]) == "the fox"
     assert tokenizer.vocabulary()["</s>"] == 2
 
 
 def _render(folder: Path) -> str:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = read_tokenizer(folder)
     return tokenizer.decode(tokenizer.apply_chat_template(CHATS[0]))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.core.errors import VocabularyError
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import (
@@ -45,7 +46,7 @@ def make(tmp_path: Path) -> Callable[..., Tokenizer]:
             {"id": end + idx, "content": token, **FLAGS, **flags} for idx, token in enumerate(added)
         ]
         path.write_text(json.dumps(content))
-        return Tokenizer.load(path.parent)
+        return read_tokenizer(path.parent)
 
     return write
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from forerun.backends.choose import FUSED
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.load import load_weights
 from forerun.model.runner import Runner
 from training.dataset import function_headers
 from training.export import hugging_face_config, hugging_face_tensors, write_json

@@ -1,1 +1,1 @@
-"""A Hugging Face folder or hub name to a filled model."""
+"""Models as they are stored: any kind of them opens as a CheckpointSource."""

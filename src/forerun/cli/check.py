@@ -23,11 +23,11 @@ def check(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare two models token by token. Exit code 3 when they do not fit."""
-    from forerun.text.tokenizer import Tokenizer
     from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
 
-    sheets = [read_sheet(name, find_model(name)) for name in (target, draft)]
-    match = compare_vocabularies(*(Vocabulary.of(Tokenizer.load(sheet.folder)) for sheet in sheets))
+    sources = [find_model(name) for name in (target, draft)]
+    sheets = [read_sheet(source) for source in sources]
+    match = compare_vocabularies(*(Vocabulary.of(source.tokenizer()) for source in sources))
     fit = match.fit if all(sheet.problem is None for sheet in sheets) else Fit.NONE
     why = None if match.fit is Fit.WHOLE else match.explain(target_name=target, draft_name=draft)
     if as_json:

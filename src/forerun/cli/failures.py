@@ -9,13 +9,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from pathlib import Path
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import typer
 
 from forerun.cli.streams import cleaned
 from forerun.core.errors import CheckpointError, ConfigError, ContextOverflowError, ForerunError, VocabularyError
+
+if TYPE_CHECKING:
+    from forerun.checkpoints.source import CheckpointSource
 
 FAULTY_SETTING: Final = 2
 INCOMPATIBLE: Final = 3
@@ -38,16 +40,16 @@ EXIT_CODES: Final = (
 )
 
 
-def find_model(name: str) -> Path:
-    """The folder of a model.
+def find_model(name: str) -> "CheckpointSource":
+    """The model of this name.
 
     Raises:
         ModelNotFoundError: there is none of this name.
     """
-    from forerun.checkpoints.locate import locate  # not free to import
+    from forerun.checkpoints.open import open_source  # not free to import
 
     try:
-        return locate(name)
+        return open_source(name)
     except CheckpointError as error:
         raise ModelNotFoundError(str(error)) from error
 

@@ -16,7 +16,7 @@ def inspect(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""
-    sheet = read_sheet(model, find_model(model))
+    sheet = read_sheet(find_model(model))
     if as_json:
         print(json.dumps(sheet.to_dict()))
     else:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.identity import model_identity
+from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig
@@ -34,16 +33,16 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
         ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
         ConfigError: so is a file or an address that cannot be read.
     """
-    folder = find_model(config.target)
-    config = replace(config, drafter=with_prepared_sets(config.drafter, folder))
-    require_readable(config, folder)
+    source = find_model(config.target)
+    config = replace(config, drafter=with_prepared_sets(config.drafter, source))
+    require_readable(config, source)
     from forerun.engine.engine import Engine  # imports torch
 
     with _load(Engine, config) as engine:
         yield engine
 
 
-def require_readable(config: EngineConfig, folder: Path) -> None:
+def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
     """Complain of what a drafter needs and cannot have, before anything is loaded."""
     match config.drafter:
         case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
@@ -53,28 +52,28 @@ def require_readable(config: EngineConfig, folder: Path) -> None:
             if key_file is not None:
                 read_key(key_file)
         case LayerSkip(sets=str(sets)) | Parallel(draft=LayerSkip(sets=str(sets))):
-            read_sets(Path(sets), read_model_spec(folder).num_layers, model_identity(folder))
+            read_sets(Path(sets), source.spec().num_layers, source.identity())
 
 
-def with_prepared_sets(drafter: DrafterConfig, folder: Path) -> DrafterConfig:
-    """The drafter, one that skips with the sets that `forerun prepare` left for the model in `folder`."""
+def with_prepared_sets(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfig:
+    """The drafter, one that skips with the sets that `forerun prepare` left for this model."""
     match drafter:
         case LayerSkip(sets=None):
-            return replace(drafter, sets=prepared_sets(folder))
+            return replace(drafter, sets=prepared_sets(source))
         case Parallel(draft=LayerSkip(sets=None) as draft, address=None):
-            return replace(drafter, draft=replace(draft, sets=prepared_sets(folder)))
+            return replace(drafter, draft=replace(draft, sets=prepared_sets(source)))
         case _:
             return drafter
 
 
-def prepared_sets(folder: Path) -> str | None:
+def prepared_sets(source: CheckpointSource) -> str | None:
     """The file of a model's skip sets in forerun's cache; None where there is none, or another beside the model."""
-    if sets_beside(folder).is_file():
+    if sets_beside(source.folder).is_file():
         return None
-    identity = model_identity(folder)
+    identity = source.identity()
     path = sets_in_cache(cache_folder(), identity)
     try:
-        return str(path) if path.is_file() and read_sets(path, read_model_spec(folder).num_layers, identity) else None
+        return str(path) if path.is_file() and read_sets(path, source.spec().num_layers, identity) else None
     except ConfigError as error:  # nobody asked for this file
         logger.warning("known sets are left aside: %s", error)
         return None

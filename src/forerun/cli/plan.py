@@ -165,14 +165,13 @@ def _paced_profile(text: str) -> Profile:
 
 def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     """A model's sizes: known ones by name, else those of its config.json."""
-    from forerun.checkpoints.config import read_model_spec
     from forerun.planner.roofline import SizedModel, known_models
 
     known = known_models()
     is_model = "/" in name or name in (BUILTIN_TARGET, BUILTIN_DRAFT) or Path(name).expanduser().is_dir()
     if name not in known and not is_model:
         raise ConfigError(f"{flag} {name!r} is neither a folder nor a hub name nor one of {', '.join(known)}")
-    spec = known[name] if name in known else read_model_spec(find_model(name))
+    spec = known[name] if name in known else find_model(name).spec()
     return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
 
 

@@ -5,9 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from forerun.checkpoints.catalogue import catalogue
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.dtype import read_dtype
+from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
 
@@ -73,26 +71,25 @@ class ModelSheet:
         }
 
 
-def read_sheet(name: str, folder: Path) -> ModelSheet:
+def read_sheet(source: CheckpointSource) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
-    from forerun.engine.loading import resolve_dtype  # neither is free to import
-    from forerun.text.tokenizer import Tokenizer
+    from forerun.engine.loading import resolve_dtype  # imports torch
 
     problems: list[str] = []
-    spec = _attempt(lambda: read_model_spec(folder), problems)
-    tensors = _attempt(lambda: catalogue(folder), problems)
-    dtype = None if tensors is None else str(resolve_dtype("auto", folder, "cpu")).removeprefix("torch.")
-    tokenizer = _attempt(lambda: Tokenizer.load(folder), problems)
+    spec = _attempt(source.spec, problems)
+    stored_bytes = _attempt(source.stored_bytes, problems)
+    dtype = None if stored_bytes is None else str(resolve_dtype("auto", source, "cpu")).removeprefix("torch.")
+    tokenizer = _attempt(source.tokenizer, problems)
     return ModelSheet(
-        name=name,
-        folder=folder,
+        name=source.name,
+        folder=source.folder,
         problem=problems[0] if problems else None,
         spec=spec,
-        stored_dtype=None if tensors is None else read_dtype(folder),
+        stored_dtype=None if stored_bytes is None else source.stored_dtype(),
         dtype=dtype,
-        stored_bytes=None if tensors is None else sum(tensor.num_bytes for tensor in tensors.values()),
+        stored_bytes=stored_bytes,
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
-        files=tuple((path.name, path.stat().st_size) for path in sorted(folder.iterdir()) if path.is_file()),
+        files=tuple((path.name, path.stat().st_size) for path in sorted(source.folder.iterdir()) if path.is_file()),
     )
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 import typer
 
-from forerun.checkpoints.config import read_model_spec
 from forerun.cli.declare import option
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
@@ -47,7 +46,7 @@ def worker(
         num_threads=threads,
     )
     unused = read_skips(skip)
-    require_skippable(unused, read_model_spec(find_model(model)).num_layers)
+    require_skippable(unused, find_model(model).spec().num_layers)
     if control is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # libraries must start no threads before the fork
     from forerun.engine.drafter_process import DrafterProcess  # imports torch

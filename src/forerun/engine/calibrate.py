@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, parallel_draft
 from forerun.core.errors import ConfigError
@@ -93,7 +93,7 @@ def measure_units(
 
 def load(config: EngineConfig, name: str) -> Runner:
     """A model with room for the context and all that is measured behind it."""
-    checkpoint = Checkpoint.open(name, locate(name), config)
+    checkpoint = Checkpoint.open(open_source(name), config)
     return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
 
 

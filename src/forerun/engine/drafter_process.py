@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import read_device
@@ -22,7 +22,6 @@ from forerun.engine.placement import allowed_threads
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
-from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.channel import Channel
 from forerun.wires.endpoint import Address, listen
@@ -84,7 +83,7 @@ class DrafterProcess:
 
     def _load(self) -> Host:
         config = self.config
-        checkpoint = Checkpoint.open(config.target, locate(config.target), config)
+        checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
         placement = read_device(config.device)
         # A draft's bits can change no token, so it always takes the fast kernels.
@@ -103,7 +102,7 @@ class DrafterProcess:
                 pid=os.getpid(),
                 vocab_size=runner.spec.vocab_size,
                 max_length=max_length,
-                vocabulary=Vocabulary.of(Tokenizer.load(checkpoint.folder)).to_bytes(),
+                vocabulary=Vocabulary.of(checkpoint.source.tokenizer()).to_bytes(),
             ),
             grower=lambda setup: grow_with(runner, setup),
             noise=lambda seed, vocab_size: KeyedNoise(seed, vocab_size, device=placement.torch_device),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.backends.choose import TritonKernels
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.core.errors import VocabularyError
@@ -62,7 +62,7 @@ class DrafterLoader:
         match drafter:
             case LayerSkip():
                 target = load_target(rows_behind_text(drafter))
-                checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
+                checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 return self_drafter(drafter, checkpoint, target), target
             case DraftModel():
                 built = self._load_serial(drafter, on_progress)
@@ -141,7 +141,7 @@ class DrafterLoader:
                 self._open(draft.model)
                 return (draft.model, "--dtype", self._config.dtype)
             case LayerSkip():
-                checkpoint = Checkpoint.open(self._config.target, locate(self._config.target), self._config)
+                checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 known = known_sets(draft, checkpoint)
                 skipped = first_set(draft, self._target.num_layers, known)
                 dtype = self._config.dtype if draft.weights == "plain" else draft.weights
@@ -162,8 +162,8 @@ class DrafterLoader:
         ]  # fmt: skip
 
     def _open(self, name: str) -> Checkpoint:
-        draft = Checkpoint.open(name, locate(name), self._config)
-        fault = self._judge(Vocabulary.of(Tokenizer.load(draft.folder)), name)
+        draft = Checkpoint.open(open_source(name), self._config)
+        fault = self._judge(Vocabulary.of(draft.source.tokenizer()), name)
         if fault is not None:
             raise VocabularyError(fault)
         return draft

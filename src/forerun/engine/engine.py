@@ -9,9 +9,7 @@ from types import TracebackType
 import torch
 
 from forerun.backends.choose import missing_kernels
-from forerun.checkpoints.default_sampling import read_default_sampling
-from forerun.checkpoints.locate import locate
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.open import open_source
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
@@ -34,7 +32,6 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.prompt import Prompt, encode, require_config, require_params
-from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +59,11 @@ class Engine:
     def _open(self, config: EngineConfig, on_progress: Progress | None) -> None:
         self.config, self._placement = config, read_device(config.device)
         hint_at_gpu(config.device)
-        target = Checkpoint.open(config.target, locate(config.target), config)
+        source = open_source(config.target)
+        target = Checkpoint.open(source, config)
         self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
-        self.tokenizer = Tokenizer.load(target.folder)
-        self._eos_ids = read_stop_ids(target.folder)
-        self.default_sampling = read_default_sampling(target.folder)
+        self.tokenizer, self._eos_ids = source.tokenizer(), source.stop_ids()
+        self.default_sampling = source.default_sampling()
         drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self.cores)
         self._drafter, self._target = drafters.load(
             config.drafter,

@@ -1,17 +1,14 @@
-"""A model's name to a runner: locate, read, pack."""
+"""A stored model to a runner: read, pack."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from forerun.backends.choose import choose_kernels, runs_native
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.dtype import read_dtype
-from forerun.checkpoints.load import load_weights
+from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -29,21 +26,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model folder that was found and understood, before its weights are read.
+    """A model that was found and understood, before its weights are read.
 
     Args:
         dtype: of what is computed, of the cache, and of all weights that are not quantised.
         weight_format: of the linear layers' weights.
     """
 
-    name: str
-    folder: Path
+    source: CheckpointSource
     spec: ModelSpec
     dtype: torch.dtype
     weight_format: WeightFormat = "plain"
 
     @classmethod
-    def open(cls, name: str, folder: Path, config: EngineConfig) -> "Checkpoint":
+    def open(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
         """Read what there is to know before the weights.
 
         Raises:
@@ -52,10 +48,9 @@ class Checkpoint:
         """
         find_device(read_device(config.device).torch_device)
         return cls(
-            name=name,
-            folder=folder,
-            spec=read_model_spec(folder),
-            dtype=resolve_dtype(config.dtype, folder, read_device(config.device).torch_device),
+            source=source,
+            spec=source.spec(),
+            dtype=resolve_dtype(config.dtype, source, read_device(config.device).torch_device),
             weight_format=weight_format_of(config.dtype),
         )
 
@@ -79,9 +74,9 @@ class Checkpoint:
 
         def report(done: int, total: int) -> None:
             if on_progress is not None:
-                on_progress(self.name, done, total)
+                on_progress(self.source.name, done, total)
 
-        weights = load_weights(self.folder, self.spec, dtype=self.dtype, device=device, on_progress=report)
+        weights = self.source.weights(dtype=self.dtype, device=device, on_progress=report)
         return Runner(
             self.spec,
             weights,
@@ -125,7 +120,7 @@ def hint_at_gpu(device: str) -> None:
         logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
 
 
-def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
+def resolve_dtype(name: DTypeName, source: CheckpointSource, device: str) -> torch.dtype:
     """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
 
     Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
@@ -134,7 +129,7 @@ def resolve_dtype(name: DTypeName, folder: Path, device: str) -> torch.dtype:
     is_quantised = weight_format_of(name) != "plain"
     if name != "auto" and not is_quantised:
         return getattr(torch, name)  # type: ignore[no-any-return]
-    stored: torch.dtype = getattr(torch, read_dtype(folder))
+    stored: torch.dtype = getattr(torch, source.stored_dtype())
     if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
         return stored
     if runs_native(torch.bfloat16, device) or has_fast_bfloat16():

@@ -4,8 +4,6 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.load import load_weights
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -45,12 +43,12 @@ def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
     """The sets of the file that is named, else of the one beside the model."""
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
-        return read_sets(Path(drafter.sets), num_layers, model_identity(checkpoint.folder))
-    found = sets_beside(checkpoint.folder)
+        return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())
+    found = sets_beside(checkpoint.source.folder)
     if not found.is_file():
         return []
     try:
-        return read_sets(found, num_layers, model_identity(checkpoint.folder))
+        return read_sets(found, num_layers, checkpoint.source.identity())
     except ConfigError as error:  # nobody asked for this file: another model may have been there before
         logger.warning("known sets are left aside: %s", error)
         return []
@@ -65,7 +63,7 @@ def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, k
     """
     spec, cache = target.spec, target.cache
     unused = first_set(drafter, spec.num_layers, known) if drafter.search == "off" else NOTHING
-    weights = load_weights(checkpoint.folder, spec, dtype=checkpoint.dtype, device=target.device)
+    weights = checkpoint.source.weights(dtype=checkpoint.dtype, device=target.device)
     copy = build_executor(spec, weights, cache, target.kernels, drafter.weights, unused)
     return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
 

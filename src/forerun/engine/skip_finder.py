@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.identity import model_identity
-from forerun.checkpoints.locate import BUILTIN_FOLDERS, locate
+from forerun.checkpoints.open import BUILTIN_FOLDERS, open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
@@ -93,10 +92,10 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
     if out is not None:
         require_writable(out)
         return out
-    folder = locate(target)
-    places = [] if target in BUILTIN_FOLDERS else [sets_beside(folder)]
+    source = open_source(target)
+    places = [] if target in BUILTIN_FOLDERS else [sets_beside(source.folder)]
     if cache_folder is not None:
-        places.append(sets_in_cache(cache_folder, model_identity(folder)))
+        places.append(sets_in_cache(cache_folder, source.identity()))
     for place in places:
         with suppress(ConfigError):
             require_writable(place)
@@ -107,5 +106,5 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
 
 def keep_sets(target: str, sets: Sequence[NamedSet], num_layers: int, place: Path) -> Path:
     """Write a model's sets, where `place_for_sets` says."""
-    write_sets(place, model_identity(locate(target)), num_layers, sets)
+    write_sets(place, open_source(target).identity(), num_layers, sets)
     return place

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 from jinja2 import TemplateError, nodes
@@ -16,9 +15,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
-from forerun.text.tokenizer_files import TOKENIZER_CONFIG_NAME, read_optional, require_text
+from forerun.core.errors import ConfigError
+from forerun.core.json_file import short
 
 Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -77,37 +75,6 @@ def _text_of(part: object) -> str:
                 f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
                 "these models see text alone"
             )
-
-
-def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
-    """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
-    file = folder / TEMPLATE_FILE
-    if file.is_file():
-        return ChatTemplate(source=_read_source(file), special_tokens=special_tokens)
-    source = read_optional(folder / TOKENIZER_CONFIG_NAME).get("chat_template")
-    if isinstance(source, list):
-        source = _default_of(source, folder)
-    if source is None:
-        return None
-    return ChatTemplate(source=require_text(str(source), folder, "chat_template"), special_tokens=special_tokens)
-
-
-def _read_source(file: Path) -> str:
-    try:
-        return read_bounded(file, MAX_JSON_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} cannot be read as UTF-8 ({error}): fetch it again") from error
-
-
-def _default_of(entries: list[Any], folder: Path) -> str:
-    """The template called default among entries of the form {"name": ..., "template": ...}."""
-    named = {str(entry.get("name")): str(entry.get("template")) for entry in entries if isinstance(entry, dict)}
-    if "default" not in named:
-        raise CheckpointError(
-            f"{folder} has the chat templates {sorted(named)}, but none called 'default': "
-            f"write the one to use to {TEMPLATE_FILE}"
-        )
-    return named["default"]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -1,28 +1,22 @@
-"""Text to token ids and back, from a checkpoint's tokenizer.json, with transformers' results.
+"""Text to token ids and back, with transformers' results.
 
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate, Message, read_chat_template
-from forerun.text.tokenizer_files import read_backend, read_special_tokens
+from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate, Message
 
 REPLACEMENT: Final = "\ufffd"
 MAX_EAGER_TOKENS: Final = 8
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer, immutable after `load`.
-
-    A begin-of-sequence token comes from the post-processor in tokenizer.json alone. `add_bos_token` in
-    tokenizer_config.json is not read, because transformers 5 does not read it next to a tokenizer.json either.
-    """
+    """One checkpoint's tokenizer, immutable."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, *, special_tokens: Mapping[str, str], template: ChatTemplate | None
@@ -34,19 +28,6 @@ class Tokenizer:
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._byte_ids = _byte_fallback_ids(backend)
-
-    @classmethod
-    def load(cls, folder: Path) -> "Tokenizer":
-        """The tokenizer of a checkpoint folder.
-
-        Raises:
-            CheckpointError: a file of the tokenizer is missing or damaged.
-        """
-        special_tokens = read_special_tokens(folder)
-        backend = read_backend(folder)
-        backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
-        template = read_chat_template(folder, special_tokens)
-        return cls(backend, special_tokens=special_tokens, template=template)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.

@@ -7,8 +7,8 @@ import pytest
 
 from forerun import ConfigError
 from forerun.bench.data.prompts import Reader
-from forerun.checkpoints.locate import locate
-from forerun.text.tokenizer import Tokenizer
+from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
+from forerun.checkpoints.open import open_source
 from tests.bench.players import question, with_template
 
 LONG = question(0, "def f(x):\n    return", "def g(x):\n", "def h(x):\n")
@@ -16,8 +16,8 @@ LONG = question(0, "def f(x):\n    return", "def g(x):\n", "def h(x):\n")
 
 @pytest.fixture(params=["text", "chat"])
 def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Reader:
-    folder = locate("builtin") if request.param == "text" else with_template(tmp_path)
-    return Reader(tokenizer=Tokenizer.load(folder), max_length=512)
+    folder = open_source("builtin").folder if request.param == "text" else with_template(tmp_path)
+    return Reader(tokenizer=read_tokenizer(folder), max_length=512)
 
 
 def test_a_prompt_goes_on_after_the_answers(reader: Reader) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter
 from forerun.bench.peers.catalogue import PeerPlan
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from tests.bench.peers.pairs import GREEDY, MAX_LENGTH, PROMPTS, Pair
 
 CUT = 12
@@ -29,11 +29,11 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     expected = [engine.generate(prompt, GREEDY).token_ids for prompt in prompts]
     eos_id = expected[0][CUT]
     folder = tmp_path_factory.mktemp("target")
-    shutil.copytree(locate("builtin"), folder, dirs_exist_ok=True)
+    shutil.copytree(open_source("builtin").folder, folder, dirs_exist_ok=True)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos_id, "repetition_penalty": 1.5}))
     plan = PeerPlan(
         target=folder,
-        draft=locate("builtin-draft"),
+        draft=open_source("builtin-draft").folder,
         dtype="float32",
         num_threads=1,
         max_length=MAX_LENGTH,

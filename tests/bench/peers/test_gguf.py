@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from forerun.bench.peers.gguf_cache import cached_gguf, identity
-from forerun.checkpoints.header import StoredTensor
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
+from forerun.checkpoints.safetensors.header import StoredTensor
 from tests.tiny import plain_spec
 
 gguf = pytest.importorskip("gguf")
 from forerun.bench.peers.gguf_file import type_of  # noqa: E402 - needs gguf
 
-DRAFT = locate("builtin-draft")
+DRAFT = open_source("builtin-draft").folder
 
 
 def tensors_of(path: Path) -> dict[str, Any]:

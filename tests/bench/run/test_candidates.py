@@ -14,7 +14,7 @@ from forerun.bench.run import interleaved as run
 from forerun.bench.run import tuning
 from forerun.bench.run.candidates import Candidates, grid_of
 from forerun.bench.run.drafters import GRIDS, DrafterContestant, DrafterPlan
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from tests.bench.players import plan_of, question
 
 NAME = "prompt_lookup"
@@ -44,7 +44,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
             folder=folders[0],
             drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
             peers=PeerPlan(
-                target=locate("builtin"), dtype="float32", num_threads=1, max_length=128, cache=tmp_path / "cache"
+                target=open_source("builtin").folder,
+                dtype="float32",
+                num_threads=1,
+                max_length=128,
+                cache=tmp_path / "cache",
             ),
             tuning_prompts=prompts,
         )

@@ -19,8 +19,7 @@ from forerun.bench.run import session, tuning
 from forerun.bench.run.ceilings import measure_ceilings
 from forerun.bench.run.drafters import GRIDS
 from forerun.bench.run.session import NUM_TUNING_PROMPTS, Request, choose_questions, play
-from forerun.checkpoints.locate import locate
-from forerun.text.tokenizer import Tokenizer
+from forerun.checkpoints.open import open_source
 from tests.bench.players import keys_in, questions_file, records_in
 
 Ask = Callable[..., Request]
@@ -91,7 +90,7 @@ def test_every_drafter_answers_with_the_text_of_none(ask: Ask, tmp_path: Path) -
 
 def resolved() -> str:
     """What "auto" is for the built-in target on this machine."""
-    return session.Checkpoint.open("builtin", locate("builtin"), EngineConfig()).dtype_name
+    return session.Checkpoint.open(open_source("builtin"), EngineConfig()).dtype_name
 
 
 def test_run_json_tells_the_circumstances(ask: Ask, tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
     played(request)
     assert len(asked) == 2 * NUM_TUNING_PROMPTS
     assert len(set(asked)) == NUM_TUNING_PROMPTS
-    tokenizer = Tokenizer.load(locate("builtin"))
+    tokenizer = open_source("builtin").tokenizer()
     measured = read_run(tmp_path / "run" / "run.json")["plan"]["questions"]["builtin"]
     rows = session.load_dataset("builtin", cache=tmp_path).questions
     texts = {row.turns[0] for row in rows if row.question_id in measured}
@@ -177,7 +176,7 @@ def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
 ) -> None:
     texts = [[f"x = {number}"] for number in range(40)]
     data = tuple(questions_file(tmp_path / f"set{number}.jsonl", texts) for number in range(num_sets))
-    reader = Reader(tokenizer=Tokenizer.load(locate("builtin")), max_length=256)
+    reader = Reader(tokenizer=open_source("builtin").tokenizer(), max_length=256)
     measured, others = choose_questions(ask(data=data, num_prompts=10), reader, lambda dataset, num: None)
     assert list(measured) == [f"set{number}" for number in range(num_sets)]
     assert len(others) == NUM_TUNING_PROMPTS
@@ -251,17 +250,17 @@ def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
 
 def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_path: Path) -> None:
     request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
-    checkpoint = session.Checkpoint.open("builtin", locate("builtin"), request.config)
+    checkpoint = session.Checkpoint.open(open_source("builtin"), request.config)
     plan = session.peer_plan(request, checkpoint, 3, 99)
     assert (plan.dtype, plan.num_threads, plan.max_length, plan.device) == (resolved(), 3, 99, "cpu")
-    assert (plan.target, plan.draft) == (locate("builtin"), locate("builtin-draft"))
+    assert (plan.target, plan.draft) == (open_source("builtin").folder, open_source("builtin-draft").folder)
     assert plan.urls == {"vllm": "http://127.0.0.1:1"}
     assert plan.cache == tmp_path / "cache" / "peers"
-    quantised = session.Checkpoint.open("builtin", locate("builtin"), EngineConfig(dtype="int4"))
+    quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(dtype="int4"))
     assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
     assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")
     named = replace(request, draft="builtin", config=replace(request.config, target="builtin-draft"))
-    assert session.peer_plan(named, checkpoint, 1, 99).draft == locate("builtin")
+    assert session.peer_plan(named, checkpoint, 1, 99).draft == open_source("builtin").folder
     without = replace(request, config=replace(request.config, target="builtin-draft"))
     assert session.peer_plan(without, checkpoint, 1, 99).draft is None
 

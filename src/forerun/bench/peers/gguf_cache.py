@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
 
 VERSION: Final = 1  # of the conversion; another one makes new files
 

@@ -13,11 +13,11 @@ import gguf
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.catalogue import catalogue
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.header import StoredTensor
-from forerun.checkpoints.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
-from forerun.checkpoints.reader import TORCH_DTYPES, read_into
+from forerun.checkpoints.huggingface.catalogue import catalogue
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_into
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 import llama_cpp
@@ -14,7 +13,7 @@ from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.llama_context import Context, open_context
 from forerun.bench.peers.llama_sampler import Sampler
 from forerun.bench.peers.messages import Answer, Hello, Opening, Request
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.open import open_source
 
 Ids = npt.NDArray[np.intc]
 Drafter = Callable[[Ids], Ids]  # what llama-cpp-python calls a LlamaDraftModel: the text so far to guesses
@@ -30,7 +29,7 @@ class LlamaWriter:
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
-        self._eos_ids = frozenset(read_stop_ids(Path(opening.target)))
+        self._eos_ids = frozenset(open_source(opening.target).stop_ids())
         self._target = open_context(opening.target, opening, is_flash=bool(opening.settings.get("flash_attention")))
         self._draft: DraftModel | None = None
         self._drafter: Drafter = self._open_drafter(opening)

@@ -12,7 +12,7 @@ from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.event_stream import get_json, post_events
 from forerun.bench.peers.gguf_cache import cached_gguf
 from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.open import open_source
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 300.0
@@ -32,7 +32,7 @@ class LlamaServerWriter:
     def __init__(self, opening: Opening) -> None:
         assert opening.server is not None, "the catalogue asks for a binary"
         self._opening = opening
-        self._eos_ids = frozenset(read_stop_ids(Path(opening.target)))
+        self._eos_ids = frozenset(open_source(opening.target).stop_ids())
         self._url = f"http://{HOST}:{free_port()}"
         self._keeps_prompt = True
         command = [opening.server, *server_flags(opening, port=self._url.rpartition(":")[2])]

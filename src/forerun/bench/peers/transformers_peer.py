@@ -7,7 +7,6 @@ alone it hands them over a step late.)
 
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,7 +15,7 @@ from transformers import AutoModelForCausalLM, CompileConfig, GenerationConfig, 
 
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.messages import Answer, Hello, Opening, Request
-from forerun.checkpoints.stop_ids import read_stop_ids
+from forerun.checkpoints.open import open_source
 
 DEFAULT_LOOKUP: Final = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
 WARM_UP_TOKENS: Final = 6
@@ -45,7 +44,7 @@ class TransformersWriter:
         torch.set_num_threads(opening.num_threads)
         transformers.logging.set_verbosity_error()
         self._opening = opening
-        self._eos_ids = list(read_stop_ids(Path(opening.target)))
+        self._eos_ids = list(open_source(opening.target).stop_ids())
         self._model = load(opening.target, opening)
         self._assistant: Any = None
         self._constant: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import torch
 
 from forerun.bench.run.call_times import Call, Spread, time_in_turn, undisturbed
 from forerun.bench.run.machine import last_level_cache_bytes
-from forerun.checkpoints.names import fused_shapes, tensor_plan
+from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.quantise import head_format, weight_bytes
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
 from forerun.core.pace import read_device
@@ -19,7 +19,6 @@ from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.prompt import Prompt
-from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import require_match
 
 NUM_CHILDREN: Final = 8  # recorded for every token: what a drafter is likely to try
@@ -37,8 +36,8 @@ class Recorder:
         """
         config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
         self._engine = Engine(config, on_progress)
-        checkpoint = Checkpoint.open(draft, locate(draft), config)
-        tokenizer = Tokenizer.load(checkpoint.folder)
+        checkpoint = Checkpoint.open(open_source(draft), config)
+        tokenizer = checkpoint.source.tokenizer()
         require_match(self._engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
         self._runner = checkpoint.load(
             config, exactness="fast", capacity=self._engine.max_length, pace=None, on_progress=on_progress

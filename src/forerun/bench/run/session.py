@@ -19,7 +19,7 @@ from forerun.bench.run.ceilings import bytes_per_step, measure_ceilings
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterPlan
 from forerun.bench.run.interleaved import BenchRun, Progress
 from forerun.bench.run.machine import describe_machine, foreign_load
-from forerun.checkpoints.locate import locate
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
@@ -27,7 +27,6 @@ from forerun.core.pace import read_device
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
 from forerun.runtime.affinity import usable_cores
-from forerun.text.tokenizer import Tokenizer
 
 NUM_TUNING_PROMPTS = 4
 FLOOR_CONTEXT = 256  # tokens before the step whose bytes are counted
@@ -95,9 +94,9 @@ def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progre
         on_data: told every data set and how many of its questions are too long for the context.
         on_progress: told how many answers there will be, gives what to tell of each.
     """
-    checkpoint = Checkpoint.open(request.config.target, locate(request.config.target), request.config)
+    checkpoint = Checkpoint.open(open_source(request.config.target), request.config)
     reader = Reader(
-        tokenizer=Tokenizer.load(checkpoint.folder), max_length=resolve_max_length(request.config, checkpoint.spec)
+        tokenizer=checkpoint.source.tokenizer(), max_length=resolve_max_length(request.config, checkpoint.spec)
     )
     measured, others = choose_questions(request, reader, on_data)
     num_threads = allowed_threads(request.config.num_threads, usable_cores())
@@ -201,8 +200,8 @@ def peer_plan(request: Request, checkpoint: Checkpoint, num_threads: int, max_le
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft = BUILTIN_DRAFT if is_builtin else request.draft
     return PeerPlan(
-        target=checkpoint.folder,
-        draft=None if draft is None else locate(draft),
+        target=checkpoint.source.folder,
+        draft=None if draft is None else open_source(draft).folder,
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weight_format=checkpoint.weight_format,
         num_threads=num_threads,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.rope import read_rope
+from forerun.checkpoints.huggingface.rope import read_rope
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec

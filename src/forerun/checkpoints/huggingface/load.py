@@ -7,11 +7,18 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.catalogue import catalogue
-from forerun.checkpoints.config import CONFIG_NAME
-from forerun.checkpoints.header import StoredTensor
-from forerun.checkpoints.names import EMBEDDING_NAME, HEAD_NAME, Placement, fused_shapes, is_ignorable, tensor_plan
-from forerun.checkpoints.reader import read_into
+from forerun.checkpoints.huggingface.catalogue import catalogue
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.names import (
+    EMBEDDING_NAME,
+    HEAD_NAME,
+    Placement,
+    fused_shapes,
+    is_ignorable,
+    tensor_plan,
+)
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.reader import read_into
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec

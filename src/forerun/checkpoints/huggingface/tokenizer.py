@@ -1,21 +1,38 @@
-"""A checkpoint's tokenizer files, read the way transformers 5 reads them."""
+"""A checkpoint's tokenizer and chat template, read the way transformers 5 reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 from tokenizers import decoders, pre_tokenizers
 
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
+from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate
+from forerun.text.tokenizer import Tokenizer
 
 MAX_CONFIG_BYTES: Final = 2**23  # models with 28,000 added tokens, for sounds, list them in 5 MiB
 MAX_TOKENIZER_BYTES: Final = 2**26  # 262,000 tokens take 33 MiB
 TOKENIZER_NAME: Final = "tokenizer.json"
-MODEL_CONFIG_NAME: Final = "config.json"
 TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
 SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint folder, with its chat template.
+
+    A begin-of-sequence token comes from the post-processor in tokenizer.json alone. `add_bos_token` in
+    tokenizer_config.json is not read, because transformers 5 does not read it next to a tokenizer.json either.
+
+    Raises:
+        CheckpointError: a file of the tokenizer is missing or damaged.
+    """
+    special_tokens = read_special_tokens(folder)
+    backend = read_backend(folder)
+    backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
+    return Tokenizer(backend, special_tokens=special_tokens, template=read_chat_template(folder, special_tokens))
 
 
 def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
@@ -66,6 +83,37 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     return backend
 
 
+def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
+    """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
+    file = folder / TEMPLATE_FILE
+    if file.is_file():
+        return ChatTemplate(source=_read_source(file), special_tokens=special_tokens)
+    source = read_optional(folder / TOKENIZER_CONFIG_NAME).get("chat_template")
+    if isinstance(source, list):
+        source = _default_of(source, folder)
+    if source is None:
+        return None
+    return ChatTemplate(source=require_text(str(source), folder, "chat_template"), special_tokens=special_tokens)
+
+
+def _read_source(file: Path) -> str:
+    try:
+        return read_bounded(file, MAX_JSON_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} cannot be read as UTF-8 ({error}): fetch it again") from error
+
+
+def _default_of(entries: list[Any], folder: Path) -> str:
+    """The template called default among entries of the form {"name": ..., "template": ...}."""
+    named = {str(entry.get("name")): str(entry.get("template")) for entry in entries if isinstance(entry, dict)}
+    if "default" not in named:
+        raise CheckpointError(
+            f"{folder} has the chat templates {sorted(named)}, but none called 'default': "
+            f"write the one to use to {TEMPLATE_FILE}"
+        )
+    return named["default"]
+
+
 def _content(value: object) -> str | None:
     """A token is written as a string or as an object with `content`."""
     content = value.get("content") if isinstance(value, dict) else value
@@ -81,9 +129,7 @@ def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
     """
     config = read_optional(folder / TOKENIZER_CONFIG_NAME)
     is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
-    is_llama_model = (
-        read_optional(folder / MODEL_CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama") == "llama"
-    )
+    is_llama_model = read_optional(folder / CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama") == "llama"
     if not (is_llama_class and is_llama_model) or "ByteLevel" in str(backend.pre_tokenizer):
         return
     adds_space = config.get("add_prefix_space") is not False

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.header import ITEM_BYTES, StoredTensor
+from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.core.errors import CheckpointError
 
 CHUNK_BYTES: Final = 16 * 2**20

@@ -1,21 +1,49 @@
-"""How a checkpoint's authors want it to be sampled, as its generation_config.json says."""
+"""What generation_config.json says of texts: how the model's authors want it sampled, and the ids that end a text."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.stop_ids import GENERATION_CONFIG_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.json_file import JsonFile
 
+GENERATION_CONFIG_NAME: Final = "generation_config.json"
+STOP_IDS: Final = "eos_token_id"
 FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
 NAMES: Final = (*FILTERS, "repetition_penalty")
 
 GREEDY: Final = SamplingParams()
 
 logger = logging.getLogger(__name__)
+
+
+def read_stop_ids(folder: Path) -> tuple[int, ...]:
+    """Ids that end a text: those of generation_config.json, else those of config.json, else none.
+
+    The order matters: chat models declare the end of a turn in the former only.
+
+    Raises:
+        CheckpointError: `eos_token_id` is neither a token id nor a list of them.
+    """
+    generation_path = folder / GENERATION_CONFIG_NAME
+    if generation_path.exists():
+        generation = JsonFile.read(generation_path)
+        if generation.has(STOP_IDS):
+            return _read_ids(generation)
+    return _read_ids(JsonFile.read(folder / CONFIG_NAME))
+
+
+def _read_ids(file: JsonFile) -> tuple[int, ...]:
+    value = file.values.get(STOP_IDS)
+    if value is None:
+        return ()
+    ids = tuple(value) if isinstance(value, list) else (value,)
+    if any(isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 for token_id in ids):
+        raise file.wrong(STOP_IDS, "a token id >= 0, or a list of them")
+    return ids
 
 
 def read_default_sampling(folder: Path) -> SamplingParams:

@@ -8,9 +8,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.catalogue import catalogue
-from forerun.checkpoints.config import read_model_spec
-from forerun.checkpoints.header import StoredTensor
+from forerun.checkpoints.huggingface.catalogue import catalogue
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 
 DIGEST_BYTES: Final = 8

@@ -1,0 +1,1 @@
+"""A folder of files in Hugging Face's layout."""

@@ -1,0 +1,57 @@
+"""A Hugging Face folder as a CheckpointSource."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forerun.checkpoints.huggingface.catalogue import catalogue, read_dtype
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
+from forerun.checkpoints.huggingface.identity import model_identity
+from forerun.checkpoints.source import BytesRead
+from forerun.core.config import SamplingParams
+from forerun.core.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from forerun.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceFolder:
+    """config.json, safetensors, tokenizer.json and what else lies beside them; see CheckpointSource."""
+
+    name: str
+    folder: Path
+
+    def spec(self) -> ModelSpec:
+        return read_model_spec(self.folder)
+
+    def stored_dtype(self) -> str:
+        return read_dtype(self.folder)
+
+    def stored_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in catalogue(self.folder).values())
+
+    def identity(self) -> str:
+        return model_identity(self.folder)
+
+    def tokenizer(self) -> "Tokenizer":
+        from forerun.checkpoints.huggingface.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
+
+        return read_tokenizer(self.folder)
+
+    def stop_ids(self) -> tuple[int, ...]:
+        return read_stop_ids(self.folder)
+
+    def default_sampling(self) -> SamplingParams:
+        return read_default_sampling(self.folder)
+
+    def weights(
+        self, *, dtype: "torch.dtype", device: str = "cpu", on_progress: BytesRead | None = None
+    ) -> "dict[str, Tensor]":
+        from forerun.checkpoints.huggingface.load import load_weights  # brings torch along
+
+        return load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)

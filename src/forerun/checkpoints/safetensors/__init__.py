@@ -1,0 +1,1 @@
+"""Safetensors files, of which nothing is believed that was not checked."""

@@ -1,0 +1,65 @@
+"""What a stored model answers, whatever the format of its files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from forerun.core.config import SamplingParams
+from forerun.core.model_spec import ModelSpec
+
+if TYPE_CHECKING:  # neither torch nor tokenizers is needed to ask for anything else
+    import torch
+    from torch import Tensor
+
+    from forerun.text.tokenizer import Tokenizer
+
+BytesRead = Callable[[int, int], None]  # bytes read so far, bytes to read in all
+
+
+class CheckpointSource(Protocol):
+    """A model that was found. Every question reads the files anew, and each may raise a CheckpointError.
+
+    Args of an implementation:
+        name: what the user called it.
+        folder: where it lies; what belongs to it may be put there.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def spec(self) -> ModelSpec:
+        """The architecture, where forerun computes it exactly."""
+        ...
+
+    def stored_dtype(self) -> str:
+        """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64."""
+        ...
+
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors."""
+        ...
+
+    def identity(self) -> str:
+        """A short text that stands for this very model: what belongs to it is not used with another."""
+        ...
+
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer, with its chat template where there is one."""
+        ...
+
+    def stop_ids(self) -> tuple[int, ...]:
+        """Token ids that end a text."""
+        ...
+
+    def default_sampling(self) -> SamplingParams:
+        """How the model's authors want it sampled; greedy where they do not say."""
+        ...
+
+    def weights(
+        self, *, dtype: "torch.dtype", device: str = "cpu", on_progress: BytesRead | None = None
+    ) -> "dict[str, Tensor]":
+        """Every weight of the model in `dtype`, under the names that the model's program uses."""
+        ...
