@@ -24,7 +24,7 @@ def annoy(address: Address, interval_s: float, is_over: threading.Event) -> None
     """One stranger after another, none of whom hangs up."""
     strangers = []
     while not is_over.wait(interval_s):
-        sock = socket.create_connection((address.host, address.port), timeout=60)
+        sock = socket.create_connection((address.server, address.port), timeout=60)
         sock.sendall(NOISE[len(strangers) % len(NOISE)])
         strangers.append(sock)
 

@@ -15,7 +15,7 @@ import pytest
 from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from forerun.engine.loading import Checkpoint
 from forerun.engine.placement import CorePlacement
-from forerun.wires.supervisor import process_state
+from forerun.wires.starvation import process_state
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
@@ -129,7 +129,7 @@ def test_an_engine_that_is_gone_leaves_no_process(is_closed: bool) -> None:
     before = children_of(os.getpid())
     engine = parallel_engine()
     ours = children_of(os.getpid()) - before
-    assert len(ours) == 2, "the nursery and its worker"
+    assert len(ours) == 2, "the forkserver and its worker"
     engine.generate(PROMPT, GREEDY)
     if is_closed:
         engine.close()

@@ -1,4 +1,4 @@
-"""A nursery whose workers are bad: python bad_worker.py KIND CONTROL_DESCRIPTOR. Without torch, it starts fast."""
+"""A forkserver whose workers are bad: python bad_worker.py KIND CONTROL_DESCRIPTOR. Without torch, it starts fast."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Begin, Failure, Hello, Proposal, Verdict
 from forerun.wires.channel import Channel
-from forerun.wires.forkserver import nurse
+from forerun.wires.forkserver import run_forkserver
 
 HELLO = to_frame(Hello(pid=1, vocab_size=29, max_length=4096, vocabulary=bytes(32)))
 
@@ -109,6 +109,6 @@ if __name__ == "__main__":
     kind, descriptor = sys.argv[1], int(sys.argv[2])
     control = socket.socket(fileno=descriptor)
     if kind == "unready":
-        nurse(control, unready, lambda channel, _: None)
+        run_forkserver(control, unready, lambda channel, _: None)
     else:
-        nurse(control, lambda: None, lambda channel, _: globals()[kind](channel))
+        run_forkserver(control, lambda: None, lambda channel, _: globals()[kind](channel))

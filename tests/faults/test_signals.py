@@ -1,4 +1,4 @@
-"""Real signals to the drafter's process, its nursery and the engine: no token changes, nothing stays behind.
+"""Real signals to the drafter's process, its forkserver and the engine: no token changes, nothing stays behind.
 
 A thousand kills and hundreds of stops, with their gaps, are counted by benchmarks/drafter_faults.py.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.wires.supervisor import LocalSupply, process_state
+from forerun.wires.starvation import process_state
+from forerun.wires.supervisor import LocalSupply
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
@@ -88,7 +89,7 @@ def test_a_harmed_drafter_changes_no_token_and_comes_back(
         assert time.monotonic() < end, "drafting never came back"
 
 
-def test_a_nursery_that_is_killed_is_replaced(engine: Engine, plain: Engine) -> None:
+def test_a_forkserver_that_is_killed_is_replaced(engine: Engine, plain: Engine) -> None:
     supply = supply_of(engine)
     first, worker = supply._process.pid, supply.pid
     os.kill(first, signal.SIGKILL)
@@ -110,9 +111,9 @@ def test_nothing_outlives_an_engine_that_is_killed(tmp_path: Path, is_stopped: b
     script.write_text(HOLDER)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
-        nursery, worker = map(int, holder.stdout.readline().split())
+        forkserver, worker = map(int, holder.stdout.readline().split())
         if is_stopped:
             os.kill(worker, signal.SIGSTOP)
-            os.kill(nursery, signal.SIGSTOP)
+            os.kill(forkserver, signal.SIGSTOP)
         holder.kill()
-    wait_until_gone(nursery, worker)
+    wait_until_gone(forkserver, worker)

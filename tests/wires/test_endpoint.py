@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError
-from forerun.parallel import handshake, reception
+from forerun.wires import admission, handshake
+from forerun.wires.admission import Admission
 from forerun.wires.endpoint import Address, connect, listen, read_key
-from forerun.wires.reception import Reception
 
 HANG_S = 60.0
 KEY = b"a key of enough bytes"
 OTHER_KEY = b"another key of enough bytes"
-ANY_PORT = Address(host="127.0.0.1", port=0)
+ANY_PORT = Address(server="127.0.0.1", port=0)
 HELLO_BYTES = len(handshake.GREETING) + handshake.HELLO.size
 
 pytestmark = pytest.mark.timeout(2 * HANG_S)
 
 
 def address_of(listener: socket.socket) -> Address:
-    host, port = listener.getsockname()[:2]
-    return Address(host=host, port=port)
+    server, port = listener.getsockname()[:2]
+    return Address(server=server, port=port)
 
 
 class Door(threading.Thread):
@@ -37,12 +37,12 @@ class Door(threading.Thread):
         self.listener = listen(ANY_PORT, key)
         self.address = address_of(self.listener)
         self.answers: list[socket.socket | None] = []
-        self._num_peers, self._reception = num_peers, Reception(self.listener, key, handshake_s=timeout_s)
+        self._num_peers, self._admission = num_peers, Admission(self.listener, key, handshake_s=timeout_s)
         self.start()
 
     def run(self) -> None:
         for _ in range(self._num_peers):
-            self.answers.append(self._reception.accept(HANG_S))
+            self.answers.append(self._admission.accept(HANG_S))
 
     def wait(self) -> list[socket.socket | None]:
         self.join(HANG_S)
@@ -51,7 +51,7 @@ class Door(threading.Thread):
 
     def close(self) -> None:
         self.join(HANG_S)
-        self._reception.close()
+        self._admission.close()
         self.listener.close()
         for answer in self.answers:
             if answer is not None:
@@ -82,7 +82,7 @@ def read_exactly(sock: socket.socket, num_bytes: int) -> bytes:
 
 
 def stranger(address: Address) -> socket.socket:
-    return socket.create_connection((address.host, address.port), timeout=HANG_S)
+    return socket.create_connection((address.server, address.port), timeout=HANG_S)
 
 
 def passes(client_key: bytes | None, door: Door) -> bool:
@@ -94,11 +94,11 @@ def passes(client_key: bytes | None, door: Door) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port"),
+    ("text", "server", "port"),
     [("localhost:7070", "localhost", 7070), ("10.0.0.1:0", "10.0.0.1", 0), ("[::1]:65535", "::1", 65535)],
 )
-def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -> None:
-    assert Address.parse(text) == Address(host=host, port=port)
+def test_an_address_is_read_and_written_alike(text: str, server: str, port: int) -> None:
+    assert Address.parse(text) == Address(server=server, port=port)
     assert str(Address.parse(text)) == text
 
 
@@ -159,15 +159,15 @@ def test_a_short_key_opens_and_knocks_at_no_door(key: bytes) -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         listen(ANY_PORT, key)
     with pytest.raises(ConfigError, match="at least 16"):
-        connect(Address(host="127.0.0.1", port=1), key, timeout_s=1)
+        connect(Address(server="127.0.0.1", port=1), key, timeout_s=1)
     with closing(listen(ANY_PORT, KEY)) as listener, pytest.raises(ConfigError, match="at least 16"):
-        Reception(listener, key, handshake_s=0)
+        Admission(listener, key, handshake_s=0)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_without_a_key_only_this_machine_may_come(host: str) -> None:
+@pytest.mark.parametrize("server", ["0.0.0.0", "::", "192.0.2.1"])
+def test_without_a_key_only_this_machine_may_come(server: str) -> None:
     with pytest.raises(ConfigError, match="give a key file"):
-        listen(Address(host=host, port=0), None)
+        listen(Address(server=server, port=0), None)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -177,11 +177,11 @@ def test_without_a_key_every_address_of_a_name_must_be_of_this_machine(
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[::order])
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
-        listen(Address(host="two-faced.example", port=0), None)
+        listen(Address(server="two-faced.example", port=0), None)
 
 
 def test_with_a_key_a_listener_is_bound_where_it_was_told() -> None:
-    with closing(listen(Address(host="0.0.0.0", port=0), KEY)) as listener:
+    with closing(listen(Address(server="0.0.0.0", port=0), KEY)) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
     with closing(listen(ANY_PORT, KEY)) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
@@ -194,16 +194,16 @@ def test_a_port_in_use_is_an_error_that_names_it() -> None:
             listen(address, None)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "a" * 70, "a..b", "a\0b"])
-def test_a_host_that_is_not_ours_is_a_config_error(host: str) -> None:
+@pytest.mark.parametrize("server", ["192.0.2.1", "no such host", "a" * 70, "a..b", "a\0b"])
+def test_a_host_that_is_not_ours_is_a_config_error(server: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen"):
-        listen(Address(host=host, port=0), KEY)
+        listen(Address(server=server, port=0), KEY)
 
 
-@pytest.mark.parametrize("host", ["no such host", "a" * 70, "a..b", "a\0b"])
-def test_a_host_without_address_is_unreachable(host: str) -> None:
+@pytest.mark.parametrize("server", ["no such host", "a" * 70, "a..b", "a\0b"])
+def test_a_host_without_address_is_unreachable(server: str) -> None:
     with pytest.raises(DrafterUnreachableError, match="check the host's name"):
-        connect(Address(host=host, port=1), KEY, timeout_s=HANG_S)
+        connect(Address(server=server, port=1), KEY, timeout_s=HANG_S)
 
 
 def test_a_port_is_free_again_after_its_listener_closed() -> None:
@@ -238,7 +238,7 @@ def test_two_can_talk_by_ipv6() -> None:
             target=lambda: clients.append(connect(address_of(listener), None, timeout_s=HANG_S)),
         )
         thread.start()
-        answer = Reception(listener, None, handshake_s=HANG_S).accept(HANG_S)
+        answer = Admission(listener, None, handshake_s=HANG_S).accept(HANG_S)
         thread.join(HANG_S)
         assert answer is not None
         for sock in (answer, *clients):
@@ -249,9 +249,8 @@ def test_a_name_is_tried_at_each_of_its_addresses(open_door: OpenDoor, monkeypat
     door = open_door(KEY)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = closed.getsockname()
-    found = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", where) for where in (nobody, (door.address.host, door.address.port))
-    ]
+    somebody = (door.address.server, door.address.port)
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", where) for where in (nobody, somebody)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     connect(door.address, KEY, timeout_s=HANG_S).close()
     assert door.wait() != [None]
@@ -293,7 +292,7 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
 @pytest.mark.parametrize("timeout_s", [0, 0.05])
 def test_nobody_coming_is_none_without_a_warning(timeout_s: float, caplog: pytest.LogCaptureFixture) -> None:
     with closing(listen(ANY_PORT, None)) as listener:
-        assert Reception(listener, None, handshake_s=HANG_S).accept(timeout_s) is None
+        assert Admission(listener, None, handshake_s=HANG_S).accept(timeout_s) is None
     assert caplog.records == []
 
 
@@ -469,7 +468,7 @@ def test_strangers_who_say_nothing_or_half_a_hello_hold_up_nobody(open_door: Ope
 
 
 def test_of_too_many_handshakes_the_oldest_is_ended(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_PENDING", 3)
     door = open_door(KEY)
     with ExitStack() as strangers:
         waiting = []

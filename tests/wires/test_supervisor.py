@@ -5,43 +5,44 @@ import time
 
 import pytest
 
+from forerun.wires.admission import Admission
+from forerun.wires.backoff import MAX_DELAY_S, delay_s
 from forerun.wires.endpoint import Address, listen
-from forerun.wires.reception import Reception
-from forerun.wires.supervisor import MAX_RETRY_S, RemoteSupply, retry_s
+from forerun.wires.remote_worker import RemoteSupply
 
 HANG_S = 60.0
 
 
 def test_retries_come_later_each_time_up_to_a_bound_however_many_there_were() -> None:
-    waits = [retry_s(number) for number in (1, 2, 3, 10, 100, 10_000)]
+    waits = [delay_s(number) for number in (1, 2, 3, 10, 100, 10_000)]
     assert waits == sorted(waits)
     assert waits[0] > 0
-    assert waits[-1] == MAX_RETRY_S
+    assert waits[-1] == MAX_DELAY_S
 
 
-@pytest.mark.parametrize("is_useful", [False, True], ids=["of no use", "praised"])
+@pytest.mark.parametrize("is_useful", [False, True], ids=["of no use", "healthy"])
 def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_useful: bool) -> None:
-    listener, num_accepted, is_over = listen(Address(host="127.0.0.1", port=0), None), 0, threading.Event()
+    listener, num_accepted, is_over = listen(Address(server="127.0.0.1", port=0), None), 0, threading.Event()
 
     def answer() -> None:
         nonlocal num_accepted
-        reception = Reception(listener, None, handshake_s=HANG_S)
+        admission = Admission(listener, None, handshake_s=HANG_S)
         while not is_over.is_set():
-            connection = reception.accept(0.2)
+            connection = admission.accept(0.2)
             if connection is not None:
                 num_accepted += 1
                 connection.close()
 
     thread = threading.Thread(target=answer)
     thread.start()
-    supply = RemoteSupply(Address(host="127.0.0.1", port=listener.getsockname()[1]), None)
+    supply = RemoteSupply(Address(server="127.0.0.1", port=listener.getsockname()[1]), None)
     end, num_taken = time.monotonic() + 1.0, 0
     while time.monotonic() < end or (is_useful and num_taken < 5 and time.monotonic() < end + HANG_S):
         channel = supply.take()
         if channel is not None:
             num_taken += 1
             if is_useful:
-                supply.praise()
+                supply.mark_healthy()
             channel.close()  # as a caller hangs up that does not like what it hears
         time.sleep(0.001)
     supply.close()

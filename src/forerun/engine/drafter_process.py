@@ -16,17 +16,17 @@ from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.remote.messages import Hello, Setup
 from forerun.drafting.remote.protocol import TREES_PER_CUT
-from forerun.drafting.remote.worker import Host, serve
+from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.vocabulary import Vocabulary
+from forerun.wires.admission import Admission
 from forerun.wires.channel import Channel
 from forerun.wires.endpoint import Address, listen
-from forerun.wires.forkserver import die_with_parent, nurse
-from forerun.wires.reception import Reception
+from forerun.wires.forkserver import die_with_parent, run_forkserver
 
 TREE_ROWS = 256  # rows of the draft cache behind the committed text
 HANDSHAKE_S = 5.0
@@ -49,7 +49,7 @@ class DrafterProcess:
     unused: SkipSet = NOTHING
 
     def under_engine(self, descriptor: int, parent: int) -> None:
-        """Be the nursery of an engine, which holds the other end of the control socket `descriptor`.
+        """Be the forkserver of an engine, which holds the other end of the control socket `descriptor`.
 
         Args:
             parent: the engine's pid if this process is to be killed with it at once, else 0.
@@ -59,29 +59,29 @@ class DrafterProcess:
         torch.set_num_threads(1)  # a pool of threads does not survive the fork
         control = socket.socket(fileno=descriptor)
         if read_device(self.config.device).torch_device == "cpu":
-            nurse(control, self._load, self._serve)
+            run_forkserver(control, self._load, self._serve)
         else:  # a device's context does not survive it either
-            nurse(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
+            run_forkserver(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[str, int], None]) -> None:
-        """Serve targets that connect, one after another, until interrupted; `on_ready` is told host and port."""
-        with listen(address, key) as listener, closing(Reception(listener, key, handshake_s=HANDSHAKE_S)) as reception:
-            host = self._load()
+        """Serve targets that connect, one after another, until interrupted; `on_ready` is told IP address and port."""
+        with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
+            draft = self._load()
             on_ready(*listener.getsockname()[:2])
             while True:
-                connection = reception.accept(HANDSHAKE_S)
+                connection = admission.accept(HANDSHAKE_S)
                 if connection is not None:
                     with closing(Channel(connection)) as channel:
-                        self._serve(channel, host)
+                        self._serve(channel, draft)
 
-    def _serve(self, channel: Channel, host: Host) -> None:
+    def _serve(self, channel: Channel, draft: LoadedDraft) -> None:
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
         torch.set_num_threads(allowed_threads(self.config.num_threads or 1, usable_cores()))
         with torch.inference_mode():
-            serve(channel, host)
+            serve(channel, draft)
 
-    def _load(self) -> Host:
+    def _load(self) -> LoadedDraft:
         config = self.config
         checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
@@ -97,7 +97,7 @@ class DrafterProcess:
         )
         runner.extend([0], num_logit_rows=1)  # let every library choose and load its code now
         runner.forget()
-        return Host(
+        return LoadedDraft(
             hello=Hello(
                 pid=os.getpid(),
                 vocab_size=runner.spec.vocab_size,

@@ -21,6 +21,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
+from forerun.drafting.remote.supply import WorkerSupply
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
@@ -29,7 +30,8 @@ from forerun.model.runner import Runner
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_mismatch
 from forerun.wires.endpoint import Address, read_key
-from forerun.wires.supervisor import LocalSupply, RemoteSupply, Supply
+from forerun.wires.remote_worker import RemoteSupply
+from forerun.wires.supervisor import LocalSupply
 
 if TYPE_CHECKING:
     from forerun.backends.gpu.decoder import DeviceDecoder
@@ -123,7 +125,7 @@ class DrafterLoader:
         return build_drafter(drafter, target=self._target, draft_runner=runner)
 
     def _start_parallel(self, drafter: Parallel) -> Drafter:
-        supply: Supply
+        supply: WorkerSupply
         if drafter.address is None:
             model = self._model_for(drafter.draft)
             supply = LocalSupply(lambda descriptor, parent: self._command(drafter, model, descriptor, parent))

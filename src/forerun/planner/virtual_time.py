@@ -165,7 +165,7 @@ class VirtualSupply:
     def replace(self) -> None:
         raise AssertionError("a simulated worker does not fail")
 
-    def praise(self) -> None:
+    def mark_healthy(self) -> None:
         pass
 
     def close(self) -> None:

@@ -3,12 +3,21 @@
 import select
 import socket
 import time
+from collections.abc import Iterable
 
 MAX_RECEIVED_BYTES = 1 << 20  # per call, so that one busy peer cannot hold the caller
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 # Python ignores SIGPIPE, a program that embeds it may not; macOS has no such flag.
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 NOTHING = memoryview(b"")
+
+
+def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
+    """Those of the descriptors that have something to tell, be it their end; none when `timeout_s` is over first."""
+    poller = select.poll()  # not select(), which fails for file numbers from 1024 on
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poller.poll(None if timeout_s is None else 1e3 * timeout_s)]
 
 
 class Channel:

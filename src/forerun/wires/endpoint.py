@@ -9,17 +9,16 @@ import os
 import socket
 import stat
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError, require
-from forerun.wires.handshake import shake_hands
+from forerun.wires.channel import wait_readable
+from forerun.wires.handshake import SocketHandshake
 
 MIN_KEY_BYTES = 16
 MAX_PORT = 65535
-HUNG_UP = "the other side hung up during the handshake: do both have the same key?"
 # A peer whose machine or network vanished without a word is asked for after 10 s of silence, every 5 s, and given up
 # after four questions, or once it has confirmed nothing for 30 s that was sent to it. The system's own two hours would
 # hold a worker, which serves one target at a time, for as long.
@@ -28,28 +27,28 @@ SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a process listens: a host name or IP address, and a port, 0 for any that is free."""
+    """Where a process listens: the server's name or IP address, and a port, 0 for any that is free."""
 
-    host: str
+    server: str
     port: int
 
     def __post_init__(self) -> None:
-        require(self.host != "", "the host is empty: name one, 127.0.0.1 for this machine only")
+        require(self.server != "", "the host is empty: name one, 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address written as host:port, or [host]:port where the host itself holds colons."""
-        host, _, port = text.rpartition(":")
-        is_bracketed = host.startswith("[") and host.endswith("]")
-        if not (host and port.isascii() and port.isdigit()) or (":" in host) != is_bracketed:
+        """The address written as host:port, or [host]:port where the name itself holds colons."""
+        server, _, port = text.rpartition(":")
+        is_bracketed = server.startswith("[") and server.endswith("]")
+        if not (server and port.isascii() and port.isdigit()) or (":" in server) != is_bracketed:
             raise ConfigError(
                 f"address {text!r} is not host:port: write it like 127.0.0.1:7070, or [::1]:7070 for IPv6"
             )
-        return cls(host=host[1:-1] if is_bracketed else host, port=int(port))
+        return cls(server=server[1:-1] if is_bracketed else server, port=int(port))
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"[{self.server}]:{self.port}" if ":" in self.server else f"{self.server}:{self.port}"
 
 
 def read_key(path: str | Path) -> bytes:
@@ -76,7 +75,7 @@ def require_long(key: bytes | None, holder: str = "the key has", advice: str = "
 
 
 def listen(address: Address, key: bytes | None) -> socket.socket:
-    """A socket bound to the first address that the host resolves to, listening. Without a key: loopback only."""
+    """A socket bound to the first address that the name resolves to, listening. Without a key: loopback only."""
     require_long(key)
     try:
         resolved = resolve(address)
@@ -107,7 +106,7 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
 def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:
     """A blocking socket to whoever listens at `address` and passes the handshake, all within `timeout_s`.
 
-    Only looking up the host's name takes the time it takes. A name may stand for several addresses; they are tried in
+    Only looking up the server's name takes the time it takes. A name may stand for several addresses; they are tried in
     turn, for the listener is bound to one of them.
     """
     require_long(key)
@@ -134,23 +133,20 @@ def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.soc
 
 
 def resolve(address: Address) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
-    """Family and socket address of everything the host's name stands for."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    """Family and socket address of everything the server's name stands for."""
+    found = socket.getaddrinfo(address.server, address.port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in found]
 
 
-def is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+def is_loopback(ip_address: str) -> bool:
+    return ipaddress.ip_address(ip_address.partition("%")[0]).is_loopback
 
 
 def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
     """Return once whoever listens has shown who it is; raise OSError otherwise, or when the clock passes `deadline`."""
-    talk = shake_hands(key, is_listener=False)
-    words, num_wanted = next(talk)
-    with suppress(StopIteration):
-        while True:
-            send_all(sock, words, deadline)
-            words, num_wanted = talk.send(receive_exactly(sock, num_wanted, deadline))
+    handshake = SocketHandshake(sock, key, is_listener=False)
+    while not handshake.is_done():
+        wait_readable([sock.fileno()], remaining_s(deadline))
 
 
 def settle(sock: socket.socket) -> socket.socket:
@@ -169,20 +165,3 @@ def remaining_s(deadline: float) -> float:
     if remaining <= 0:
         raise TimeoutError("timed out")
     return remaining
-
-
-def send_all(sock: socket.socket, data: bytes, deadline: float) -> None:
-    sock.settimeout(remaining_s(deadline))
-    sock.sendall(data)
-
-
-def receive_exactly(sock: socket.socket, num_bytes: int, deadline: float) -> bytes:
-    """`num_bytes` bytes, and not one more, which would belong to what follows the handshake."""
-    data = b""
-    while len(data) < num_bytes:
-        sock.settimeout(remaining_s(deadline))
-        chunk = sock.recv(num_bytes - len(data))
-        if not chunk:
-            raise ConnectionAbortedError(HUNG_UP)
-        data += chunk
-    return data

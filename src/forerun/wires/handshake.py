@@ -1,4 +1,4 @@
-"""How two processes show each other that they know the same key, without any input or output.
+"""How two processes show each other that they know the same key.
 
 Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key the connecting side then
 proves that it knows it, and only then the listening side does, so a stranger gets no proof out of a listener. A proof
@@ -8,6 +8,7 @@ back, or carried over from another connection, fails, because the roles differ.
 
 import hmac
 import secrets
+import socket
 import struct
 from collections.abc import Generator
 from typing import TypeAlias
@@ -17,6 +18,7 @@ VERSION = 1
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = MAGIC + bytes([VERSION])
+HUNG_UP = "the other side hung up during the handshake: do both have the same key?"
 HELLO = struct.Struct(f">?{NONCE_BYTES}s")  # what follows the greeting: has a key, nonce
 CONNECTOR = b"forerun connector"
 LISTENER = b"forerun listener"
@@ -25,9 +27,10 @@ Handshake: TypeAlias = Generator[tuple[bytes, int], bytes, None]
 
 
 def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
-    """One side of a handshake: yields what to send and how many bytes are then to be received, and is sent those.
+    """One side of a handshake, without I/O: yields what to send and how many bytes are then to be received.
 
-    It returns once the peer has shown who it is. No more bytes are asked for than belong to the handshake.
+    It is sent those bytes, and returns once the peer has shown who it is. No more bytes are asked for than belong to
+    the handshake.
 
     Raises:
         ConnectionAbortedError: the peer is somebody else.
@@ -59,3 +62,40 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
 
 def prove(key: bytes, statement: bytes) -> bytes:
     return hmac.digest(key, statement, "sha256")
+
+
+class SocketHandshake:
+    """A handshake over a connected socket. Nothing here blocks.
+
+    Raises:
+        OSError: the peer hung up, or is somebody else; also from `is_done`.
+    """
+
+    def __init__(self, sock: socket.socket, key: bytes | None, *, is_listener: bool) -> None:
+        sock.setblocking(False)
+        self.sock, self._received = sock, b""
+        self._steps = shake_hands(key, is_listener=is_listener)
+        self._num_wanted = self._send(*next(self._steps))
+
+    def is_done(self) -> bool:
+        """Read what has come; True once the peer has shown who it is."""
+        while True:
+            if num_missing := self._num_wanted - len(self._received):
+                try:
+                    chunk = self.sock.recv(num_missing)
+                except BlockingIOError:
+                    return False
+                if not chunk:
+                    raise ConnectionAbortedError(HUNG_UP)
+                self._received += chunk
+                continue
+            received, self._received = self._received, b""
+            try:
+                self._num_wanted = self._send(*self._steps.send(received))
+            except StopIteration:
+                return True
+
+    def _send(self, data: bytes, num_wanted: int) -> int:
+        if self.sock.send(data) < len(data):  # some hundred bytes, which any fresh connection takes at once
+            raise ConnectionAbortedError("the other side takes no data")
+        return num_wanted

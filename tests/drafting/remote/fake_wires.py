@@ -261,8 +261,8 @@ class World:
         self.counts["replaced"] += 1
         self.end_worker()
 
-    def praise(self) -> None:
-        self.counts["praised"] += 1
+    def mark_healthy(self) -> None:
+        self.counts["healthy"] += 1
 
     def close(self) -> None:
         self.end_worker()

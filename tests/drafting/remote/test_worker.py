@@ -7,7 +7,7 @@ import pytest
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Failure, Hello, Setup
 from forerun.drafting.remote.protocol import Grower
-from forerun.drafting.remote.worker import Host, serve
+from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.sampling.noise import KeyedNoise
 from forerun.wires.channel import Channel
 from tests.drafting.remote.samples import HELLO, SETUP
@@ -22,7 +22,7 @@ def test_a_worker_that_fails_tells_the_target_why_before_it_ends() -> None:
     target, worker = Channel(theirs), Channel(ours)
     target.send(to_frame(SETUP))
     with pytest.raises(MemoryError):
-        serve(worker, Host(hello=HELLO, grower=no_grower, noise=KeyedNoise))
+        serve(worker, LoadedDraft(hello=HELLO, grower=no_grower, noise=KeyedNoise))
     worker.close()
     hello, failure = FrameReader().feed(target.receive())
     assert isinstance(hello, Hello)

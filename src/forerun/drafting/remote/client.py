@@ -207,7 +207,7 @@ class ParallelDrafter:
                 if message.repair_s and not self._is_waiting:
                     self._patience.measure_response(message.repair_s)
                 if self._num_proposals == GOOD_WORK:
-                    self._supply.praise()
+                    self._supply.mark_healthy()
                 if self._patience.is_late and self._end.tree() is not None:
                     self._patience.is_late = False
             case Hello() if self._wire is not None:

@@ -33,7 +33,7 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class LoadedDraft:
     """What a drafter's process has to offer.
 
     Args:
@@ -47,23 +47,23 @@ class Host:
     noise: Callable[[int, int], KeyedNoise]
 
 
-def serve(wire: Wire, host: Host) -> None:
+def serve(wire: Wire, draft: LoadedDraft) -> None:
     """Answer one target until it hangs up or sends nothing but garbage; say why, should it fail."""
     try:
-        _answer(wire, host)
+        _answer(wire, draft)
     except Exception:
         wire.send(to_frame(Failure(text=traceback.format_exc())))
         raise
 
 
-def _answer(wire: Wire, host: Host) -> None:
+def _answer(wire: Wire, draft: LoadedDraft) -> None:
     reader = FrameReader()
-    wire.send(to_frame(host.hello))
+    wire.send(to_frame(draft.hello))
     session: Session | None = None
     while wire.is_open:
         for message in reader.feed(wire.receive()):
             if isinstance(message, Setup) and session is None:
-                session = Session(wire, host, message)
+                session = Session(wire, draft, message)
             elif session is not None:
                 session.end.receive(message)
         if reader.num_faults > MAX_FAULTS:
@@ -78,14 +78,14 @@ def _answer(wire: Wire, host: Host) -> None:
 class Session:
     """One target's wishes, and the work for them."""
 
-    def __init__(self, wire: Wire, host: Host, setup: Setup) -> None:
+    def __init__(self, wire: Wire, draft: LoadedDraft, setup: Setup) -> None:
         self._wire, self._setup = wire, setup
         self._spans: list[tuple[float, float]] = []
         self._last_sent = 0.0
         self.end = DrafterEnd(
-            host.grower(setup),
+            draft.grower(setup),
             setup,
-            make_noise=lambda seed: None if seed is None else host.noise(seed, setup.target_vocab_size),
+            make_noise=lambda seed: None if seed is None else draft.noise(seed, setup.target_vocab_size),
             clock=perf_counter,
         )
 

@@ -1,0 +1,38 @@
+"""Does a process say nothing because it hangs, or because the machine does not let it run?"""
+
+import os
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+MIN_WATCH_S: Final = 0.3  # a share of the processor is told from a stretch of at least so many seconds,
+MAX_WATCH_S: Final = 10.0  # and at most so many: the process may have changed since
+STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
+
+
+class StarvationWatch:
+    """Judges a process by the processor time that it is given."""
+
+    def __init__(self) -> None:
+        self._used_s, self._judged_at = 0.0, monotonic()
+
+    def is_starved(self, pid: int | None) -> bool:
+        """True when the process could run and is not let, also of one not yet watched for long enough."""
+        state, used_s = process_state(pid) if pid else ("", 0.0)
+        watched_s = monotonic() - self._judged_at
+        if state != "R":
+            return False
+        if watched_s < MIN_WATCH_S:
+            return True
+        share = (used_s - self._used_s) / watched_s
+        self._used_s, self._judged_at = used_s, monotonic()
+        return watched_s > MAX_WATCH_S or share < STARVED_SHARE
+
+
+def process_state(pid: int) -> tuple[str, float]:
+    """The state letter of a process and the processor seconds it has used; ("", 0.0) where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0.0
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
