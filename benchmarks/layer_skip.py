@@ -22,6 +22,7 @@ from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
+from forerun.drafting.layer_skip.drafter import search_of
 from forerun.engine.skip_finder import find_skip_sets, keep_sets
 
 NUM_FIRST = 10  # requests whose speed is told apart: those a search is slowest in
@@ -60,7 +61,7 @@ class Run:
 
     def write(self, prompt: str, params: SamplingParams, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        search = self.engine.skip_search
+        search = search_of(self.engine.drafter)
         before_s = 0.0 if search is None else search.spent_s
         result = self.engine.generate(prompt, params)
         self.texts.append(result.token_ids)
@@ -130,7 +131,8 @@ def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> 
 def row_of(arguments: argparse.Namespace, temperature: float, run: Run, none: Run) -> dict[str, object]:
     speed, plain = run.num_tokens / sum(run.decode_s), none.num_tokens / sum(none.decode_s)
     num_same = sum(mine == theirs for mine, theirs in zip(run.texts, none.texts, strict=True))
-    has_draft = run.engine.skip_search is not None
+    search = search_of(run.engine.drafter)
+    has_draft = search is not None
     num_passes = len(run.pass_s) if has_draft else 0
     shares = [searched / whole for searched, whole in zip(run.searched_s, run.decode_s, strict=True)]
     return {
@@ -145,7 +147,7 @@ def row_of(arguments: argparse.Namespace, temperature: float, run: Run, none: Ru
         "draft passes/round": f"{num_passes / run.num_rounds:.2f}" if has_draft else "-",
         "alpha": f"{run.num_accepted / num_passes:.2f}" if num_passes > 20 and "lookup" not in run.name else "-",
         "c": f"{median(run.pass_s) / median(none.pass_s):.2f}" if num_passes > 20 else "-",
-        "skipped": len(run.engine.skip_search.skipped) if run.engine.skip_search is not None else "-",
+        "skipped": len(search.skipped) if search is not None else "-",
         "search, of the run": f"{sum(run.searched_s) / sum(run.decode_s):.1%}" if has_draft else "-",
         "of a request, at most": f"{max(shares):.0%}" if has_draft else "-",
         "texts as none": f"{num_same}/{len(run.texts)}",

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from forerun import Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
 from forerun.core.sublayers import SkipSet
+from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
 from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
 from forerun.drafting.layer_skip.set_choice import Economy
@@ -38,7 +39,7 @@ class Search:
     sets: list[SkipSet] = field(default_factory=list)
 
     def note(self) -> None:
-        search = self.engine.skip_search
+        search = search_of(self.engine.drafter)
         assert search is not None, "a drafter that skips layers"
         self.searched_s.append(search.spent_s)
         self.sets.append(search.skipped)
@@ -123,7 +124,7 @@ def main() -> None:
         for search in searches:
             search.engine.generate(prompt, params)
             search.note()
-    gated = searches[0].engine.skip_search
+    gated = search_of(searches[0].engine.drafter)
     assert isinstance(gated, GatedSkips), "the first searches with gates"
     worth = {search.name: worths(search, truth, gated.search.economy) for search in searches}
     picture(arguments.picture, searches, worth)

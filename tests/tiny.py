@@ -12,7 +12,6 @@ from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.host_loop import Round, TargetSide, decode
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 
@@ -134,8 +133,7 @@ def decode_rounds(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     target.sync(prompt_ids[:-1])
     drafter.begin(prompt_ids, params, noise)
-    passengers = drafter if isinstance(drafter, LayerSkipDrafter) else None
-    side = TargetSide(target, params, prompt_ids, noise, passengers)
+    side = TargetSide(target, params, prompt_ids, noise)
     return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
 
 

@@ -30,7 +30,7 @@ def proposals(drafter: PromptLookupDrafter, prompt: list[int], text: list[int]) 
 
 def adaptive(pace: Pace = ROWS_COST_A_FIFTH) -> PromptLookupDrafter:
     drafter = PromptLookupDrafter(PromptLookup())
-    drafter.adapt(pace)
+    drafter.adapt(lambda widths, *, budget_s=0.0: pace)
     return drafter
 
 

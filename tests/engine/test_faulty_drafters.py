@@ -87,33 +87,33 @@ def test_a_drafted_token_that_breaks_the_target_does_not_break_the_request(param
     assert ours == plain
 
 
-class SickPassenger:
-    """One row beside the others, of a token that makes the target overflow."""
+class SickRowDrafter(NoneDrafter):
+    """Adds one row to every pass, of a token that makes the target overflow."""
 
     def __init__(self, target: Runner, token: int) -> None:
-        self._target, self._token, self.num_boarded = target, token, 0
+        self._target, self._token, self.num_added = target, token, 0
 
-    def board(self, host: ForwardInput) -> ForwardInput:
-        self.num_boarded += 1
+    def extend(self, inputs: ForwardInput) -> ForwardInput:
+        self.num_added += 1
         self._target.cache.reserve(1)
-        num_rows = len(host.token_ids)
+        num_rows = len(inputs.token_ids)
         ancestry = np.eye(num_rows + 1, dtype=np.bool_)
-        ancestry[:num_rows, :num_rows] = True if host.ancestry is None else host.ancestry
+        ancestry[:num_rows, :num_rows] = True if inputs.ancestry is None else inputs.ancestry
         return replace(
-            host,
-            token_ids=[*host.token_ids, self._token],
-            positions=[*host.positions, host.positions[0]],
+            inputs,
+            token_ids=[*inputs.token_ids, self._token],
+            positions=[*inputs.positions, inputs.positions[0]],
             ancestry=ancestry,
             num_logit_rows=num_rows + 1,
         )
 
-    def arrive(self, logits_EV: torch.Tensor) -> None:
+    def observe(self, logits_EV: torch.Tensor) -> None:
         assert logits_EV.isnan().all()
 
 
 @pytest.mark.parametrize("kernels", [FUSED, REFERENCE])
 @pytest.mark.parametrize("params", PARAMS)
-def test_a_passenger_that_breaks_the_target_does_not_break_the_request(
+def test_an_added_row_that_breaks_the_target_does_not_break_the_request(
     params: SamplingParams, kernels: ModelKernels
 ) -> None:
     """Kernels that add up masked values times 0 carry NaN from one row of a pass to all others."""
@@ -121,13 +121,11 @@ def test_a_passenger_that_breaks_the_target_does_not_break_the_request(
     unused = next(token for token in range(30) if token not in plain + PROMPT)
     sick = tiny_runner(SPEC, weights_that_overflow_on(unused), kernels=kernels)
     sick.sync(PROMPT[:-1])
-    drafter, noise = NoneDrafter(), None if params.is_greedy else KeyedNoise(3, 30)
+    drafter, noise = SickRowDrafter(sick, unused), None if params.is_greedy else KeyedNoise(3, 30)
     drafter.begin(PROMPT, params, noise)
-    passenger = SickPassenger(sick, unused)
-    side = TargetSide(sick, params, PROMPT, noise, passenger)
-    rounds = list(decode(side, drafter, near_tie=0.0, num_tokens=6))
+    rounds = list(decode(TargetSide(sick, params, PROMPT, noise), drafter, near_tie=0.0, num_tokens=6))
     assert [token for done in rounds for token in done.token_ids] == plain
-    assert passenger.num_boarded == 6
+    assert drafter.num_added == 6
 
 
 def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:

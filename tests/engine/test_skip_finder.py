@@ -13,6 +13,7 @@ from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
+from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
@@ -63,8 +64,9 @@ def kept(
 def first_skipped(config: EngineConfig) -> SkipSet:
     """What an engine skips at first."""
     with Engine(config) as engine:
-        assert engine.skip_search is not None
-        return engine.skip_search.skipped
+        search = search_of(engine.drafter)
+        assert search is not None
+        return search.skipped
 
 
 def test_what_is_found_can_be_used(found: Findings) -> None:
@@ -93,12 +95,13 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
     told: list[int] = []
 
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
-        assert isinstance(engine.skip_search, GatedSkips)
-        before = engine.skip_search.search.num_evaluations
+        skips = search_of(engine.drafter)
+        assert isinstance(skips, GatedSkips)
+        before = skips.search.num_evaluations
         for prompt in PROMPTS[:2]:
             asked.append(prompt)
             yield engine.encode(prompt)
-        assert engine.skip_search.search.num_evaluations >= before + 2 * 16 // 32
+        assert skips.search.num_evaluations >= before + 2 * 16 // 32
 
     drafter = LayerSkip(search="off", search_share=1e-6)
     find_skip_sets(BUILTIN, drafter, listen, SamplingParams(max_new_tokens=16, ignore_eos=True), told.append)
@@ -162,7 +165,7 @@ def test_an_engine_starts_with_the_best_set_that_was_kept(folder: Path, search: 
 def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings, tmp_path: Path) -> None:
     sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
     with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
-        skips = engine.skip_search
+        skips = search_of(engine.drafter)
         assert isinstance(skips, GatedSkips)
         known = {named.skipped for named in skips.search.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
@@ -219,7 +222,7 @@ def test_a_model_that_was_trained_on_is_prepared_anew(folder: Path, plain: str) 
 def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) -> None:
     for drafter in (NoDrafter(), PromptLookup(), DraftModel(model=draft)):
         with Engine(EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=64)) as engine:
-            assert engine.skip_search is None
+            assert search_of(engine.drafter) is None
             assert engine.generate("the cat", SamplingParams(max_new_tokens=2)).token_ids
 
 

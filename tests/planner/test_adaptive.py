@@ -53,7 +53,7 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     target, draft = tiny_runner(SPEC, equally_sure((0.5, 0.3, 0.15, 0.05))), equally_sure((0.75, 0.25))
     runner = tiny_runner(SPEC, draft)
     drafter = DraftModelDrafter(runner, config, target_vocab_size=SPEC.vocab_size)
-    drafter.adapt(times.target, times.draft_pace)
+    drafter.take_paces(times.target, times.draft_pace)
     choosing_s = CHOOSING * times.serial_overhead_s
     charge(target, lambda rows: clock.spend(times.target.step_s(rows) + choosing_s))
     passes = charge(runner, lambda rows: clock.spend(times.expansion_s(rows)))

@@ -14,7 +14,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
@@ -74,7 +74,7 @@ class TimedTree:
         assert all(node == 0 or own.tree.parents[node] in own._rows for node in own._rows)
 
 
-class TimedDrafter:
+class TimedDrafter(Drafter):
     """Lets virtual time pass while the target verifies, and harms the drafter's process now and then."""
 
     def __init__(self, inner: ParallelDrafter, world: World, step_s: float, unrest: float) -> None:

@@ -1,8 +1,7 @@
 """The one decode loop."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -35,18 +34,6 @@ class Round:
     stats: StepStats
 
 
-class Passengers(Protocol):
-    """Whoever has rows of his own run along in the target's passes."""
-
-    def board(self, host: ForwardInput) -> ForwardInput:
-        """The pass with these rows behind its own; theirs are rows of the cache's tree as well, and are not kept."""
-        ...
-
-    def arrive(self, logits_EV: Tensor) -> None:
-        """The logits of these rows."""
-        ...
-
-
 class Stretches(Protocol):
     """Plain rounds to be played among the drafted ones now and then; see engine/plain_rounds."""
 
@@ -71,14 +58,9 @@ class TargetSide:
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        params: SamplingParams,
-        prompt_ids: Sequence[int],
-        noise: KeyedNoise | None,
-        passengers: Passengers | None = None,
+        self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
     ) -> None:
-        self._runner, self._noise, self._passengers = runner, noise, passengers
+        self._runner, self._noise = runner, noise
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
 
@@ -87,17 +69,8 @@ class TargetSide:
         """The text so far, the root last."""
         return [*self._runner.cached_ids, self.root]
 
-    @contextmanager
-    def without_passengers(self) -> Iterator[None]:
-        """Passes of the target's own rows alone, for a while."""
-        passengers, self._passengers = self._passengers, None
-        try:
-            yield
-        finally:
-            self._passengers = passengers
-
-    def choose(self, tree: TokenTree) -> Choices:
-        """One forward over the tree, one row per node; the choice after each node."""
+    def choose(self, tree: TokenTree, drafter: Drafter | None = None) -> Choices:
+        """One forward over the tree, one row per node, and over what the drafter adds; the choice after each node."""
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -109,7 +82,7 @@ class TargetSide:
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
         )
-        logits = self._run(inputs)
+        logits = self._run(inputs, drafter)
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
@@ -120,30 +93,29 @@ class TargetSide:
                 raise NumericalError(fault) from None
             raise
 
-    def _run(self, inputs: ForwardInput) -> Tensor:
-        """The logits of these rows, passengers put down."""
-        passengers, num_rows = self._passengers, len(inputs.token_ids)
-        if passengers is None:
-            return self._runner.forward(inputs)
-        logits = self._runner.forward(passengers.board(inputs))
-        if len(logits) > num_rows:
-            passengers.arrive(logits[num_rows:])
+    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
+        """The logits of these rows; those of rows that the drafter adds are for it alone."""
+        extended = inputs if drafter is None else drafter.extend(inputs)
+        logits, num_rows = self._runner.forward(extended), len(inputs.token_ids)
+        if drafter is None or extended is inputs:
+            return logits
+        drafter.observe(logits[num_rows:])
         return logits[:num_rows]
 
-    def choose_safely(self, tree: TokenTree) -> tuple[TokenTree, Choices]:
+    def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
         """The tree that was verified and its choices.
 
-        A drafted node or a passenger that makes the target overflow must not end the request: the root is then run
-        alone, as plain decoding would have done. If it fails alone, the cache may hold what caused it and is emptied.
+        A drafted node, or a row that the drafter adds, must not end the request by making the target overflow: the root
+        is then run alone, as plain decoding would have done. If it fails alone, the cache may hold what caused it and
+        is emptied.
         """
         try:
-            return tree, self.choose(tree)
+            return tree, self.choose(tree, drafter)
         except NumericalError:
             self._runner.cache.truncate(self._runner.cache.committed_len)
         alone = TokenTree(tree.token_ids[0])
         try:
-            with self.without_passengers():
-                return alone, self.choose(alone)
+            return alone, self.choose(alone)
         except NumericalError:
             self._runner.forget()
             raise
@@ -213,7 +185,7 @@ def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:
     began = perf_counter()
     tree = checked(drafter.propose(), target, drafter.verify_width)
     drafted = perf_counter()
-    tree, choices = target.choose_safely(tree)
+    tree, choices = target.choose_safely(tree, drafter)
     acceptance = walk(tree, choices.token_ids)
     verified = perf_counter()
     report = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it

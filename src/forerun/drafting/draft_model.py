@@ -7,7 +7,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -17,7 +17,7 @@ from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(Drafter):
     """Grows a fresh tree each round by a few forwards, then cuts it to the rows the target verifies."""
 
     def __init__(self, runner: Runner, config: DraftModel, *, target_vocab_size: int) -> None:
@@ -31,15 +31,22 @@ class DraftModelDrafter:
             keeps_subtree=False,
             calibrates=config.adaptive,
         )
-        self.runner, self.config, self._began, self.is_adaptive = runner, config, 0.0, config.adaptive
+        self._runner, self._config, self._began = runner, config, 0.0
         self._payoff: Payoff | None = None  # None: always draft
         self._is_drafting = True
 
-    def adapt(self, target: Pace, draft: Pace | None) -> None:
-        """Choose widths by what passes cost from now on; the draft's are measured where they are not given."""
-        widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
-        pace = draft or measure_pace(self.runner, widths)
-        self._draft.rule, self._payoff = WidthRule(target, pace), Payoff(target.step_s(1))
+    @property
+    def round_plan(self) -> RoundPlan:
+        return RoundPlan(draft=self._runner, shape=self._config)
+
+    def adapt(self, measure: Measure) -> None:
+        if self._config.adaptive:
+            widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
+            self.take_paces(measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths))
+
+    def take_paces(self, target: Pace, draft: Pace) -> None:
+        """Choose widths by these times of passes from now on."""
+        self._draft.rule, self._payoff = WidthRule(target, draft), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -83,9 +90,6 @@ class DraftModelDrafter:
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport(was_hit=was_hit)
-
-    def end(self) -> None:
-        pass
 
     def close(self) -> None:
         self._draft.close()

@@ -1,24 +1,29 @@
 """No drafter: plain autoregressive decoding, the baseline every other drafter must reproduce."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.drafter import DraftReport
+from forerun.core.drafter_config import DraftModel
+from forerun.drafting.drafter import Drafter, DraftReport, RoundPlan
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
+ROOT_ALONE: Final = DraftModel(verify_width=1, draft_width=1, children=1, depth=1, lookup=False, adaptive=False)
 
-class NoneDrafter:
+
+class NoneDrafter(Drafter):
     """Proposes the root alone."""
 
     verify_width = 1
 
+    @property
+    def round_plan(self) -> RoundPlan:
+        return RoundPlan(draft=None, shape=ROOT_ALONE)
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._root = prompt_ids[-1]
-
-    def prefill(self) -> bool:
-        return False
 
     def propose(self) -> TokenTree:
         return TokenTree(self._root)
@@ -26,9 +31,3 @@ class NoneDrafter:
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root = acceptance.bonus_token
         return DraftReport()
-
-    def end(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -5,8 +5,7 @@ from time import perf_counter
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
-from forerun.core.pace import Pace
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -14,26 +13,23 @@ from forerun.speculation.walk import Acceptance
 from forerun.speculation.widths import WidthRule, chances_of
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Proposes one chain: the continuation of the longest suffix that occurred before, as far as that pays."""
 
     def __init__(self, config: PromptLookup) -> None:
-        self.verify_width, self.is_adaptive = config.verify_width, config.adaptive
+        self.verify_width, self._is_adaptive = config.verify_width, config.adaptive and config.verify_width > 1
         self._chain = LookupChain(
             num_tokens=config.verify_width - 1, min_match=config.min_match, max_match=config.max_match
         )
         self._rule: WidthRule | None = None  # None: the whole chain, always
 
-    def adapt(self, target: Pace) -> None:
-        """Propose by what rows cost from now on."""
-        self._rule = WidthRule(target, None)
+    def adapt(self, measure: Measure) -> None:
+        if self._is_adaptive:
+            self._rule = WidthRule(measure((1, self.verify_width)), None)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._chain.begin(prompt_ids)
         self._root = prompt_ids[-1]
-
-    def prefill(self) -> bool:
-        return False
 
     def propose(self) -> TokenTree:
         self._began = perf_counter()
@@ -50,9 +46,3 @@ class PromptLookupDrafter:
         if self._rule is not None and self._has_chain:
             self._rule.end_round(perf_counter() - self._began)
         return DraftReport()
-
-    def end(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

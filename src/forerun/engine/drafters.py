@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING
 from forerun.backends.choose import TritonKernels
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
 from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.drafting.build import build_drafter
-from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
+from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.search import first_set
-from forerun.drafting.none import NoneDrafter
-from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.drafting.remote.client import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
 from forerun.drafting.remote.supply import WorkerSupply
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
-from forerun.engine.self_drafter import known_sets, measure_for, self_drafter
-from forerun.model.measure import measure_pace, widths_up_to
+from forerun.engine.self_drafter import known_sets, self_drafter
 from forerun.model.runner import Runner
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_mismatch
@@ -47,7 +43,6 @@ class DrafterLoader:
     ) -> None:
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
         self._cores = cores
-        self._placement = read_device(config.device)
         self._judged: tuple[bytes, str | None] | None = None  # a draft's vocabulary, and why it is of no use
 
     def load(
@@ -74,44 +69,6 @@ class DrafterLoader:
                 built = build_drafter(drafter, target=self._target)
         return built, load_target(rows_behind(built.verify_width))
 
-    def wait_for(self, drafter: Drafter) -> None:
-        """Wait for a drafter's process to come up; without it the engine decodes plainly, and says so.
-
-        Raises:
-            VocabularyError: it came up and is of no use.
-        """
-        if isinstance(drafter, ParallelDrafter):
-            drafter.wait_until_ready(START_S)
-            if drafter.fault is not None:
-                drafter.close()
-                raise VocabularyError(f"the drafter's process does not fit: {drafter.fault}")
-
-    def on_device(self, drafter: Drafter, target: Runner) -> "DeviceDecoder | None":
-        """What decodes in rounds that a GPU plays by itself, where that can be."""
-        if not isinstance(target.kernels, TritonKernels):
-            return None
-        from forerun.backends.gpu.decoder import open_decoder  # brings Triton along
-
-        match drafter:
-            case NoneDrafter():
-                return open_decoder(target, None, NoDrafter())
-            case DraftModelDrafter():
-                return open_decoder(target, drafter.runner, drafter.config)
-            case _:
-                return None
-
-    def adapt(self, drafter: Drafter, target: Runner) -> None:
-        """Let a drafter that chooses its widths know what passes cost, measured now."""
-        match drafter:
-            case LayerSkipDrafter():
-                measure_for(drafter, target)
-            case DraftModelDrafter() | ParallelDrafter():
-                if drafter.is_adaptive:
-                    drafter.adapt(measure_pace(target, widths_up_to(drafter.verify_width)), None)
-            case PromptLookupDrafter():
-                if drafter.is_adaptive and drafter.verify_width > 1:
-                    drafter.adapt(measure_pace(target, (1, drafter.verify_width)))
-
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)
         # A draft's bits can change no token, so it always takes the fast kernels.
@@ -132,9 +89,7 @@ class DrafterLoader:
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
-        built = build_drafter(drafter, target=self._target, supply=supply, check=self._find_fault)
-        assert isinstance(built, ParallelDrafter), "a Parallel config builds a ParallelDrafter"
-        return built
+        return build_drafter(drafter, target=self._target, supply=supply, check=self._find_fault)
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
         """What a process is told of the model it drafts with. Complains here, where somebody reads it."""
@@ -189,6 +144,16 @@ class DrafterLoader:
                 f"--max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def open_device_decoder(drafter: Drafter, target: Runner) -> "DeviceDecoder | None":
+    """What decodes in rounds that a GPU plays by itself, where that can be."""
+    plan = drafter.round_plan
+    if plan is None or not isinstance(target.kernels, TritonKernels):
+        return None
+    from forerun.backends.gpu.decoder import open_decoder  # brings Triton along
+
+    return open_decoder(target, plan.draft, plan.shape)
 
 
 def rows_behind(verify_width: int) -> int:

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Generator, Sequence
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 
@@ -11,20 +12,20 @@ import torch
 from forerun.backends.choose import missing_kernels
 from forerun.checkpoints.open import open_source
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
+from forerun.core.drafter_config import NoDrafter
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.pace import read_device
 from forerun.core.steps import Generation, PrefillStep
 from forerun.decoding.host_loop import Round, TargetSide, decode, prefill
-from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.search import SkipSearch
+from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.remote.client import ParallelDrafter
-from forerun.engine.drafters import DrafterLoader
+from forerun.engine.drafters import START_S, DrafterLoader, open_device_decoder
 from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.plain_rounds import PlainBaseline
 from forerun.engine.stream import GenerationStream
 from forerun.engine.turn import Turn
+from forerun.model.measure import measure_pace
 from forerun.model.self_test import find_bit_fault
 from forerun.runtime.inference import inference
 from forerun.runtime.threads import on_threads
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 # docs/benchmarks.md.
 NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 WARM_UP_TOKENS, EARLY_TOKENS = 4, 512
-EARLY_SEARCH_S = 0.4
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -77,22 +77,22 @@ class Engine:
             on_progress,
         )
         self.dtype_name, self.kernels_name = target.dtype_name, self._target.kernels.name
-        drafters.wait_for(self._drafter)
+        self._drafter.wait_until_ready(START_S)
         self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
         if not self._target.row_exact:
             warn_of_missing_kernels(config, target)
         if config.exactness == "exact":
             self._require_exact_bits()
-        self._on_device = drafters.on_device(self._drafter, self._target)
+        self._on_device = open_device_decoder(self._drafter, self._target)
         self._running: GenerationStream | None = None
         self._turn = Turn()
         self._baseline: PlainBaseline | None = None
         self._warm_up()
-        drafters.adapt(self._drafter, self._target)
-        if isinstance(self._drafter, LayerSkipDrafter) and self._drafter.may_search_early:
-            self._search_early(self._drafter)
-        if config.measures_speedup and not isinstance(self._drafter, NoneDrafter):
-            on_device = None if self._on_device is None else drafters.on_device(NoneDrafter(), self._target)
+        self._drafter.adapt(partial(measure_pace, self._target))
+        if self._drafter.early_search_s > 0.0:
+            self._search_early(self._drafter.early_search_s)
+        if config.measures_speedup and config.drafter != NoDrafter():
+            on_device = None if self._on_device is None else open_device_decoder(NoneDrafter(), self._target)
             self._baseline = PlainBaseline.of(self._target, on_device, self.cores, self.max_length)
 
     def __enter__(self) -> "Engine":
@@ -160,7 +160,8 @@ class Engine:
 
         def on_host(token_ids: list[int], num_left: int) -> Generator[Round, None, None]:
             self._drafter.begin(token_ids, params, noise)
-            return decode(self._side(token_ids, params, noise), self._drafter, near_tie=near_tie, num_tokens=num_left)
+            side = TargetSide(self._target, params, token_ids, noise)
+            return decode(side, self._drafter, near_tie=near_tie, num_tokens=num_left)
 
         self.cores.place_pool()
         try:
@@ -171,16 +172,12 @@ class Engine:
                 return
             self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
             yield from prefill(self._target, prompt_ids, self._drafter)
-            side, stretches = self._side(prompt_ids, params, noise), None
+            side, stretches = TargetSide(self._target, params, prompt_ids, noise), None
             if self._baseline is not None:
                 stretches = self._baseline.stretches(self._drafter, params, noise)
             yield from decode(side, self._drafter, near_tie=near_tie, num_tokens=num_tokens, stretches=stretches)
         finally:
             self._drafter.end()
-
-    def _side(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None) -> TargetSide:
-        passengers = self._drafter if isinstance(self._drafter, LayerSkipDrafter) else None
-        return TargetSide(self._target, params, prompt_ids, noise, passengers)
 
     def forget(self) -> None:
         """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
@@ -216,12 +213,12 @@ class Engine:
     @property
     def drafter_pid(self) -> int | None:
         """The process that drafts; None where it is this one, or one on another host, or none just now."""
-        return self._drafter.worker_pid if isinstance(self._drafter, ParallelDrafter) else None
+        return self._drafter.process_id
 
     @property
-    def skip_search(self) -> SkipSearch | None:
-        """How a target that drafts for itself finds what to skip; None where another one drafts."""
-        return self._drafter.search if isinstance(self._drafter, LayerSkipDrafter) else None
+    def drafter(self) -> Drafter:
+        """What proposes trees, for tools that look at what it has learnt."""
+        return self._drafter
 
     def _warm_up(self) -> None:
         """Let every library choose and load its code now, not during the first request."""
@@ -233,15 +230,15 @@ class Engine:
             )
         self._target.forget()
 
-    def _search_early(self, drafter: LayerSkipDrafter) -> None:
-        """Let a search that begins with nothing look at a text of the model's own making, before anybody waits."""
-        until = perf_counter() + EARLY_SEARCH_S
-        drafter.search_early(EARLY_SEARCH_S)
+    def _search_early(self, seconds: float) -> None:
+        """Let a drafter that searches look at a text of the model's own making, before anybody waits."""
+        until = perf_counter() + seconds
+        self._drafter.search_early(seconds)
         num_tokens = min(EARLY_TOKENS, self.max_length - 1)
         for _ in self.stream((0,), SamplingParams(temperature=1.0, seed=0, ignore_eos=True, max_new_tokens=num_tokens)):
             if perf_counter() > until:
                 break
-        drafter.search_early(0.0)
+        self._drafter.search_early(0.0)
         self.forget()
 
     def _require_exact_bits(self) -> None:

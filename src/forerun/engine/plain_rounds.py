@@ -136,11 +136,10 @@ class PlainStretches:
         began, stretch, plain = perf_counter(), Stretch(self._times), NoneDrafter()
         self._drafter.end()
         plain.begin((target.root,), self._params, self._noise)
-        with target.without_passengers():
-            while stretch.num_counted < COUNTED:
-                done, seconds = self._baseline.cores.everywhere(lambda: timed_round(target, plain, near_tie))
-                stretch.note(perf_counter(), seconds, len(target.token_ids))
-                yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
+        while stretch.num_counted < COUNTED:
+            done, seconds = self._baseline.cores.everywhere(lambda: timed_round(target, plain, near_tie))
+            stretch.note(perf_counter(), seconds, len(target.token_ids))
+            yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
         self._drafter.begin(target.token_ids, self._params, self._noise)
         while self._drafter.prefill():
             pass

@@ -2,28 +2,22 @@
 
 import logging
 from pathlib import Path
-from typing import Final
 
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import MOST_RIDERS
-from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
 from forerun.engine.loading import Checkpoint
 from forerun.model.executor import build_executor
-from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 
 logger = logging.getLogger(__name__)
-PASS_BUDGET_S: Final = 0.3
 
 
 def self_drafter(drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
@@ -73,20 +67,3 @@ def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpo
     shape, size = (spec.intermediate_size, spec.hidden_size), checkpoint.dtype.itemsize
     own = weight_bytes(shape, checkpoint.weight_format, size)
     return weight_bytes(shape, weight_format, size) / own
-
-
-def measure_for(drafter: LayerSkipDrafter, target: Runner) -> None:
-    """Tell the drafter what passes cost here, if it needs to know."""
-    if not drafter.needs_costs:
-        return
-    most = drafter.verify_width + MOST_RIDERS
-    rows = sorted({3, 9, 17, *widths_up_to(most)})
-    pace = measure_pace(target, rows, budget_s=PASS_BUDGET_S)
-    drafter.adapt(pace, measure_skip_costs(drafter.runner, draft_pace(drafter, target, pace)))
-
-
-def draft_pace(drafter: LayerSkipDrafter, target: Runner, pace: Pace) -> Pace:
-    """Seconds of a draft pass with every sublayer, by its rows: the target's own, or those of its copy."""
-    if not drafter.runner.has_copy:
-        return pace
-    return measure_pace(drafter.runner, [1, 2, 4, 8], budget_s=PASS_BUDGET_S)

@@ -11,6 +11,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable
+from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import sets_beside, sets_in_cache, write_sets
@@ -62,7 +63,7 @@ def find_skip_sets(
     """
     drafter = replace(drafter, search="gated", search_share=1.0, lookup=False)
     with Engine(replace(config, drafter=drafter)) as engine:
-        skips = engine.skip_search
+        skips = search_of(engine.drafter)
         if not isinstance(skips, GatedSkips):
             raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")
         search = skips.search

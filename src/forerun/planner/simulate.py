@@ -230,8 +230,7 @@ class ParallelSimulation:
             check=lambda _: None,
             clock=self._clock,
         )
-        if config.draft.adaptive:
-            self._drafter.adapt(costs.target, None)
+        self._drafter.adapt(lambda widths, *, budget_s=0.0: costs.target)
         self._drafter.wait_until_ready(1.0)
         self._supply.run(0.01)  # let the setup arrive, so that there is a grower
 

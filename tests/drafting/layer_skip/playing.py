@@ -83,7 +83,7 @@ def drafter_on(
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
     drafter = LayerSkipDrafter(LentRunner(target, copy), config, known=known)
     if drafter.needs_costs:
-        drafter.adapt(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
+        drafter.take_costs(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
     return drafter
 
 
@@ -94,8 +94,7 @@ def begin(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
     drafter.begin(prompt_ids, params, noise)
     target.sync(prompt_ids[:-1])
-    passengers = drafter if isinstance(drafter, LayerSkipDrafter) else None
-    side = TargetSide(target, params, prompt_ids, noise, passengers)
+    side = TargetSide(target, params, prompt_ids, noise)
     return decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
 
 

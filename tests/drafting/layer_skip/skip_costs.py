@@ -24,4 +24,4 @@ def made_up_costs(num_layers: int, pass_s: float = 0.1) -> SkipCosts:
 def adapt_to_slow_passes(drafter: LayerSkipDrafter) -> None:
     """Passes take so long that nothing else counts, and draft passes a tenth of it, so that drafting pays."""
     pass_s = 10.0
-    drafter.adapt(flat_pace(pass_s), made_up_costs(drafter.runner.spec.num_layers, pass_s / 10))
+    drafter.take_costs(flat_pace(pass_s), made_up_costs(drafter.runner.spec.num_layers, pass_s / 10))

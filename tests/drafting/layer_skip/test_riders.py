@@ -234,16 +234,16 @@ def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(pa
     poison_freed_slots(target)
     drafter = drafter_on(target, CONFIG)
     widths: list[tuple[int, int]] = []
-    board = drafter.board
+    extend = drafter.extend
 
     def note(host: ForwardInput) -> ForwardInput:
-        boarded = board(host)
-        widths.append((len(host.token_ids), len(boarded.token_ids)))
-        assert boarded.num_logit_rows == len(boarded.token_ids)
-        assert boarded.token_ids[: len(host.token_ids)] == host.token_ids
-        return boarded
+        extended = extend(host)
+        widths.append((len(host.token_ids), len(extended.token_ids)))
+        assert extended.num_logit_rows == len(extended.token_ids)
+        assert extended.token_ids[: len(host.token_ids)] == host.token_ids
+        return extended
 
-    drafter.board = note  # type: ignore[method-assign]
+    drafter.extend = note  # type: ignore[method-assign]
     for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=60):
         assert target.cache.num_tree == 0
         assert step.stats.num_verified == widths[-1][0], "riders are no drafted tokens"

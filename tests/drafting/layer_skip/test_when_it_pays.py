@@ -89,7 +89,7 @@ def test_a_higher_threshold_makes_shorter_drafts(monkeypatch: pytest.MonkeyPatch
 def draft_lengths(share: float, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Draft passes in each round that drafted, where one takes this share of a verification."""
     target, drafter = pair(LayerSkip(**{**CHAIN, "depth": 12, "verify_width": 16, "children": 4}, lookup=False))
-    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
+    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
     draft_s = drafter._draft.rule._expansion_s(1)  # type: ignore[union-attr, misc]
     passes = Passes(target, drafter, monkeypatch, draft_s=draft_s)
     play(target, drafter, num_tokens=100)
@@ -118,7 +118,7 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
 ) -> None:
     """The draft is the target itself, so that all of every chain is accepted as long as it knows all of the text."""
     target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
-    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
+    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     passes, pattern = Passes(target, drafter, monkeypatch), iter([True, False, True, True, False, False, False] * 9)
     monkeypatch.setattr(drafter._payoff, "should_draft", lambda: next(pattern))
     proposals = proposals_of(drafter, monkeypatch)
@@ -138,7 +138,7 @@ def test_what_was_written_plainly_in_one_request_is_no_part_of_the_next(
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
-    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
+    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     monkeypatch.setattr(drafter._payoff, "should_draft", lambda: False)
     assert all(step.stats.num_drafted == 0 for step in play(target, drafter, num_tokens=5))
     monkeypatch.setattr(drafter._payoff, "should_draft", lambda: True)
@@ -151,7 +151,7 @@ def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
-    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
+    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
     passes = Passes(target, drafter, monkeypatch, draft_s=6.0)
     play(target, drafter, num_tokens=100)
     late = [step.stats.num_drafted for step in play(target, drafter, num_tokens=100)]
@@ -170,7 +170,7 @@ def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing
     has_lookup: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, drafter = pair(LayerSkip(**CHAIN, lookup=has_lookup))
-    drafter.adapt(flat_pace(1.0), made_up_costs(6, pass_s=0.3))
+    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.3))
     passes = Passes(target, drafter, monkeypatch, draft_s=0.2)
     play(target, drafter, params=REPEATING, num_tokens=60)
     num_before = len(passes.drafts)
@@ -199,7 +199,7 @@ def test_more_text_before_the_rows_makes_draft_passes_dearer_in_the_drafters_own
             seen.append(context)
             return flat_pace(0.1)
 
-    drafter.adapt(flat_pace(10.0), Costs())  # type: ignore[arg-type]
+    drafter.take_costs(flat_pace(10.0), Costs())  # type: ignore[arg-type]
     for _ in range(4):
         play(target, drafter, num_tokens=100)
     assert len(seen) > 2

@@ -12,8 +12,9 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.sublayers import skippable
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.layer_skip.gated import MOST_RIDERS, GatedSkips
+from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
 from forerun.drafting.layer_skip.paper_search import FEWEST_ITEMS, PaperSearch, load_library
@@ -22,6 +23,7 @@ from forerun.drafting.layer_skip.set_choice import Economy
 from forerun.drafting.layer_skip.set_search import GatedSearch
 from forerun.drafting.layer_skip.skip_costs import SkipCosts
 from forerun.model.inputs import ForwardInput
+from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import LentRunner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.payoff import Payoff
@@ -33,12 +35,13 @@ STRETCH: Final = 16  # rounds without a draft between two questions whether to d
 RECKONED_EVERY: Final = 64  # drafting rounds after which costs are reckoned anew: overheads, and the context has grown
 USUAL_ROUND_S: Final = 0.3e-3  # what a drafting round takes beyond its passes on a usual CPU, until that is measured
 USUAL_EXPANSION_S: Final = 0.06e-3
+EARLY_SEARCH_S: Final = 0.4  # of searching while the engine opens
 
 
 NO_NEWS: Final = DraftReport()
 
 
-class LayerSkipDrafter:
+class LayerSkipDrafter(Drafter):
     """Grows a chain or a tree behind the text in the target's own cache, and takes its rows out before verification.
 
     In a plain round nothing is done but noting the token, so that where drafting does not pay it costs nothing.
@@ -68,26 +71,31 @@ class LayerSkipDrafter:
         self._plain_round_s: float | None = None  # a plain round at its quickest of late: others only add time
 
     @property
-    def needs_costs(self) -> bool:
-        """True where `adapt` is to be called before the first request."""
-        return self._config.adaptive or self._config.search == "gated"
-
-    @property
     def search(self) -> SkipSearch:
         """What is skipped, and how that is found."""
         return self._search
 
     @property
-    def may_search_early(self) -> bool:
-        """True where the search begins with nothing."""
-        return isinstance(self._search, GatedSkips) and not self._known
+    def early_search_s(self) -> float:
+        is_new = isinstance(self._search, GatedSkips) and not self._known
+        return EARLY_SEARCH_S if is_new else 0.0
 
     def search_early(self, seconds: float) -> None:
-        """Let the search take so much time at once, where nobody waits for an answer; 0: that is over."""
         if isinstance(self._search, GatedSkips):
             self._search.hurry(seconds)
 
-    def adapt(self, target: Pace, costs: SkipCosts) -> None:
+    @property
+    def needs_costs(self) -> bool:
+        """True where it has to be known what passes cost."""
+        return self._config.adaptive or self._config.search == "gated"
+
+    def adapt(self, measure: Measure) -> None:
+        if self.needs_costs:
+            target = measure(sorted({3, 9, 17, *widths_up_to(self.verify_width + MOST_RIDERS)}))
+            draft = measure_pace(self.runner, (1, 2, 4, 8)) if self.runner.has_copy else target
+            self.take_costs(target, measure_skip_costs(self.runner, draft))
+
+    def take_costs(self, target: Pace, costs: SkipCosts) -> None:
         """Choose what to skip and how far to draft by what passes cost from now on."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
@@ -108,9 +116,6 @@ class LayerSkipDrafter:
         self._draft.begin(prompt_ids, params, noise)
         self._search.begin(len(prompt_ids))
         self._root, self._num_left = prompt_ids[-1], 0
-
-    def prefill(self) -> bool:
-        return False
 
     def propose(self) -> TokenTree:
         if self._num_left:
@@ -135,15 +140,13 @@ class LayerSkipDrafter:
             width = rule.num_rows(draft.chances(), width)
         return draft.tree.select(draft.tree.best(width))
 
-    def board(self, host: ForwardInput) -> ForwardInput:
-        """The verification pass, with rows of the search behind its own where it wants them."""
+    def extend(self, inputs: ForwardInput) -> ForwardInput:
         if self._num_left or not self._search.wants_to_ride:
-            return host
+            return inputs
         self._draft.tell()
-        return self._search.board(host, self._draft)
+        return self._search.board(inputs, self._draft)
 
-    def arrive(self, logits_EV: Tensor) -> None:
-        """The logits of these rows."""
+    def observe(self, logits_EV: Tensor) -> None:
         self._search.arrive(logits_EV, self._draft)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
@@ -165,12 +168,6 @@ class LayerSkipDrafter:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         self._search.pass_by(elapsed_s)
         return DraftReport(was_hit=was_hit)
-
-    def end(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _elapsed_s(self) -> float:
         """Seconds of this round without what searching took of them: no draft is blamed for that."""
@@ -230,6 +227,11 @@ class LayerSkipDrafter:
         if is_due:
             plain_s = 0.0 if self._plain_round_s is None else max(0.0, self._plain_round_s - self._pass_s)
             self._search.reckon_with(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
+
+
+def search_of(drafter: Drafter) -> SkipSearch | None:
+    """How a target that drafts for itself finds what to skip; None where another one drafts."""
+    return drafter.search if isinstance(drafter, LayerSkipDrafter) else None
 
 
 def rows_behind_text(config: LayerSkip) -> int:

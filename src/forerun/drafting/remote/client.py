@@ -7,10 +7,10 @@ from typing import Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, LayerSkip
-from forerun.core.pace import Pace
+from forerun.core.errors import VocabularyError
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Proposal, Setup, Spans
@@ -19,6 +19,7 @@ from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import TargetEnd, promise_of, value_of
 from forerun.drafting.remote.supply import HelloCheck, WorkerSupply, WorkerWire
 from forerun.drafting.remote.worker import MAX_FAULTS
+from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -31,7 +32,7 @@ MAX_UNHEARD_S: Final = 1.0  # a target at work listens more often than this
 GOOD_WORK: Final = 10  # proposals after which a worker has shown that it works
 
 
-class ParallelDrafter:
+class ParallelDrafter(Drafter):
     """Proposes what a drafter in another process sends, and goes on without it when it does not.
 
     Whatever happens to that process costs speed for a while: the next proposal is the root alone, which is plain
@@ -49,7 +50,7 @@ class ParallelDrafter:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._supply, self._draft, self._check, self._clock = supply, draft, check, clock
-        self.verify_width, self.is_adaptive = draft.verify_width, draft.adaptive
+        self.verify_width = draft.verify_width
         self._rule: WidthRule | None = None
         self._end = TargetEnd(Setup.wanted_by(draft, policy, target_vocab_size))
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
@@ -63,17 +64,16 @@ class ParallelDrafter:
         self._began_at = self._asked_at = self._proposed_at = self._told_at = 0.0
         self._last_heard = self._last_poll = self._silent_s = 0.0
 
-    def adapt(self, target: Pace, draft: Pace | None) -> None:
+    def adapt(self, measure: Measure) -> None:
         """Choose how many rows to verify by what they cost from now on; the draft's time is hidden behind them."""
-        self._rule = WidthRule(target, None)
+        if self._draft.adaptive:
+            self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
 
     @property
-    def worker_pid(self) -> int | None:
-        """The process that drafts, where it is one of this host and there just now."""
+    def process_id(self) -> int | None:
         return self._supply.pid if self._is_ready else None
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait for the process to come up; False when it does not."""
         end = self._clock() + timeout_s
         while not self._is_ready and (left := end - self._clock()) > 0:
             if self._wire is None:
@@ -85,6 +85,9 @@ class ParallelDrafter:
             if self.fault is not None:
                 break
         self._note_state()
+        if self.fault is not None:
+            self.close()
+            raise VocabularyError(f"the drafter's process does not fit: {self.fault}")
         return self._is_ready
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
@@ -100,9 +103,6 @@ class ParallelDrafter:
         if was_ready and self._is_ready:
             self._send(messages)
         self._asked_at = self._told_at = self._clock()
-
-    def prefill(self) -> bool:
-        return False
 
     def propose(self) -> TokenTree:
         began, self._was_empty = self._clock(), False
