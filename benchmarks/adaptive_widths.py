@@ -7,11 +7,9 @@ hindsight, on the very prompts it is compared on, so the comparison favours it.
 """
 
 import argparse
-import gc
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import torch
-from common import read_prompts, standard_arguments, write_results
+from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
 from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
@@ -35,67 +33,36 @@ PARALLEL: dict[str, DraftModel] = {
 }
 
 
-@dataclass(kw_only=True)
-class Run:
-    """One drafter over all prompts."""
-
-    kind: str
-    name: str
-    engine: Engine
-    num_tokens: int = 0
-    num_rounds: int = 0
-    num_rows: int = 0
-    decode_s: float = 0.0
-    texts: list[tuple[int, ...]] = field(default_factory=list)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.num_tokens / self.decode_s
-
-    def write(self, prompt: str, params: SamplingParams, num_threads: int) -> None:
-        torch.set_num_threads(num_threads)
-        result = self.engine.generate(prompt, params)
-        self.texts.append(result.token_ids)
-        self.num_tokens += result.stats.num_new_tokens
-        self.num_rounds += result.stats.num_rounds
-        self.num_rows += result.stats.num_drafted + result.stats.num_rounds
-        self.decode_s += result.stats.decode_s
-
-
-def contestants(lookup: bool, *, has_parallel: bool) -> dict[tuple[str, str], DrafterConfig]:
-    found: dict[tuple[str, str], DrafterConfig] = {("none", ""): NoDrafter()}
-    found |= {("serial", name): replace(config, lookup=lookup) for name, config in SERIAL.items()}
+def drafters_to_try(lookup: bool, *, has_parallel: bool) -> dict[str, DrafterConfig]:
+    found: dict[str, DrafterConfig] = {"none": NoDrafter()}
+    found |= {f"serial, {name}": replace(config, lookup=lookup) for name, config in SERIAL.items()}
     if has_parallel:
         drafts = {name: replace(config, lookup=lookup) for name, config in PARALLEL.items()}
-        found |= {("parallel", name): Parallel(draft=draft, fill=lookup) for name, draft in drafts.items()}
+        found |= {f"parallel, {name}": Parallel(draft=draft, fill=lookup) for name, draft in drafts.items()}
     return found
 
 
 def measure(place: str, device: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[Run]:
     is_paced = device != "cpu"
     num_threads = 1 if is_paced else arguments.threads
+    config = EngineConfig(device=device, num_threads=num_threads)
     runs = [
-        Run(kind=kind, name=name, engine=Engine(EngineConfig(drafter=config, device=device, num_threads=num_threads)))
-        for (kind, name), config in contestants(lookup, has_parallel=is_paced).items()
+        Run(name=name, engine=Engine(replace(config, drafter=drafter)), num_threads=num_threads)
+        for name, drafter in drafters_to_try(lookup, has_parallel=is_paced).items()
     ]
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
     prompts = read_prompts(arguments.num_prompts, skip=1)
-    gc.collect()  # engines of the last group
     for run in runs:
         run.engine.generate(prompts[0][:40], params)  # warm-up
-    for prompt in prompts:
-        for run in runs:
-            run.write(prompt, params, num_threads)
-    for run in runs:
-        run.engine.close()
+    answer_in_turn(runs, prompts, params)
     return runs
 
 
 def rows_of(place: str, lookup: bool, temperature: float, runs: list[Run]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for kind in dict.fromkeys(run.kind for run in runs[1:]):
-        group = [run for run in runs if run.kind == kind]
-        best = max((run for run in group if run.name != "adaptive"), key=lambda run: run.tokens_per_s)
+    for kind in dict.fromkeys(run.name.partition(", ")[0] for run in runs[1:]):
+        group = [run for run in runs if run.name.startswith(kind)]
+        best = max((run for run in group if "adaptive" not in run.name), key=lambda run: run.tokens_per_s)
         rows += [row_of(place, lookup, temperature, run, best, runs[0]) for run in group]
     for row in rows:
         print(row, flush=True)
@@ -103,19 +70,20 @@ def rows_of(place: str, lookup: bool, temperature: float, runs: list[Run]) -> li
 
 
 def row_of(place: str, lookup: bool, temperature: float, run: Run, best: Run, none: Run) -> dict[str, object]:
-    num_same = sum(mine == theirs for mine, theirs in zip(run.texts, none.texts, strict=True))
+    kind, _, widths = run.name.partition(", ")
+    num_rounds = run.total("num_rounds")
     return {
         "on": place,
         "T": temperature,
         "lookup": "on" if lookup else "off",
-        "drafter": run.kind,
-        "widths": f"**{run.name}**" if run is best else run.name,
+        "drafter": kind,
+        "widths": f"**{widths}**" if run is best else widths,
         "tok/s": f"{run.tokens_per_s:.0f}",
         "over `none`": f"{run.tokens_per_s / none.tokens_per_s:.2f}",
         "over best fixed": f"{run.tokens_per_s / best.tokens_per_s:.3f}",
-        "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
-        "rows/round": f"{run.num_rows / run.num_rounds:.1f}",
-        "texts as none": f"{num_same}/{len(run.texts)}",
+        "tokens/round": f"{run.tokens_per_round:.2f}",
+        "rows/round": f"{(run.total('num_drafted') + num_rounds) / num_rounds:.1f}",
+        "texts as none": run.same_texts(none),
     }
 
 

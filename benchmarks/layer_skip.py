@@ -2,14 +2,13 @@
 
 python benchmarks/layer_skip.py [--num-prompts 48] [--num-new 128] [--device cpu] [--temperatures 0 1]
 
-The built-in target answers held-out prompts, contestants taking turns prompt by prompt. Searches start with nothing and
+The built-in target answers held-out prompts, all drafters in turn prompt by prompt. Searches start with nothing and
 last over all prompts; "prepared" ones start with the sets that a search over other prompts has left. On a paced device
 (--device paced:target=10ms) passes take stated times in proportion to the weights they read: a projection for models
 whose passes take so long, with what the built-in target really accepts.
 """
 
 import argparse
-import gc
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from common import read_prompts, standard_arguments, write_results
+from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
@@ -30,22 +29,13 @@ PREPARED_ON = 24  # other prompts
 
 
 @dataclass(kw_only=True)
-class Run:
-    """One drafter over all prompts."""
+class SkippingRun(Run):
+    """With the seconds of one-row passes (draft passes, or for plain decoding the target's own), and of searching."""
 
-    name: str
-    engine: Engine
-    num_tokens: int = 0
-    num_rounds: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
     pass_s: list[float] = field(default_factory=list)
-    decode_s: list[float] = field(default_factory=list)
     searched_s: list[float] = field(default_factory=list)
-    texts: list[tuple[int, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Time the passes of one row: draft passes, or for plain decoding the target's own."""
         drafter: Any = self.engine._drafter
         runner = getattr(drafter, "runner", self.engine._target)
         forward = runner.forward
@@ -59,21 +49,14 @@ class Run:
 
         runner.forward = timed
 
-    def write(self, prompt: str, params: SamplingParams, num_threads: int) -> None:
-        torch.set_num_threads(num_threads)
+    def write(self, prompt: str, params: SamplingParams) -> None:
         search = search_of(self.engine.drafter)
         before_s = 0.0 if search is None else search.spent_s
-        result = self.engine.generate(prompt, params)
-        self.texts.append(result.token_ids)
-        self.num_tokens += result.stats.num_new_tokens
-        self.num_rounds += result.stats.num_rounds
-        self.num_drafted += result.stats.num_drafted
-        self.num_accepted += result.stats.num_accepted
-        self.decode_s.append(result.stats.decode_s)
+        super().write(prompt, params)
         self.searched_s.append(0.0 if search is None else search.spent_s - before_s)
 
 
-def contestants(sets: dict[str, str]) -> dict[str, DrafterConfig]:
+def drafters_to_try(sets: dict[str, str]) -> dict[str, DrafterConfig]:
     found: dict[str, DrafterConfig] = {"none": NoDrafter(), "paper search": paper_layer_skip()}
     found["paper search, our draft length"] = LayerSkip(search="paper", lookup=False)
     for weights in ("plain", "int8", "int4"):
@@ -106,7 +89,7 @@ def prepare(config: EngineConfig, prompts: list[str], params: SamplingParams, fo
     return files
 
 
-def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> list[Run]:
+def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> list[SkippingRun]:
     is_paced = arguments.device != "cpu"
     num_threads = 1 if is_paced else arguments.threads
     config = EngineConfig(device=arguments.device, num_threads=num_threads)
@@ -115,42 +98,36 @@ def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> 
     others = read_prompts(PREPARED_ON, skip=arguments.num_prompts)
     files = prepare(config, others, params, folder)
     runs = [
-        Run(name=name, engine=Engine(replace(config, drafter=drafter)))
-        for name, drafter in contestants(files).items()
+        SkippingRun(name=name, engine=Engine(replace(config, drafter=drafter)), num_threads=num_threads)
+        for name, drafter in drafters_to_try(files).items()
         if arguments.only is None or name in ("none", *arguments.only)
     ]
-    gc.collect()
-    for prompt in prompts:
-        for run in runs:
-            run.write(prompt, params, num_threads)
-    for run in runs:
-        run.engine.close()
+    answer_in_turn(runs, prompts, params)
     return runs
 
 
-def row_of(arguments: argparse.Namespace, temperature: float, run: Run, none: Run) -> dict[str, object]:
-    speed, plain = run.num_tokens / sum(run.decode_s), none.num_tokens / sum(none.decode_s)
-    num_same = sum(mine == theirs for mine, theirs in zip(run.texts, none.texts, strict=True))
+def row_of(arguments: argparse.Namespace, temperature: float, run: SkippingRun, none: SkippingRun) -> dict[str, object]:
+    num_rounds, num_accepted = run.total("num_rounds"), run.total("num_accepted")
     search = search_of(run.engine.drafter)
     has_draft = search is not None
     num_passes = len(run.pass_s) if has_draft else 0
-    shares = [searched / whole for searched, whole in zip(run.searched_s, run.decode_s, strict=True)]
+    shares = [spent_s / result.stats.decode_s for spent_s, result in zip(run.searched_s, run.results, strict=True)]
     return {
         "on": arguments.device,
         "T": temperature,
         "drafter": run.name,
-        "tok/s": f"{speed:.0f}",
-        "over `none`": f"{speed / plain:.2f}",
-        f"first {NUM_FIRST}": f"{sum(none.decode_s[:NUM_FIRST]) / sum(run.decode_s[:NUM_FIRST]):.2f}",
-        "tokens/round": f"{run.num_tokens / run.num_rounds:.2f}",
-        "drafted/round": f"{run.num_drafted / run.num_rounds:.1f}",
-        "draft passes/round": f"{num_passes / run.num_rounds:.2f}" if has_draft else "-",
-        "alpha": f"{run.num_accepted / num_passes:.2f}" if num_passes > 20 and "lookup" not in run.name else "-",
+        "tok/s": f"{run.tokens_per_s:.0f}",
+        "over `none`": f"{run.tokens_per_s / none.tokens_per_s:.2f}",
+        f"first {NUM_FIRST}": f"{none.total('decode_s', NUM_FIRST) / run.total('decode_s', NUM_FIRST):.2f}",
+        "tokens/round": f"{run.tokens_per_round:.2f}",
+        "drafted/round": f"{run.total('num_drafted') / num_rounds:.1f}",
+        "draft passes/round": f"{num_passes / num_rounds:.2f}" if has_draft else "-",
+        "alpha": f"{num_accepted / num_passes:.2f}" if num_passes > 20 and "lookup" not in run.name else "-",
         "c": f"{median(run.pass_s) / median(none.pass_s):.2f}" if num_passes > 20 else "-",
-        "skipped": len(search.skipped) if search is not None else "-",
-        "search, of the run": f"{sum(run.searched_s) / sum(run.decode_s):.1%}" if has_draft else "-",
+        "skipped": len(run.engine.skip_search.skipped) if run.engine.skip_search is not None else "-",
+        "search, of the run": f"{sum(run.searched_s) / run.total('decode_s'):.1%}" if has_draft else "-",
         "of a request, at most": f"{max(shares):.0%}" if has_draft else "-",
-        "texts as none": f"{num_same}/{len(run.texts)}",
+        "texts as none": run.same_texts(none),
     }
 
 
@@ -160,7 +137,7 @@ def main() -> None:
     parser.add_argument("--num-new", type=int, default=128)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--only", nargs="+", help="names of contestants; none is always there")
+    parser.add_argument("--only", nargs="+", help="names of drafters; none is always there")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows: list[dict[str, object]] = []
@@ -175,7 +152,7 @@ def main() -> None:
         "Self-speculation: what finds the skipped sublayers, and what drafts",
         rows,
         [
-            f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, contestants in turn. `first "
+            f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, drafters in turn. `first "
             f"{NUM_FIRST}`: speed over `none` in the first requests alone. alpha: tokens accepted for each draft pass "
             "(not given with lookup, whose tokens need none). c: median seconds of a draft pass over those of a plain "
             "pass. Search: its share of decoding time. Prepared: sets found on "

@@ -3,8 +3,7 @@
 Counts, not times: runs anywhere. python benchmarks/noise_aware_children.py [--num-prompts 60]
 """
 
-import torch
-from common import read_prompts, standard_arguments, write_results
+from common import Run, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, SamplingParams
 
@@ -12,20 +11,16 @@ from forerun import DraftModel, Engine, EngineConfig, SamplingParams
 def tokens_per_round(noise_aware: bool, children: int, lookup: bool, arguments) -> float:
     drafter = DraftModel(noise_aware=noise_aware, children=children, lookup=lookup)
     engine = Engine(EngineConfig(drafter=drafter, num_threads=arguments.threads))
-    num_tokens = num_rounds = 0
+    run = Run(name="", engine=engine, num_threads=arguments.threads)
     for number, prompt in enumerate(read_prompts(arguments.num_prompts)):
-        params = SamplingParams(max_new_tokens=96, temperature=1.0, seed=number, ignore_eos=True)
-        stats = engine.generate(prompt, params).stats
-        num_tokens += stats.num_new_tokens
-        num_rounds += stats.num_rounds
-    return num_tokens / num_rounds
+        run.write(prompt, SamplingParams(max_new_tokens=96, temperature=1.0, seed=number, ignore_eos=True))
+    return run.tokens_per_round
 
 
 def main() -> None:
     parser = standard_arguments(__doc__, "noise_aware_children")
     parser.add_argument("--num-prompts", type=int, default=60)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     rows = []
     for lookup in (False, True):
         for children in (2, 4):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from common import read_prompts, standard_arguments, write_results
+from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.core.drafter_config import parallel_draft
@@ -26,40 +26,26 @@ TARGET_S = {"Qwen2-72B + 1.5B": (0.01048, 0.01337), "Llama-3-70B + 3B": (0.01039
 
 
 @dataclass(kw_only=True)
-class Run:
-    """One drafter's rounds over all prompts."""
+class PacedRun(Run):
+    """With what rounds took beyond their work, and how long they waited."""
 
-    name: str
-    kind: str
-    engine: Engine
-    num_tokens: int = 0
-    num_rounds: int = 0
+    paces_s: tuple[float, float]
     num_hits: int = 0
-    decode_s: float = 0.0
-    texts: list[tuple[int, ...]] = field(default_factory=list)
     overheads_s: list[float] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
 
     @property
-    def tokens_per_s(self) -> float:
-        return self.num_tokens / self.decode_s
+    def kind(self) -> str:
+        return self.name.split()[0]
 
-    @property
-    def tokens_per_round(self) -> float:
-        return self.num_tokens / self.num_rounds
-
-    def write(self, prompt: str, params: SamplingParams, paces_s: tuple[float, float]) -> None:
+    def write(self, prompt: str, params: SamplingParams) -> None:
         stream = self.engine.stream(prompt, params)
         stats = [step.stats for step in stream]
-        result = stream.result()
-        self.texts.append(result.token_ids)
-        self.num_tokens += result.stats.num_new_tokens
-        self.num_rounds += result.stats.num_rounds
+        self.results.append(stream.result())
         self.num_hits += sum(item.was_hit for item in stats)
-        self.decode_s += result.stats.decode_s
         self.waits_s += [item.draft_s for item in stats]
         spans = [span for item in stats for span in item.spans]
-        steps_s = [paces_s[item.num_verified > 8] for item in stats]
+        steps_s = [self.paces_s[item.num_verified > 8] for item in stats]
         self.overheads_s += overheads(spans, steps_s, is_serial=self.kind == "serial")
 
 
@@ -111,18 +97,14 @@ def measure(pair: str, lookup: bool, temperature: float, arguments: argparse.Nam
     runs = []
     for name, config in {"none": NoDrafter(), **grid(lookup, arguments.quick)}.items():
         engine = Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1))
-        runs.append(Run(name=name, kind=name.split()[0], engine=engine))
+        runs.append(PacedRun(name=name, engine=engine, num_threads=1, paces_s=TARGET_S[pair]))
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
-    for prompt in read_prompts(arguments.num_prompts, arguments.skip):
-        for run in runs:
-            run.write(prompt, params, TARGET_S[pair])
-    for run in runs:
-        run.engine.close()
-    assert all(run.num_tokens > run.num_rounds for run in runs[1:]), "a drafter that is never right was not measured"
+    answer_in_turn(runs, read_prompts(arguments.num_prompts, arguments.skip), params)
+    assert all(run.tokens_per_round > 1.0 for run in runs[1:]), "a drafter that is never right was not measured"
     return rows_of(pair, lookup, temperature, runs)
 
 
-def rows_of(pair: str, lookup: bool, temperature: float, runs: list[Run]) -> list[dict[str, object]]:
+def rows_of(pair: str, lookup: bool, temperature: float, runs: list[PacedRun]) -> list[dict[str, object]]:
     best = {kind: max((run for run in runs if run.kind == kind), key=lambda run: run.tokens_per_s)
             for kind in ("serial", "parallel")}  # fmt: skip
     rows = []
@@ -136,11 +118,11 @@ def rows_of(pair: str, lookup: bool, temperature: float, runs: list[Run]) -> lis
             "tok/s": f"{run.tokens_per_s:.0f}",
             "over best serial": f"{run.tokens_per_s / best['serial'].tokens_per_s:.2f}",
             "tokens/round": f"{run.tokens_per_round:.2f}",
-            "round ms": f"{1e3 * run.decode_s / run.num_rounds:.2f}",
+            "round ms": f"{1e3 * run.total('decode_s') / run.total('num_rounds'):.2f}",
             "wait ms, mean": f"{1e3 * sum(run.waits_s) / len(run.waits_s):.2f}",
             "beyond target and draft, median ms": f"{1e3 * median(run.overheads_s):.2f}",
-            "hits": f"{run.num_hits / run.num_rounds:.2f}" if run.kind == "parallel" else "",
-            "texts as none": f"{sum(a == b for a, b in zip(run.texts, runs[0].texts, strict=True))}/{len(run.texts)}",
+            "hits": f"{run.num_hits / run.total('num_rounds'):.2f}" if run.kind == "parallel" else "",
+            "texts as none": run.same_texts(runs[0]),
         })  # fmt: skip
     for row in rows:
         print(row, flush=True)

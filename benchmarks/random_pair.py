@@ -10,44 +10,37 @@ target whose layers add little to its embedding agrees with its own first layers
 import argparse
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from common import ASSETS
 from transformers import LlamaConfig, LlamaForCausalLM
 
+SHAPE = {
+    "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "num_key_value_heads": 12,
+    "vocab_size": 4096, "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": 0,
+}  # fmt: skip
 NUM_LAYERS, NUM_DRAFT_LAYERS = 18, 3
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def config(num_layers: int) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=4096,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=num_layers,
-        num_attention_heads=12,
-        num_key_value_heads=12,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=0,
-        dtype=torch.bfloat16,
-    )
+def random_llama(num_layers: int, **shape: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=num_layers, tie_word_embeddings=False, **shape))
 
 
-def save(model: LlamaForCausalLM, folder: Path) -> None:
+def save(model: LlamaForCausalLM, folder: Path) -> Path:
+    """In bfloat16, with the built-in tokenizer's files beside it."""
     model.to(torch.bfloat16).save_pretrained(folder)
-    for name in TOKENIZER_FILES:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(ASSETS / "target" / name, folder / name)
+    return folder
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
-    torch.manual_seed(0)
-    target = LlamaForCausalLM(config(NUM_LAYERS))
-    draft = LlamaForCausalLM(config(NUM_DRAFT_LAYERS))
+    target, draft = (random_llama(num_layers, **SHAPE) for num_layers in (NUM_LAYERS, NUM_DRAFT_LAYERS))
     wanted = draft.state_dict()
     draft.load_state_dict({name: tensor for name, tensor in target.state_dict().items() if name in wanted})
     save(target, folder / "target")
