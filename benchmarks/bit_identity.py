@@ -10,9 +10,11 @@ import torch
 from common import standard_arguments, write_results
 
 from forerun import EngineConfig
-from forerun.backends.choose import FUSED, NATIVE, Kernels
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.open import open_source
 from forerun.engine.loading import Checkpoint
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
@@ -75,13 +77,13 @@ def comparisons(runner: Runner, seed: int, num_threads: int) -> Iterator[bool]:
             place += len(path)
 
 
-def count(kernels: Kernels, dtype: str, num_checks: int, num_threads: int) -> tuple[int, int]:
+def count(kernels: ModelBackend, dtype: str, num_checks: int, num_threads: int) -> tuple[int, int]:
     """Rows compared, rows that differ."""
     found = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
     runner = Runner(
         found.spec,
         found.source.weights(dtype=found.dtype),
-        kernels=kernels,
+        backend=kernels,
         capacity=CAPACITY,
         dtype=found.dtype,
         device="cpu",

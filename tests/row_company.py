@@ -9,10 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.cpu.binding import fault
+from forerun.backends.torch.backend import FUSED
 from forerun.core.errors import NumericalError
-from forerun.sampling.choose import choose, rank_children
 from forerun.sampling.distribution import LogitShaper
-from forerun.sampling.noise import KeyedNoise, KeyedRows
+from forerun.sampling.noise import KeyedNoise
 from tests.random_settings import random_logits, random_params
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -29,8 +31,9 @@ class Pass:
         self.num_rows = rng.randint(2, MOST_ROWS)
         self.params = random_params(rng, self.vocab_size)
         self.num_children = rng.choice([1, 4, 16, 17, 40])  # more than 16 are ranked by torch
-        self.makes_noise_early = rng.random() < 0.3  # as a tensor, which torch's path takes and the native one does not
+        is_torch = rng.random() < 0.3
         self.logits = random_logits(rng, self.num_rows, self.vocab_size, rng.choice(DTYPES))
+        self.is_native = not is_torch and self.logits.dtype != torch.float64 and fault() is None
         if self.params.is_filtered and rng.random() < 0.3:
             self.params = replace(self.params, top_p=edge_of(self.logits[0], self.params.temperature, rng))
         self.paths = [[rng.randrange(self.vocab_size) for _ in range(rng.randint(0, 4))] for _ in range(self.num_rows)]
@@ -46,18 +49,15 @@ class Pass:
         """The names of what these rows go through."""
         names = [str(self.logits.dtype)[6:], "greedy" if self.params.is_greedy else "sampled"]
         names += ["filtered"] * self.params.is_filtered + ["penalised"] * self.params.has_penalties
-        return [*names, "torch" if self.makes_noise_early or self.logits.dtype == torch.float64 else "native"]
+        return [*names, "native" if self.is_native else "torch"]
 
     def results(self, rows: Sequence[int]) -> tuple[Tensor, list[tuple[object, ...]]]:
         """Of these rows alone: the scores, then each one's token, lead, and children with their log-probabilities."""
         scores = self._shaper.shape(self.logits[list(rows)], [self.paths[row] for row in rows])
-        noise: KeyedRows | Tensor | None = None
-        if not self.params.is_greedy:
-            keyed = self._noise.at([self.positions[row] for row in rows])
-            noise = keyed.tensor if self.makes_noise_early else keyed
-        left = self._shaper.temperature_left
-        chosen = choose(scores, noise, temperature=left)
-        ids, log_probs = rank_children(scores, noise, self.num_children, temperature=left)
+        noise = None if self.params.is_greedy else self._noise.at([self.positions[row] for row in rows])
+        left, backend = self._shaper.temperature_left, NATIVE if self.is_native else FUSED
+        chosen = backend.sample(scores, noise, temperature=left)
+        ids, log_probs = backend.topk(scores, noise, self.num_children, temperature=left)
         told = zip(chosen.token_ids, map(repr, chosen.margins), ids, map(repr, log_probs), strict=True)
         return scores, list(told)
 

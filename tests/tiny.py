@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import ModelKernels, choose_kernels
+from forerun.backends.backend import Backend
+from forerun.backends.choose import choose_backend
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
@@ -110,7 +111,7 @@ def tiny_runner(
     weights: Mapping[str, Tensor],
     *,
     exactness: Exactness = "exact",
-    kernels: ModelKernels | None = None,
+    backend: Backend | None = None,
     capacity: int = CAPACITY,
     device: str = "cpu",
 ) -> Runner:
@@ -119,7 +120,7 @@ def tiny_runner(
     return Runner(
         spec,
         {name: weight.to(device) for name, weight in weights.items()},
-        kernels=kernels or choose_kernels(exactness, dtype=dtype, device="cpu", head_dim=spec.head_dim),
+        backend=backend or choose_backend(exactness, dtype=dtype, device="cpu", head_dim=spec.head_dim).backend,
         capacity=capacity,
         dtype=dtype,
         device=device,

@@ -11,10 +11,10 @@ from benchmarks.gpu.clock import time_sides
 from benchmarks.gpu.heads import head_cases
 from benchmarks.gpu.layers import KERNELS, Layers, context_of, kernel_of, reduced, torch_calls, trimmed
 from benchmarks.gpu.models import Model, RandomWeights, filled_cache, models, pass_of, rows_of
-from forerun.backends.choose import REFERENCE, TRITON
+from forerun.backends.gpu.backend import TRITON
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.model.diff import diff_buffers
-from forerun.model.executor import build_executor
 from forerun.model.quantise import dequantise, head_format, quantise
 from forerun.model.tree_cache import TreeCache
 
@@ -78,8 +78,8 @@ def errors(model: Model, setting: Setting) -> Iterator[Row]:
     cache = filled_cache(spec, context + 64, device)
     wide_cache = TreeCache(spec, context + 64, dtype=torch.float64, device=device)
     weights = dict(RandomWeights(spec, device=device))
-    tried = build_executor(spec, dict(weights), cache, TRITON, model.weight_format)
-    reference = build_executor(spec, widened(weights, model), wide_cache, REFERENCE, "plain")
+    tried = TRITON.executor(spec, dict(weights), cache, model.weight_format)
+    reference = REFERENCE.executor(spec, widened(weights, model), wide_cache, "plain")
     for num_rows in rows_of(setting):
         wide_cache.keys_LSKD.copy_(cache.keys_LSKD)
         wide_cache.values_LSKD.copy_(cache.values_LSKD)

@@ -9,16 +9,16 @@ import torch
 
 from benchmarks.gpu.cases import Setting
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of, quantised_at_random
-from forerun.backends.choose import FUSED, TRITON
+from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_of
 from forerun.backends.gpu.launches import Buffers, LaunchList, Parameters, PassShape
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear
+from forerun.backends.torch.backend import FUSED
 from forerun.bench.run.call_times import Call
 from forerun.bench.run.machine import last_level_cache_bytes
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING
-from forerun.model.executor import build_executor
 from forerun.model.program import Op, build_program
 from forerun.model.quantise import weight_bytes
 from forerun.model.tree_cache import TreeCache
@@ -98,7 +98,7 @@ class Layers:
         cache = filled_cache(spec, context_of(setting) + 64, setting.device)
         weights = RandomWeights(spec, device=setting.device, is_hollow=model.weight_format != "plain")
         with torch.inference_mode(), quantised_at_random():
-            executor = build_executor(spec, weights, cache, TRITON, model.weight_format)  # type: ignore[arg-type]
+            executor = TRITON.executor(spec, weights, cache, model.weight_format)  # type: ignore[arg-type]
         assert isinstance(executor, DeviceExecutor)
         return cls(spec=spec, executor=executor, cache=cache, setting=setting)
 
@@ -208,4 +208,4 @@ def torch_calls(spec: ModelSpec, kernel: str, num_rows: int, setting: Setting) -
 @lru_cache(maxsize=1)
 def torch_executor(spec: ModelSpec, setting: Setting):
     cache = filled_cache(spec, context_of(setting) + 64, setting.device)
-    return build_executor(spec, RandomWeights(spec, device=setting.device), cache, FUSED, "plain")  # type: ignore[arg-type]
+    return FUSED.executor(spec, RandomWeights(spec, device=setting.device), cache, "plain")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_replay
 from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, quantised_at_random, rows_of
-from forerun.backends.choose import TRITON
+from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, shape_of
 from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
@@ -32,7 +32,7 @@ def runner_of(model: Model, setting: Setting, *, capacity: int) -> Runner:
     weights = RandomWeights(model.spec, device=setting.device, is_hollow=model.weight_format != "plain")
     with quantised_at_random():
         return Runner(
-            model.spec, weights, kernels=TRITON, capacity=capacity, dtype=DTYPE, device=setting.device,  # type: ignore[arg-type]
+            model.spec, weights, backend=TRITON, capacity=capacity, dtype=DTYPE, device=setting.device,  # type: ignore[arg-type]
             weight_format=model.weight_format,
         )  # fmt: skip
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import Case, NotThere, Row, Setting
 from benchmarks.gpu.models import DTYPE, Model, models
-from forerun.backends.choose import FUSED, TRITON
+from forerun.backends.gpu.backend import TRITON
+from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tensor_plan
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
@@ -80,9 +81,9 @@ def measure(model: Model, way: str, setting: Setting) -> Iterator[Row]:
     began = time.perf_counter()
     match way:
         case "forerun":
-            write = our_writer(model, pair, prompt_ids, num_new, setting, kernels=TRITON)
+            write = our_writer(model, pair, prompt_ids, num_new, setting, backend=TRITON)
         case "forerun_torch":
-            write = our_writer(model, pair, prompt_ids, num_new, setting, kernels=FUSED)
+            write = our_writer(model, pair, prompt_ids, num_new, setting, backend=FUSED)
         case _:
             write = their_writer(model, pair, way, prompt_ids, num_new, setting)
     for _ in range(1 if setting.is_rehearsal else 2):
@@ -119,7 +120,7 @@ def our_writer(
     """The engine's loop without a drafter: a pass, a choice on the host, a commit."""
     params = SamplingParams(temperature=0.0)
     runner = Runner(
-        model.spec, dict(pair.weights), kernels=kernels, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
+        model.spec, dict(pair.weights), backend=kernels, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
         device=setting.device,
     )  # fmt: skip
 

@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.backends.choose import FUSED, NATIVE, REFERENCE, TRITON, ModelKernels
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.gpu.backend import TRITON
+from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
 from forerun.decoding.host_loop import TargetSide, decode
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -114,12 +117,12 @@ class SickRowDrafter(NoneDrafter):
 @pytest.mark.parametrize("kernels", [FUSED, REFERENCE])
 @pytest.mark.parametrize("params", PARAMS)
 def test_an_added_row_that_breaks_the_target_does_not_break_the_request(
-    params: SamplingParams, kernels: ModelKernels
+    params: SamplingParams, kernels: ModelBackend
 ) -> None:
     """Kernels that add up masked values times 0 carry NaN from one row of a pass to all others."""
     plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=6)
     unused = next(token for token in range(30) if token not in plain + PROMPT)
-    sick = tiny_runner(SPEC, weights_that_overflow_on(unused), kernels=kernels)
+    sick = tiny_runner(SPEC, weights_that_overflow_on(unused), backend=kernels)
     sick.sync(PROMPT[:-1])
     drafter, noise = SickRowDrafter(sick, unused), None if params.is_greedy else KeyedNoise(3, 30)
     drafter.begin(PROMPT, params, noise)
@@ -158,7 +161,7 @@ def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, in the interpreter of Triton
 @pytest.mark.parametrize("kernels", [FUSED, REFERENCE, NATIVE, pytest.param(TRITON, marks=needs_triton)])
-def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelKernels) -> None:
+def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelBackend) -> None:
     """Where masked values are added up times 0, a row that is no number spoils those before it in the same pass."""
     spec = plain_spec(
         num_layers=1, hidden_size=32, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=32, vocab_size=40,
@@ -170,11 +173,11 @@ def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelKe
     prompt = [place % 30 for place in range(40)]  # wide enough for the kernels of a text
     params = SamplingParams(temperature=1.0, logit_bias={39: -float("inf")})
     with torch.inference_mode():
-        target = tiny_runner(spec, sick, kernels=kernels)
+        target = tiny_runner(spec, sick, backend=kernels)
         with pytest.raises(NumericalError):
             decode_ids(target, NoneDrafter(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
         ours = decode_ids(target, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
-        sound = tiny_runner(spec, weights, kernels=kernels)
+        sound = tiny_runner(spec, weights, backend=kernels)
         assert ours == decode_ids(sound, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
 
 

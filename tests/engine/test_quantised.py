@@ -16,13 +16,13 @@ from forerun import (
     SamplingParams,
     load,
 )
-from forerun.backends.choose import REFERENCE
+from forerun.backends import choose
+from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.model_spec import WeightFormat
-from forerun.engine import loading
-from forerun.engine.loading import Checkpoint, resolve_dtype
+from forerun.engine.loading import Checkpoint
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
 from tests.tiny import plain_spec, random_weights
@@ -80,7 +80,7 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
         if weight.ndim == 2 and name != "embedding.weight":
             chosen: WeightFormat = "int8" if name == "head.weight" else weight_format
             by_hand[name] = dequantise(quantise(weight, chosen)).double()
-    settings = {"kernels": REFERENCE, "capacity": 64, "dtype": torch.float64, "device": "cpu"}
+    settings = {"backend": REFERENCE, "capacity": 64, "dtype": torch.float64, "device": "cpu"}
     rounded = Runner(spec, dict(weights), weight_format=weight_format, **settings)  # type: ignore[arg-type]
     expected = Runner(replace(spec, tied_embeddings=False), by_hand, **settings)  # type: ignore[arg-type]
     rows = [3, 1, 4, 1, 5]
@@ -100,11 +100,12 @@ def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(dtype: DTyp
 def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     is_native: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "runs_native", lambda dtype, device: is_native)
-    monkeypatch.setattr(loading, "has_fast_bfloat16", lambda: is_fast)
+    monkeypatch.setattr(choose, "runs_native", lambda dtype, device: is_native)
+    monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: is_fast)
     expected = torch.bfloat16 if is_native or is_fast else torch.float32
-    assert resolve_dtype("int8", open_source("builtin"), "cpu") == expected
-    assert resolve_dtype("int4", open_source("builtin"), "cuda:0") == torch.bfloat16, "what auto gives"
+    stored = {"stored": torch.float16, "is_quantised": True}
+    assert choose.compute_dtype("int8", device="cpu", **stored) == expected  # type: ignore[arg-type]
+    assert choose.compute_dtype("int4", device="cuda:0", **stored) == torch.float16, "what auto gives"  # type: ignore[arg-type]
 
 
 def test_other_formats_are_refused_by_name() -> None:

@@ -22,7 +22,7 @@ from forerun import (
     FinishReason,
     NoDrafter,
 )
-from forerun.backends.choose import NativeKernels
+from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
 from forerun.engine.turn import Turn
@@ -206,7 +206,7 @@ SKIPPED = every_other_layer(SPEC.num_layers)
 def small_runner() -> Runner:
     weights = random_weights(SPEC, torch.Generator().manual_seed(5), dtype=torch.float32)
     runner = tiny_runner(SPEC, weights, exactness="fast", capacity=400)
-    assert isinstance(runner.kernels, NativeKernels)
+    assert isinstance(runner.backend, CpuBackend)
     return runner
 
 

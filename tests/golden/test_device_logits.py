@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.backends.choose import TRITON
+from forerun.backends.gpu.backend import TRITON
 from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
 from tests.golden.test_logits import MAX_ERROR, build_runner, random_prompt, reference_logits
 

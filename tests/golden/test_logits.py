@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import ModelKernels
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
+from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES, Golden
 from tests.model.kernel_sets import KERNEL_SETS
@@ -25,11 +25,11 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return FAMILIES[request.param].save(tmp_path_factory.mktemp(request.param))
 
 
-def build_runner(golden: Golden, kernels: ModelKernels) -> Runner:
+def build_runner(golden: Golden, kernels: ModelBackend) -> Runner:
     spec = read_model_spec(golden.folder)
     weights = load_weights(golden.folder, spec, dtype=torch.float32)
     capacity = NUM_PROMPT + NUM_NEW
-    return Runner(spec, weights, kernels=kernels, capacity=capacity, dtype=torch.float32, device="cpu")
+    return Runner(spec, weights, backend=kernels, capacity=capacity, dtype=torch.float32, device="cpu")
 
 
 def random_prompt(golden: Golden, seed: int) -> list[int]:
@@ -46,7 +46,7 @@ def reference_logits(golden: Golden, token_ids: list[int]) -> Tensor:
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(3))
-def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelKernels, seed: int) -> None:
+def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelBackend, seed: int) -> None:
     prompt = random_prompt(golden, seed)
     expected = reference_logits(golden, prompt)
     actual = build_runner(golden, kernels).extend(prompt, num_logit_rows=NUM_PROMPT)
@@ -55,7 +55,7 @@ def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelKernel
 
 
 @KERNELS
-def test_greedy_text_equals_that_of_transformers(golden: Golden, kernels: ModelKernels) -> None:
+def test_greedy_text_equals_that_of_transformers(golden: Golden, kernels: ModelBackend) -> None:
     token_ids = random_prompt(golden, seed=7)
     runner = build_runner(golden, kernels)
     logits = runner.extend(token_ids, num_logit_rows=1)

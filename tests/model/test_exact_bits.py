@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import FUSED, REFERENCE, ModelKernels
+from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.backends.torch.mask import TreeMask
 from forerun.core.model_spec import ModelSpec
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
@@ -35,9 +36,9 @@ def exact_spec(shape: str) -> ModelSpec:
     return tiny_spec(random.Random(1), num_layers=2, vocab_size=VOCAB_SIZE, **SHAPES[shape])
 
 
-def build(shape: str, dtype: torch.dtype, kernels: ModelKernels) -> Runner:
+def build(shape: str, dtype: torch.dtype, kernels: ModelBackend) -> Runner:
     spec = exact_spec(shape)
-    return tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(2), dtype=dtype), kernels=kernels)
+    return tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(2), dtype=dtype), backend=kernels)
 
 
 @contextmanager
@@ -109,7 +110,7 @@ def num_different_rows(runner: Runner, seed: int) -> int:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
-    shape: str, dtype: torch.dtype, seed: int, kernels: ModelKernels
+    shape: str, dtype: torch.dtype, seed: int, kernels: ModelBackend
 ) -> None:
     assert num_different_rows(build(shape, dtype, kernels), seed) == 0
 
@@ -119,7 +120,7 @@ def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_prefill_has_the_bits_of_single_steps(
-    shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelKernels
+    shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
     runner, token_ids = build(shape, dtype, kernels), random_ids(random.Random(3), 50)
     with threads(num_threads):
@@ -156,7 +157,7 @@ def assert_rows_stand_alone(compute: Callable[[Tensor], Tensor], x: Tensor) -> N
 @pytest.mark.parametrize("shape", [(33, 65), (64, 64), (77, 500), (9, 9), (6, 593), (4, 10), (45, 77), (1000, 77)])
 def test_a_linear_rows_bits_depend_on_no_other_row(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """Odd sizes matter: rows of odd length begin at addresses that a matrix kernel may treat differently."""
-    linear = REFERENCE.pack_linear(random_tensor(*shape, dtype=dtype, seed=6), None)
+    linear = REFERENCE.ops.pack_linear(random_tensor(*shape, dtype=dtype, seed=6), None)
     assert_rows_stand_alone(linear, random_tensor(33, shape[1], dtype=dtype))
 
 
@@ -166,8 +167,8 @@ def test_a_linear_rows_bits_depend_on_no_other_row(dtype: torch.dtype, shape: tu
 def test_a_gated_or_normed_rows_bits_depend_on_no_other_row(dtype: torch.dtype, num_threads: int, width: int) -> None:
     """Large enough for several threads to share the rows, so that one thread's part may begin within a row."""
     with threads(num_threads):
-        assert_rows_stand_alone(REFERENCE.silu_mul, random_tensor(NUM_ROWS, 2 * width, dtype=dtype))
-        norm = REFERENCE.pack_norm(random_tensor(width, dtype=dtype, seed=6), 1e-5)
+        assert_rows_stand_alone(REFERENCE.ops.silu_mul, random_tensor(NUM_ROWS, 2 * width, dtype=dtype))
+        norm = REFERENCE.ops.pack_norm(random_tensor(width, dtype=dtype, seed=6), 1e-5)
         assert_rows_stand_alone(norm, random_tensor(NUM_ROWS, width, dtype=dtype))
 
 
@@ -181,6 +182,6 @@ def test_a_rows_attention_bits_do_not_depend_on_its_index(dtype: torch.dtype, nu
     seen_TW = torch.zeros(16, 50, dtype=torch.bool)
     seen_TW[:, ::2] = True
     mask = TreeMask(num_rows=16, num_slots=50, prefix_len=0, ancestry_TW=seen_TW)
-    prepared = REFERENCE.prepare_mask(mask, group=num_heads, like=q_TQD)
-    mixed = REFERENCE.tree_attention(q_TQD, keys_SKD, values_SKD, prepared)
+    prepared = REFERENCE.ops.prepare_mask(mask, group=num_heads, like=q_TQD)
+    mixed = REFERENCE.ops.tree_attention(q_TQD, keys_SKD, values_SKD, prepared)
     assert torch.equal(mixed, mixed[:1].expand_as(mixed))

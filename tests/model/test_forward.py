@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from forerun.backends.choose import FUSED, REFERENCE, Kernels
+from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.drafting.none import NoneDrafter
@@ -23,11 +23,11 @@ KERNELS = pytest.mark.parametrize("kernels", [REFERENCE, FUSED], ids=lambda kern
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(30))
-def test_a_text_in_pieces_gives_the_logits_of_the_whole(kernels: Kernels, seed: int) -> None:
+def test_a_text_in_pieces_gives_the_logits_of_the_whole(kernels: TorchBackend, seed: int) -> None:
     rng = random.Random(seed)
     spec = tiny_spec(rng)
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
-    runner = tiny_runner(spec, weights, kernels=kernels)
+    runner = tiny_runner(spec, weights, backend=kernels)
     token_ids = [rng.randrange(spec.vocab_size) for _ in range(rng.randint(1, 60))]
     cuts = sorted({0, len(token_ids), *(rng.randrange(len(token_ids)) for _ in range(3))})
     pieces = [runner.extend(token_ids[a:b], num_logit_rows=b - a) for a, b in pairwise(cuts)]
@@ -38,11 +38,11 @@ def test_a_text_in_pieces_gives_the_logits_of_the_whole(kernels: Kernels, seed: 
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(30))
-def test_every_node_of_a_tree_gives_the_logits_of_its_own_path(kernels: Kernels, seed: int) -> None:
+def test_every_node_of_a_tree_gives_the_logits_of_its_own_path(kernels: TorchBackend, seed: int) -> None:
     rng = random.Random(seed)
     spec = tiny_spec(rng)
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
-    runner = tiny_runner(spec, weights, kernels=kernels)
+    runner = tiny_runner(spec, weights, backend=kernels)
     prefix = [rng.randrange(spec.vocab_size) for _ in range(rng.randint(0, 20))]
     runner.sync(prefix)
     parents = random_parents(rng, rng.randint(1, 16))
@@ -65,10 +65,10 @@ def test_every_node_of_a_tree_gives_the_logits_of_its_own_path(kernels: Kernels,
 
 
 @KERNELS
-def test_a_position_off_by_one_changes_the_logits(kernels: Kernels) -> None:
+def test_a_position_off_by_one_changes_the_logits(kernels: TorchBackend) -> None:
     """Attention sees distances alone, so one row's shift against the prefix must show, or positions are not tested."""
     spec = plain_spec()
-    runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(1)), kernels=kernels)
+    runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(1)), backend=kernels)
     results = []
     for shift in (0, 1):
         runner.sync(())
@@ -80,7 +80,7 @@ def test_a_position_off_by_one_changes_the_logits(kernels: Kernels) -> None:
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(20))
-def test_skipping_sublayers_equals_a_model_whose_sublayers_add_nothing(kernels: Kernels, seed: int) -> None:
+def test_skipping_sublayers_equals_a_model_whose_sublayers_add_nothing(kernels: TorchBackend, seed: int) -> None:
     rng = random.Random(seed)
     spec = tiny_spec(rng)
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
@@ -93,7 +93,7 @@ def test_skipping_sublayers_equals_a_model_whose_sublayers_add_nothing(kernels: 
             if name in silent:
                 silent[name] = torch.zeros_like(silent[name])
     token_ids = [rng.randrange(spec.vocab_size) for _ in range(12)]
-    runner, other = (tiny_runner(spec, values, kernels=kernels) for values in (weights, silent))
+    runner, other = (tiny_runner(spec, values, backend=kernels) for values in (weights, silent))
     inputs = ForwardInput(
         token_ids=token_ids,
         positions=list(range(12)),
@@ -133,11 +133,11 @@ def test_a_shared_start_is_not_computed_again() -> None:
 @KERNELS
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_model_that_computes_nan_ends_with_an_error(kernels: Kernels, temperature: float, poison: float) -> None:
+def test_a_model_that_computes_nan_ends_with_an_error(kernels: TorchBackend, temperature: float, poison: float) -> None:
     spec = plain_spec()
     weights = random_weights(spec, torch.Generator().manual_seed(5))
     weights["head.weight"][7] = poison
-    target = tiny_runner(spec, weights, kernels=kernels)
+    target = tiny_runner(spec, weights, backend=kernels)
     with pytest.raises(NumericalError, match="nothing can be chosen"):
         decode_ids(target, NoneDrafter(), [1, 2], SamplingParams(temperature=temperature), seed=1, num_tokens=8)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import FUSED, REFERENCE, Kernels
+from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
 from forerun.model import quantise as module
@@ -188,13 +188,13 @@ def test_bytes_are_those_of_values_scales_and_zeros() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_quantised_weight_multiplies_as_the_plain_one_it_stands_for(
-    weight_format: WeightFormat, dtype: torch.dtype, kernels: Kernels
+    weight_format: WeightFormat, dtype: torch.dtype, kernels: TorchBackend
 ) -> None:
     weight, bias = random_weight(24, 50, dtype=dtype), random_weight(1, 24, dtype=dtype)[0]
     quantised = quantise(weight, weight_format)
     x_TI = random_weight(3, 50, dtype=dtype)
-    expected = kernels.pack_linear(dequantise(quantised).to(dtype), bias)(x_TI)
-    actual = kernels.pack_linear(quantised, bias)(x_TI)
+    expected = kernels.ops.pack_linear(dequantise(quantised).to(dtype), bias)(x_TI)
+    actual = kernels.ops.pack_linear(quantised, bias)(x_TI)
     assert actual.dtype == dtype
     assert torch.equal(actual, expected)
-    assert not torch.equal(actual, kernels.pack_linear(weight, bias)(x_TI))
+    assert not torch.equal(actual, kernels.ops.pack_linear(weight, bias)(x_TI))

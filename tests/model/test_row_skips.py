@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import ModelKernels, NativeKernels
+from forerun.backends.cpu.backend import CpuBackend
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, all_sublayers
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
@@ -72,8 +73,8 @@ class Case:
             skipped=random_skip_set(self.rng, self.spec),
         )
 
-    def runner(self, kernels: ModelKernels) -> Runner:
-        runner = tiny_runner(self.spec, self.weights, kernels=kernels, capacity=self.spec.max_positions)
+    def runner(self, kernels: ModelBackend) -> Runner:
+        runner = tiny_runner(self.spec, self.weights, backend=kernels, capacity=self.spec.max_positions)
         runner.sync(self.text)
         return runner
 
@@ -185,14 +186,14 @@ def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def precision(kernels: ModelKernels) -> tuple[torch.dtype, float]:
+def precision(kernels: ModelBackend) -> tuple[torch.dtype, float]:
     """The widest dtype of these kernels, and how far its logits may be off."""
-    return (torch.float32, 2e-4) if isinstance(kernels, NativeKernels) else (torch.float64, 1e-9)
+    return (torch.float32, 2e-4) if isinstance(kernels, CpuBackend) else (torch.float64, 1e-9)
 
 
 @KERNELS
 @pytest.mark.parametrize("seed", range(80))
-def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelKernels, seed: int) -> None:
+def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, seed: int) -> None:
     dtype, max_error = precision(kernels)
     case = Case(seed, dtype)
     inputs, _ = case.together()
@@ -203,7 +204,7 @@ def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelKernels, 
 @KERNELS
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_texts_as_rows_give_the_logits_of_models_without_those_sublayers(
-    kernels: ModelKernels, seed: int
+    kernels: ModelBackend, seed: int
 ) -> None:
     dtype, max_error = precision(kernels)
     case = Case(seed, dtype, num_text=0)
@@ -234,7 +235,7 @@ def check_candidates(case: Case, runner: Runner) -> None:
 @DTYPES
 @pytest.mark.parametrize("seed", range(25))
 def test_a_tree_has_the_bits_of_a_pass_without_candidates(
-    seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelKernels
+    seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
     case = Case(seed, dtype)
     check_tree(case, case.runner(kernels))
@@ -244,7 +245,7 @@ def test_a_tree_has_the_bits_of_a_pass_without_candidates(
 @DTYPES
 @pytest.mark.parametrize("seed", range(25))
 def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
-    seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelKernels
+    seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
     case = Case(seed, dtype)
     check_candidates(case, case.runner(kernels))
@@ -254,7 +255,7 @@ def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
 @DTYPES
 @pytest.mark.parametrize("num_candidates", [4, 90])
 def test_candidates_on_both_sides_of_a_chunks_end_few_or_too_many_for_one_thread_to_prepare(
-    dtype: torch.dtype, num_threads: int, num_candidates: int, kernels: ModelKernels
+    dtype: torch.dtype, num_threads: int, num_candidates: int, kernels: ModelBackend
 ) -> None:
     spec = plain_spec(num_kv_heads=1, num_heads=3, intermediate_size=600, max_positions=900)
     case = Case(1, dtype, spec=spec, num_text=520, num_candidates=num_candidates)
@@ -266,7 +267,7 @@ def test_candidates_on_both_sides_of_a_chunks_end_few_or_too_many_for_one_thread
 
 @EXACT_KERNELS
 @pytest.mark.parametrize("seed", range(25))
-def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: ModelKernels) -> None:
+def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: ModelBackend) -> None:
     case = Case(seed, torch.float32)
     (inputs, _), skipped = case.together(), random_skip_set(case.rng, case.spec)
     gates = np.array([sublayer in skipped for sublayer in all_sublayers(case.spec.num_layers)])
@@ -277,7 +278,7 @@ def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: M
 
 
 @KERNELS
-def test_gates_end_with_their_pass(kernels: ModelKernels) -> None:
+def test_gates_end_with_their_pass(kernels: ModelBackend) -> None:
     case = Case(3, torch.float32, spec=plain_spec())
     runner, inputs = case.runner(kernels), case.tree_alone()
     before, _, _ = run(runner, inputs)
@@ -290,7 +291,7 @@ def test_gates_end_with_their_pass(kernels: ModelKernels) -> None:
 @KERNELS
 @pytest.mark.parametrize(("more_rows", "num_sublayers"), [(0, 3), (0, 5), (1, 4), (-1, 4)])
 def test_gates_of_other_rows_or_sublayers_are_refused(
-    kernels: ModelKernels, more_rows: int, num_sublayers: int
+    kernels: ModelBackend, more_rows: int, num_sublayers: int
 ) -> None:
     case = Case(3, torch.float32, spec=plain_spec())
     row_skips = np.zeros((len(case.tree.token_ids) + more_rows, num_sublayers), np.bool_)

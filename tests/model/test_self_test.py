@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from forerun.backends.choose import FUSED, ModelKernels
+from forerun.backends.torch.backend import FUSED
+from forerun.model.backend import ModelBackend
 from forerun.model.self_test import find_bit_fault
 from tests.model.kernel_sets import EXACT_SETS
 from tests.model.test_exact_bits import SHAPES, build
@@ -12,7 +13,7 @@ from tests.model.test_exact_bits import SHAPES, build
 @pytest.mark.parametrize("kernels", EXACT_SETS)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_exact_kernels_pass(kernels: ModelKernels, shape: str, dtype: torch.dtype) -> None:
+def test_exact_kernels_pass(kernels: ModelBackend, shape: str, dtype: torch.dtype) -> None:
     runner, num_threads = build(shape, dtype, kernels), torch.get_num_threads()
     assert find_bit_fault(runner) is None
     assert torch.get_num_threads() == num_threads

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import FUSED, REFERENCE
+from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kept_share
-from forerun.model.executor import Executor, build_executor
+from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
@@ -26,12 +26,12 @@ Passes = Callable[[], object]
 
 def owner_of(seed: int = 6, pace: Pace | None = None) -> Runner:
     weights = random_weights(SPEC, torch.Generator().manual_seed(seed))
-    return Runner(SPEC, weights, kernels=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace)
+    return Runner(SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace)
 
 
 def copy_for(owner: Runner, seed: int) -> Executor:
     """Other weights on the owner's cache."""
-    return build_executor(SPEC, random_weights(SPEC, torch.Generator().manual_seed(seed)), owner.cache, FUSED, "plain")
+    return FUSED.executor(SPEC, random_weights(SPEC, torch.Generator().manual_seed(seed)), owner.cache, "plain")
 
 
 def draft_rows(runner: LentRunner, token_ids: list[int], skipped: SkipSet = NOTHING) -> Tensor:
@@ -139,7 +139,7 @@ def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(
     for copied, chosen in ((dict(weights), weight_format), (by_hand, "plain")):
         owner = owner_of()
         owner.sync(TEXT)
-        copy = build_executor(SPEC, copied, owner.cache, REFERENCE, chosen)  # type: ignore[arg-type]
+        copy = REFERENCE.executor(SPEC, copied, owner.cache, chosen)  # type: ignore[arg-type]
         drafted.append(draft_rows(LentRunner(owner, copy), [7, 8], every_other_layer(SPEC.num_layers)))
     assert torch.equal(*drafted)
 
@@ -177,7 +177,7 @@ def test_what_is_not_there_at_all_takes_no_time_and_is_not_counted_twice(monkeyp
     unused = every_other_layer(SPEC.num_layers)
     clock, weights = rule_time(monkeypatch), random_weights(SPEC, torch.Generator().manual_seed(6))
     runner = Runner(
-        SPEC, weights, kernels=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
+        SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
     )
     lent, expected_s = LentRunner(runner), kept_share(SPEC, unused) * 0.25
     for skipped in (NOTHING, unused):

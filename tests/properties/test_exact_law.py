@@ -1,7 +1,7 @@
 """The law of the text is the target's own, in whole numbers: no tolerance, no statistics.
 
 The target is a table: whole-number weights for the next token after every prefix, which sum to a constant. Since the
-choice after a prefix is one random variable with that law (see `sampling.choose`), one round is exhausted by listing
+choice after a prefix is one random variable with that law (see `sampling.sample`), one round is exhausted by listing
 every combination of choices at the nodes of its tree.
 """
 
@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.choose import choose
 from forerun.sampling.filters import filter_scores
+from forerun.sampling.sample import sample
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 
@@ -249,4 +249,4 @@ def test_equal_scores_are_chosen_by_lowest_id(dtype: torch.dtype) -> None:
     for _ in range(200):
         scores = torch.randint(3, (4, 37), generator=generator).to(dtype)
         expected = [min(range(37), key=lambda token: (-row[token], token)) for row in scores.tolist()]
-        assert choose(scores, None).token_ids == expected
+        assert sample(scores, None).token_ids == expected

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from forerun.backends.choose import TRITON
+from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.drafting.none import NoneDrafter
@@ -47,8 +47,8 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
     loud = {
         name: weight + 0.1 * weight.std(unbiased=False) * torch.randn_like(weight) for name, weight in weights.items()
     }
-    target, draft = (tiny_runner(spec, each, kernels=TRITON, device=device) for each in (weights, loud))
-    plain = tiny_runner(spec, weights, kernels=TRITON, device=device)
+    target, draft = (tiny_runner(spec, each, backend=TRITON, device=device) for each in (weights, loud))
+    plain = tiny_runner(spec, weights, backend=TRITON, device=device)
     decoder = DeviceDecoder(DeviceRounds(target, draft, random_tree(rng)))
     num_accepted = 0
     for _ in range(CASES_PER_SEED):

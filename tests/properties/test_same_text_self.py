@@ -12,7 +12,6 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.model.executor import build_executor
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 from tests.dense_reference import reference_text
@@ -77,7 +76,7 @@ def random_case(number: int) -> Case:
 def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
     copy = None
     if case.copy != "plain":
-        copy = build_executor(case.spec, dict(case.weights), target.cache, target.kernels, case.copy)
+        copy = target.backend.executor(case.spec, dict(case.weights), target.cache, case.copy)
     drafter = LayerSkipDrafter(LentRunner(target, copy), case.drafter)
     if drafter.needs_costs:
         adapt_to_slow_passes(drafter)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.sampling.choose import choose
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.filters import LEADING_TOKENS, filter_scores
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import sample
 
 VOCAB_SIZE = 3 * LEADING_TOKENS
 NAN, INF = float("nan"), float("inf")
@@ -91,4 +91,4 @@ def test_no_filter_hides_a_damaged_row(settings: dict[str, Any], damage: list[fl
     shaper = LogitShaper(params, 1000, [3])
     scores = shaper.shape(logits, [[], [7], []])
     with pytest.raises(NumericalError, match="row 1"):
-        choose(scores, KeyedNoise(1, 1000).at([4, 5, 6]), temperature=shaper.temperature_left)
+        sample(scores, KeyedNoise(1, 1000).at([4, 5, 6]), temperature=shaper.temperature_left)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.choose import choose
 from forerun.sampling.filters import filter_scores
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
+from forerun.sampling.sample import sample
 from tests.chi_square import chi_square_p_value
 from tests.dense_reference import gumbel
 
@@ -153,7 +153,7 @@ def test_choosing_by_score_plus_noise_draws_from_the_law(law: str) -> None:
     num_draws, probs, params = LAWS[law]
     scores = filter_scores(torch.tensor([probs]).log() / params.temperature, params)
     noise = gumbel_rows(123, range(num_draws), len(probs), device="cpu")
-    draws = torch.tensor(choose(scores.expand(num_draws, -1), noise).token_ids)
+    draws = torch.tensor(sample(scores.expand(num_draws, -1), noise).token_ids)
     counts = torch.bincount(draws, minlength=len(probs))
     expected = scores.double().softmax(-1)[0] * num_draws
     assert counts[expected == 0].sum() == 0, "a token outside the filters was chosen"
@@ -165,7 +165,7 @@ def test_draws_at_neighbouring_positions_are_independent() -> None:
     """Pairs of neighbouring draws follow the product of their laws."""
     probs = torch.tensor([0.5, 0.3, 0.2])
     noise = gumbel_rows(5, range(300_000), 3, device="cpu")
-    draws = choose(probs.log().expand(300_000, -1), noise).token_ids
+    draws = sample(probs.log().expand(300_000, -1), noise).token_ids
     counts = torch.zeros(9)
     counts += torch.bincount(torch.tensor([3 * left + right for left, right in pairwise(draws)]), minlength=9)
     expected = torch.outer(probs, probs).flatten() * (len(draws) - 1)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.choose import choose
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import sample
 from tests.random_settings import random_logits, random_params
 from tests.textbook import gumbel, kept, pick
 
@@ -39,7 +39,7 @@ def test_choices_are_the_textbooks(dtype: torch.dtype) -> None:
             if expected is None:
                 continue
             rows = None if params.is_greedy else noise.at([row])
-            chosen = choose(scores[row : row + 1], rows, temperature=shaper.temperature_left).token_ids[0]
+            chosen = sample(scores[row : row + 1], rows, temperature=shaper.temperature_left).token_ids[0]
             assert chosen in expected.possible, (case, row, params, chosen, expected)
             num_chosen += len(expected.possible) == 1
     assert num_chosen > 0.75 * NUM_CASES * NUM_ROWS

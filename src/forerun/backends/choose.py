@@ -1,132 +1,84 @@
-"""Which kernels a model runs on: chosen here and nowhere else."""
+"""Which backend a model runs on, in which dtype, and why: decided here and nowhere else."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Final
 
 import torch
-from torch import Tensor
 
-from forerun.backends.cpu.binding import fault
+from forerun.backends.backend import Backend
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.cpu.binding import fault as native_fault
 from forerun.backends.gpu.fault import fault as triton_fault
-from forerun.backends.torch import fused, reference
-from forerun.backends.torch.layers import Linear, Norm
-from forerun.core.config import Exactness, KernelsName
+from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError
-from forerun.model.quantise import Weight
 
-ANY_HEAD_DIM = 128  # where there are no heads
-NATIVE_DTYPES = (torch.float32, torch.bfloat16)
+NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """One implementation of every op; signatures and shapes are those of `backends.torch.reference`.
+class BackendChoice:
+    """A backend, and why it is not a faster one.
 
     Args:
-        row_exact: the bits of a row depend on nothing but that row's own text and the number of threads.
+        missing: what keeps the kernels made for this device from running; None where they run, or there are none.
     """
 
-    name: str
-    row_exact: bool = False
-    pack_linear: Callable[[Weight, Tensor | None], Linear]
-    pack_norm: Callable[[Tensor, float], Norm]
-    rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
-    silu_mul: Callable[[Tensor], Tensor]
-    prepare_mask: Callable[..., Any]  # its result is for the same kernels' tree_attention
-    tree_attention: Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+    backend: Backend
+    missing: str | None
 
 
-REFERENCE = Kernels(
-    name="reference",
-    row_exact=True,
-    pack_linear=reference.pack_linear,
-    pack_norm=reference.pack_norm,
-    rotate=reference.rotate,
-    silu_mul=reference.silu_mul,
-    prepare_mask=reference.prepare_mask,
-    tree_attention=reference.tree_attention,
-)
-FUSED = Kernels(
-    name="fused",
-    pack_linear=fused.pack_linear,
-    pack_norm=fused.pack_norm,
-    rotate=fused.rotate,
-    silu_mul=fused.silu_mul,
-    prepare_mask=fused.prepare_mask,
-    tree_attention=fused.tree_attention,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeKernels:
-    """The C library: not op by op, but a whole program in one call; see backends/cpu/executor."""
-
-    name: str = "native"
-    row_exact: bool = True  # and whatever the number of threads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TritonKernels:
-    """The GPU's kernels: a few fused ones per layer, see backends/gpu/executor."""
-
-    name: str = "triton"
-    row_exact: bool = True
-
-
-NATIVE = NativeKernels()
-TRITON = TritonKernels()
-ModelKernels: TypeAlias = Kernels | NativeKernels | TritonKernels  # what a model can run on
-
-
-def choose_kernels(
+def choose_backend(
     exactness: Exactness, *, dtype: torch.dtype, device: str, head_dim: int, wanted: KernelsName = "auto"
-) -> ModelKernels:
-    """The quickest there are; for `exact` the quickest whose rows depend on nothing else.
+) -> BackendChoice:
+    """The fastest there is; for `exact` the fastest whose rows depend on nothing else.
 
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
     """
-    if wanted == "triton" or (wanted == "auto" and torch.device(device).type == "cuda"):
+    kind = torch.device(device).type
+    if wanted == "triton" or (wanted == "auto" and kind == "cuda"):
         missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
         if missing is None:
-            return TRITON
+            return BackendChoice(backend=triton_backend(), missing=None)
         if wanted == "triton":
             raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
-    elif wanted == "auto" and runs_native(dtype, device):
-        return NATIVE
-    return REFERENCE if exactness == "exact" else FUSED
+    else:
+        missing = native_fault() if kind == "cpu" and dtype in NATIVE_DTYPES else None
+        if wanted == "auto" and runs_native(dtype, device):
+            return BackendChoice(backend=NATIVE, missing=None)
+    return BackendChoice(
+        backend=REFERENCE if exactness == "exact" else FUSED, missing=missing if wanted == "auto" else None
+    )
 
 
 def runs_native(dtype: torch.dtype, device: str) -> bool:
     """True where the C library is at hand and computes in this dtype."""
-    return torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES and fault() is None
+    return torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES and native_fault() is None
 
 
-def missing_kernels(*, dtype: torch.dtype, device: str, head_dim: int) -> str | None:
-    """Why the device's own kernels do not run there; None where they do, or where there are none."""
-    match torch.device(device).type:
-        case "cuda":
-            return triton_fault(device, dtype=dtype, head_dim=head_dim)
-        case "cpu" if dtype in NATIVE_DTYPES:
-            return fault()
-        case _:
-            return None
+def triton_backend() -> Backend:
+    """The GPU's backend, imported when it is needed: it brings Triton along, which not every machine has."""
+    backend: Backend = import_module("forerun.backends.gpu.backend").TRITON
+    return backend
 
 
-def device_sampler(scores_TV: Tensor) -> ModuleType | None:
-    """Kernels that choose tokens where these scores are; None for those of torch."""
-    if not scores_TV.is_cuda or scores_TV.dtype != torch.float32 or scores_TV.stride(-1) != 1:
-        return None
-    return sampler_for(str(scores_TV.device))
+def compute_dtype(wanted: DTypeName, *, stored: torch.dtype, is_quantised: bool, device: str) -> torch.dtype:
+    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
+
+    Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
+    the checkpoint's dtype, unless it would only emulate it.
+    """
+    if wanted != "auto" and not is_quantised:
+        return getattr(torch, wanted)  # type: ignore[no-any-return]
+    if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
+        return stored
+    if runs_native(torch.bfloat16, device) or has_fast_bfloat16():
+        return torch.bfloat16
+    return torch.promote_types(stored, torch.float32)
 
 
-@cache
-def sampler_for(device: str) -> ModuleType | None:
-    """The same for a device."""
-    if triton_fault(device, dtype=torch.float32, head_dim=ANY_HEAD_DIM) is not None:
-        return None
-    return import_module("forerun.backends.gpu.choosing.score_rows")  # brings Triton along, which not every machine has
+def has_fast_bfloat16() -> bool:
+    """True where the CPU multiplies bfloat16 natively; elsewhere float32 is faster."""
+    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -73,19 +73,25 @@ class ModelSheet:
 
 def read_sheet(source: CheckpointSource) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
-    from forerun.engine.loading import resolve_dtype  # imports torch
+    import torch  # neither is free to import
+
+    from forerun.backends.choose import compute_dtype
 
     problems: list[str] = []
     spec = _attempt(source.spec, problems)
     stored_bytes = _attempt(source.stored_bytes, problems)
-    dtype = None if stored_bytes is None else str(resolve_dtype("auto", source, "cpu")).removeprefix("torch.")
+    stored = None if stored_bytes is None else source.stored_dtype()
+    dtype = None
+    if stored is not None:
+        chosen = compute_dtype("auto", stored=getattr(torch, stored), is_quantised=False, device="cpu")
+        dtype = str(chosen).removeprefix("torch.")
     tokenizer = _attempt(source.tokenizer, problems)
     return ModelSheet(
         name=source.name,
         folder=source.folder,
         problem=problems[0] if problems else None,
         spec=spec,
-        stored_dtype=None if stored_bytes is None else source.stored_dtype(),
+        stored_dtype=stored,
         dtype=dtype,
         stored_bytes=stored_bytes,
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,

@@ -15,9 +15,9 @@ from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.sampling.choose import Choices, choose
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import Choices
 from forerun.speculation.ancestry import ancestry_matrix
 from forerun.speculation.proposal import find_fault
 from forerun.speculation.tree import TokenTree
@@ -54,7 +54,7 @@ class Stretches(Protocol):
 class TargetSide:
     """The target of one request: runs trees and chooses a token after each node.
 
-    The token after a prefix is a function of the prefix, the parameters and the seed alone; see `sampling.choose`.
+    The token after a prefix is a function of the prefix, the parameters and the seed alone; see `sampling.sample`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TargetSide:
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
         try:
-            return choose(scores, noise, temperature=self._shaper.temperature_left)
+            return self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
         except NumericalError:
             if fault := self._shaper.fault_of_settings(logits):
                 raise NumericalError(fault) from None

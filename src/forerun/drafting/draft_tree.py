@@ -12,7 +12,6 @@ from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, shared_length
 from forerun.model.shared_cache import DraftRunner
-from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.ancestry import AncestryRows
@@ -258,4 +257,4 @@ class DraftTree:
         """The likeliest guesses of the target's choices at these places of the text, and their log-probabilities."""
         scores = self._shaper.shape(logits if self._is_known_whole else logits[:, : self._vocab_size], paths)
         noise = None if self._noise is None else self._noise.at(places)
-        return rank_children(scores, noise, num_children, temperature=self._shaper.temperature_left)
+        return self._runner.backend.topk(scores, noise, num_children, temperature=self._shaper.temperature_left)

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from forerun.backends.choose import TritonKernels
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
@@ -149,7 +148,7 @@ class DrafterLoader:
 def open_device_decoder(drafter: Drafter, target: Runner) -> "DeviceDecoder | None":
     """What decodes in rounds that a GPU plays by itself, where that can be."""
     plan = drafter.round_plan
-    if plan is None or not isinstance(target.kernels, TritonKernels):
+    if plan is None or target.backend.name != "triton":
         return None
     from forerun.backends.gpu.decoder import open_decoder  # brings Triton along
 

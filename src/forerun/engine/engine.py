@@ -9,7 +9,7 @@ from types import TracebackType
 
 import torch
 
-from forerun.backends.choose import missing_kernels
+from forerun.backends.choose import BackendChoice
 from forerun.checkpoints.open import open_source
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
@@ -76,11 +76,10 @@ class Engine:
             ),
             on_progress,
         )
-        self.dtype_name, self.kernels_name = target.dtype_name, self._target.kernels.name
+        self.dtype_name, self.kernels_name = target.dtype_name, self._target.backend.name
         self._drafter.wait_until_ready(START_S)
-        self._near_tie = 0.0 if self._target.row_exact else NEAR_TIE[target.dtype]
-        if not self._target.row_exact:
-            warn_of_missing_kernels(config, target)
+        self._near_tie = 0.0 if self._target.backend.row_exact else NEAR_TIE[target.dtype]
+        warn_of_missing_kernels(target.choose_backend(config, config.exactness))
         if config.exactness == "exact":
             self._require_exact_bits()
         self._on_device = open_device_decoder(self._drafter, self._target)
@@ -278,13 +277,11 @@ class Engine:
         return wanted
 
 
-def warn_of_missing_kernels(config: EngineConfig, target: Checkpoint) -> None:
+def warn_of_missing_kernels(choice: BackendChoice) -> None:
     """One line where kernels made for the device would have run, if they could."""
-    device = read_device(config.device).torch_device
-    missing = missing_kernels(dtype=target.dtype, device=device, head_dim=target.spec.head_dim)
-    if missing is not None and config.kernels == "auto":
+    if choice.missing is not None and not choice.backend.row_exact:
         logger.warning(
             "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
             "from the plain one where two tokens are nearly tied",
-            missing,
+            choice.missing,
         )

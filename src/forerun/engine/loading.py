@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from forerun.backends.choose import choose_kernels, runs_native
+from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
@@ -46,18 +46,31 @@ class Checkpoint:
             CheckpointError: it is no model that is supported.
             ConfigError: the device is not there.
         """
-        find_device(read_device(config.device).torch_device)
+        device, weight_format = read_device(config.device).torch_device, weight_format_of(config.dtype)
+        find_device(device)
+        stored: torch.dtype = getattr(torch, source.stored_dtype())
         return cls(
             source=source,
             spec=source.spec(),
-            dtype=resolve_dtype(config.dtype, source, read_device(config.device).torch_device),
-            weight_format=weight_format_of(config.dtype),
+            dtype=compute_dtype(config.dtype, stored=stored, is_quantised=weight_format != "plain", device=device),
+            weight_format=weight_format,
         )
 
     @property
     def dtype_name(self) -> str:
         """What a user calls it: the format of quantised weights, else the dtype."""
         return str(self.dtype).removeprefix("torch.") if self.weight_format == "plain" else self.weight_format
+
+    def choose_backend(self, config: EngineConfig, exactness: Exactness) -> BackendChoice:
+        """What the model runs on.
+
+        Raises:
+            ConfigError: the kernels that are asked for cannot run.
+        """
+        device = read_device(config.device).torch_device
+        return choose_backend(
+            exactness, dtype=self.dtype, device=device, head_dim=self.spec.head_dim, wanted=config.kernels
+        )
 
     def load(
         self,
@@ -80,9 +93,7 @@ class Checkpoint:
         return Runner(
             self.spec,
             weights,
-            kernels=choose_kernels(
-                exactness, dtype=self.dtype, device=device, head_dim=self.spec.head_dim, wanted=config.kernels
-            ),
+            backend=self.choose_backend(config, exactness).backend,
             capacity=capacity,
             dtype=self.dtype,
             device=device,
@@ -120,31 +131,9 @@ def hint_at_gpu(device: str) -> None:
         logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
 
 
-def resolve_dtype(name: DTypeName, source: CheckpointSource, device: str) -> torch.dtype:
-    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
-
-    Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
-    the checkpoint's dtype, unless it would only emulate it.
-    """
-    is_quantised = weight_format_of(name) != "plain"
-    if name != "auto" and not is_quantised:
-        return getattr(torch, name)  # type: ignore[no-any-return]
-    stored: torch.dtype = getattr(torch, source.stored_dtype())
-    if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
-        return stored
-    if runs_native(torch.bfloat16, device) or has_fast_bfloat16():
-        return torch.bfloat16
-    return torch.promote_types(stored, torch.float32)
-
-
 def weight_format_of(name: DTypeName) -> WeightFormat:
     """How the weights of linear layers are stored."""
     return name if name == "int8" or name == "int4" else "plain"
-
-
-def has_fast_bfloat16() -> bool:
-    """True where the CPU multiplies bfloat16 natively; elsewhere float32 is faster."""
-    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:

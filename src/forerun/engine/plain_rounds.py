@@ -62,7 +62,7 @@ class PlainBaseline:
         under penalties on the answer alone: a drafter that begins anew takes what was written for the prompt, does not
         count it, and guesses worse to the end.
         """
-        is_safe = self.target.thread_exact or not self.cores.every
+        is_safe = self.target.backend.thread_exact or not self.cores.every
         is_counted = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         return PlainStretches(self, drafter, params, noise) if is_safe and not is_counted else None
 

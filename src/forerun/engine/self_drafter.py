@@ -12,7 +12,6 @@ from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
 from forerun.engine.loading import Checkpoint
-from forerun.model.executor import build_executor
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
@@ -58,7 +57,7 @@ def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, k
     spec, cache = target.spec, target.cache
     unused = first_set(drafter, spec.num_layers, known) if drafter.search == "off" else NOTHING
     weights = checkpoint.source.weights(dtype=checkpoint.dtype, device=target.device)
-    copy = build_executor(spec, weights, cache, target.kernels, drafter.weights, unused)
+    copy = target.backend.executor(spec, weights, cache, drafter.weights, unused)
     return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
 
 

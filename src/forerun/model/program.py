@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import Sublayer
+from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"
@@ -32,8 +32,8 @@ class Op:
         return self.sublayer[0]
 
 
-def build_program(spec: ModelSpec) -> tuple[Op, ...]:
-    """The ops of one forward pass, in order."""
+def build_program(spec: ModelSpec, unused: SkipSet = NOTHING) -> tuple[Op, ...]:
+    """The ops of one forward pass, in order, without the sublayers `unused`."""
     ops = [
         Op(kind="mask", reads=("ancestry",), writes="mask"),
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
@@ -42,7 +42,7 @@ def build_program(spec: ModelSpec) -> tuple[Op, ...]:
         ops += attention_ops(layer) + mlp_ops(layer)
     head = "embedding" if spec.tied_embeddings else "head"
     return (
-        *ops,
+        *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),
         Op(kind="norm", reads=("x",), writes="h", weights="final_norm"),
         Op(kind="linear", reads=("h",), writes="logits", weights=head),

@@ -6,12 +6,11 @@ from time import perf_counter, sleep
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import ModelKernels, NativeKernels
-from forerun.backends.torch.executor import Observer
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
-from forerun.model.executor import Executor, build_executor
+from forerun.model.backend import ModelBackend
+from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
@@ -33,7 +32,7 @@ class Runner:
         spec: ModelSpec,
         weights: dict[str, Tensor],
         *,
-        kernels: ModelKernels,
+        backend: ModelBackend,
         capacity: int,
         dtype: torch.dtype,
         device: str,
@@ -41,14 +40,11 @@ class Runner:
         weight_format: WeightFormat = "plain",
         unused: SkipSet = NOTHING,
     ) -> None:
-        self.spec, self.device, self.kernels, self._pace = spec, device, kernels, pace
-        self._unused = unused
-        self.row_exact = kernels.row_exact  # the bits of a row depend on nothing but that row's own text ...
-        self.thread_exact = isinstance(kernels, NativeKernels)  # ... nor on the number of threads
-        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device)
+        self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
+        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
         self.cached_ids: list[int] = []
         with inference():
-            self._executor = build_executor(spec, weights, self.cache, kernels, weight_format, unused)
+            self._executor = backend.executor(spec, weights, self.cache, weight_format, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""

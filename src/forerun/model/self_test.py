@@ -27,7 +27,7 @@ def find_bit_fault(runner: Runner) -> str | None:
     prefilled = runner.extend(text, num_logit_rows=length)
     runner.forget()
     try:
-        if runner.thread_exact:
+        if runner.backend.thread_exact:
             torch.set_num_threads(1 if num_threads > 1 else 2)
         among_siblings = run_among_siblings(runner, text)
     finally:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
+from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -30,6 +31,7 @@ class LentRunner:
         self._owner, self._copy, self._copy_share = owner, copy, copy_share
         self.spec: ModelSpec = owner.spec
         self.device: str = owner.device
+        self.backend: ModelBackend = owner.backend
         self.cache: TreeCache = owner.cache
 
     @property

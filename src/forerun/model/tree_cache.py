@@ -4,14 +4,17 @@ Legend: L layers, S slots, K key/value heads, D head size. Keys are stored rotat
 when it moves to another slot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
-from forerun.backends.cpu.slots import can_move, move_slots
 from forerun.core.model_spec import ModelSpec
 from forerun.model.slots import SlotTable
 from forerun.runtime.inference import inference
+
+MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 
 
 class TreeCache:
@@ -21,11 +24,13 @@ class TreeCache:
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
     """
 
-    def __init__(self, spec: ModelSpec, capacity: int, *, dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, spec: ModelSpec, capacity: int, *, dtype: torch.dtype, device: str, move_slots: MoveSlots | None = None
+    ) -> None:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
         self.storage_2LSKD = torch.zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
-        self._slots, self._moves_natively = SlotTable(capacity), can_move(self.storage_2LSKD)
+        self._slots, self._move_slots = SlotTable(capacity), move_slots or move_slots_by_index
 
     @property
     def capacity(self) -> int:
@@ -70,11 +75,11 @@ class TreeCache:
             num_in_place += 1
         if num_in_place == len(sources):
             return
-        if self._moves_natively:
-            move_slots(self.storage_2LSKD, sources[num_in_place:], start + num_in_place)
-            return
-        with inference():
-            moved = torch.tensor(sources[num_in_place:], device=self.storage_2LSKD.device)
-            self.storage_2LSKD[:, :, start + num_in_place : start + len(sources)] = self.storage_2LSKD.index_select(
-                2, moved
-            )
+        self._move_slots(self.storage_2LSKD, sources[num_in_place:], start + num_in_place)
+
+
+def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
+    """As `ModelBackend.move_slots`, with torch's calls."""
+    with inference():
+        slots = torch.tensor(sources, device=storage_2LSKD.device)
+        storage_2LSKD[:, :, start : start + len(sources)] = storage_2LSKD.index_select(2, slots)

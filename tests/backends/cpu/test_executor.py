@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.backends.choose import NATIVE, REFERENCE, runs_native
+from forerun.backends.choose import runs_native
+from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
 from forerun.model.diff import Difference, diff_buffers
-from forerun.model.executor import build_executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
@@ -77,8 +78,8 @@ def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> l
     wide = {name: weight.float() for name, weight in weights.items()}
     with torch.inference_mode():
         executors = (
-            build_executor(spec, dict(weights), mine, NATIVE, weight_format),
-            build_executor(spec, wide, theirs, REFERENCE, weight_format),
+            NATIVE.executor(spec, dict(weights), mine, weight_format),
+            REFERENCE.executor(spec, wide, theirs, weight_format),
         )
         prefix_len = rng.choice([0, 1, 15, 16, 40])
         for cache in (mine, theirs):
@@ -113,7 +114,7 @@ def test_fused_ops_and_threads_change_no_bit(
 ) -> None:
     rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
     runner = Runner(
-        spec, weights, kernels=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu", weight_format=weight_format
+        spec, weights, backend=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu", weight_format=weight_format
     )
     prefix = [rng.randrange(spec.vocab_size) for _ in range(rng.randrange(50))]
     inputs = random_pass(rng, spec, len(prefix))
@@ -131,7 +132,7 @@ def test_fused_ops_and_threads_change_no_bit(
 @pytest.mark.parametrize("seed", range(20))
 def test_logits_are_those_of_the_dense_formula(seed: int) -> None:
     rng, (spec, weights) = random.Random(seed), random_model(seed, torch.float32)
-    runner = tiny_runner(spec, weights, kernels=NATIVE)
+    runner = tiny_runner(spec, weights, backend=NATIVE)
     token_ids = [rng.randrange(spec.vocab_size) for _ in range(rng.randint(1, 60))]
     cut = rng.randint(0, len(token_ids) - 1)
     runner.sync(token_ids[:cut])
@@ -144,7 +145,7 @@ def test_a_context_of_many_chunks_on_any_number_of_threads(num_threads: int) -> 
     """One key head and few rows: chunks of the context are shared out, and joined in order."""
     spec = tiny_spec(random.Random(3), num_kv_heads=1, num_heads=3, num_layers=1, max_positions=2000)
     weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
-    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=1600)
+    runner = tiny_runner(spec, weights, backend=NATIVE, capacity=1600)
     token_ids = [(7 * place) % spec.vocab_size for place in range(1500)]
     runner.sync(token_ids[:-2])
     last = runner.extend(token_ids[-2:], num_logit_rows=2)
@@ -201,7 +202,7 @@ def long_runner() -> Runner:
     shape = {"num_kv_heads": 1, "num_heads": 64, "head_dim": 128, "num_layers": 1, "max_positions": 131_072}
     spec = tiny_spec(random.Random(3), **shape)
     weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
-    runner = tiny_runner(spec, weights, kernels=NATIVE, capacity=131_072)
+    runner = tiny_runner(spec, weights, backend=NATIVE, capacity=131_072)
     runner.extend([1], num_logit_rows=1)
     return runner
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu import ops
-from forerun.sampling.choose import choose, rank_children
+from forerun.backends.cpu.backend import NATIVE
 from forerun.sampling.noise import KeyedNoise, gumbel_rows, splitmix64
+from forerun.sampling.sample import sample, topk
 
 pytestmark = pytest.mark.usefixtures("tier")
 SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]
@@ -38,7 +39,7 @@ def test_the_choice_is_that_of_the_plain_formula(size: int, temperature: float) 
     for seed in range(40):
         scores = random_scores(rng, size)
         for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
-            plain = choose(scores[None] / temperature, noise)
+            plain = sample(scores[None] / temperature, noise)
             token, best, second = ops.choose(scores, key=key, temperature=temperature)
             assert token == plain.token_ids[0]
             ulp = 2**-23 * max(abs(best), abs(second) if second > -INF else 0.0)
@@ -50,7 +51,7 @@ def test_the_choice_among_totals_an_ulp_apart_is_exact(seed: int) -> None:
     key, noise = noise_of(seed, 11, 1000)
     nudges = torch.randint(0, 4, (1000,), generator=torch.Generator().manual_seed(seed)) * 2.0**-22
     scores = nudges - noise[0]
-    plain = choose(scores[None], noise)
+    plain = sample(scores[None], noise)
     token, best, second = ops.choose(scores, key=key)
     assert token == plain.token_ids[0]
     assert best - second == plain.margins[0]
@@ -100,7 +101,7 @@ def test_ranks_are_those_of_the_plain_formula(size: int, count: int) -> None:
     for seed in range(20):
         scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])
         for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
-            ids, log_probs = rank_children(scores[None] / 0.7, noise, count)
+            ids, log_probs = topk(scores[None] / 0.7, noise, count)
             ranking = ops.rank(scores, count, key=key, temperature=0.7)
             actual = torch.tensor(ranking.totals) - ranking.log_sum
             torch.testing.assert_close(actual, torch.tensor(log_probs[0]), atol=2e-5, rtol=2e-6)
@@ -133,10 +134,10 @@ def test_a_row_that_threads_share_has_the_token_and_lead_that_it_has_among_other
     try:
         for keyed in (None, noise.at([5, 6, 7, 8])):
             torch.set_num_threads(1)
-            together = choose(scores, keyed)
+            together = NATIVE.sample(scores, keyed)
             torch.set_num_threads(3)
             for row in range(4):
-                alone = choose(scores[row : row + 1], None if keyed is None else noise.at([5 + row]))
+                alone = NATIVE.sample(scores[row : row + 1], None if keyed is None else noise.at([5 + row]))
                 assert (alone.token_ids[0], alone.margins[0]) == (together.token_ids[row], together.margins[row])
     finally:
         torch.set_num_threads(num_threads)

@@ -14,7 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from forerun.backends.choose import TRITON
+from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.gpu.tooling.compiling import compiling
 from forerun.core.config import SamplingParams
@@ -34,7 +34,7 @@ def runner_of(weight_format: WeightFormat) -> Runner:
     )  # fmt: skip
     weights = random_weights(spec, torch.Generator().manual_seed(1), dtype=torch.bfloat16)
     return Runner(
-        spec, weights, kernels=TRITON, capacity=1024, dtype=torch.bfloat16, device="cpu", weight_format=weight_format
+        spec, weights, backend=TRITON, capacity=1024, dtype=torch.bfloat16, device="cpu", weight_format=weight_format
     )
 
 

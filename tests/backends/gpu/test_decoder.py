@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from forerun.backends.choose import TRITON
+from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.errors import NumericalError
@@ -45,7 +45,7 @@ def spec_of(**changes: object) -> ModelSpec:
 
 
 def runner_of(spec: ModelSpec, weights: Weights, device: str) -> Runner:
-    return tiny_runner(spec, weights, kernels=TRITON, capacity=CAPACITY, device=device)
+    return tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device)
 
 
 def noisy(weights: Weights, spread: float) -> Weights:

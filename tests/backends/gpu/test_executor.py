@@ -9,7 +9,7 @@ import torch
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet
 from forerun.model.diff import diff_buffers
-from forerun.model.executor import Executor, build_executor
+from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
@@ -18,9 +18,10 @@ from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
 
 pytest.importorskip("triton")
 
-from forerun.backends.choose import REFERENCE, TRITON, device_sampler
+from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import num_splits_for
 from forerun.backends.gpu.language import IS_EMULATED
+from forerun.backends.torch.backend import REFERENCE
 from forerun.model.tree_cache import TreeCache
 
 SHAPES: dict[str, dict[str, object]] = {
@@ -77,7 +78,7 @@ class Pair:
         self.caches = [TreeCache(spec, CAPACITY, dtype=dtype, device=device) for _ in range(2)]
         weights = {name: weight.to(device) for name, weight in weights_of(spec, dtype).items()}
         self.executors: list[Executor] = [
-            build_executor(spec, dict(weights), cache, kernels, weight_format)
+            kernels.executor(spec, dict(weights), cache, weight_format)
             for cache, kernels in zip(self.caches, (TRITON, REFERENCE), strict=True)
         ]
 
@@ -143,7 +144,7 @@ def test_left_out_sublayers_and_gates_are_those_of_torch(device: str) -> None:
 
 def runner_of(shape: str, dtype: torch.dtype, device: str, **changes: object) -> Runner:
     spec = spec_of(shape, **changes)
-    return tiny_runner(spec, weights_of(spec, dtype), kernels=TRITON, capacity=CAPACITY, device=device)
+    return tiny_runner(spec, weights_of(spec, dtype), backend=TRITON, capacity=CAPACITY, device=device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -170,7 +171,6 @@ def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_nothing_is_emulated() -> None:
     assert not IS_EMULATED
-    assert device_sampler(torch.zeros(1, 8, device="cuda")) is not None
 
 
 def test_the_bound_of_splits_is_a_power_of_two_that_covers_the_prefix() -> None:

@@ -16,8 +16,8 @@ from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise, quantise
-from forerun.sampling.choose import rank_children
 from forerun.sampling.noise import gumbel_rows, signed32, splitmix64
+from forerun.sampling.sample import topk
 
 SEED, TEMPERATURE, POISON = 99, 0.8, -7
 VOCAB, SIZE, MAX_ROWS = 150, 160, 33
@@ -52,7 +52,7 @@ class HeadCase:
         )  # fmt: skip
         return y_RV
 
-    def choose(self, num_rows: int, *, first_row: int = 0) -> Choice:
+    def sample(self, num_rows: int, *, first_row: int = 0) -> Choice:
         choice = new_choice()
         choose_tokens(
             self.h, self.packed, self.draw, choice, num_rows=num_rows, first_row=first_row, fold=self.fold,
@@ -131,7 +131,7 @@ def test_the_head_ranks_the_tokens_that_the_target_knows(vocab_size: int, num_ch
     first_row, num_rows = 1, 20
     ranking = case.rank(num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size)
     noise_RV = gumbel_rows(SEED, [position + 1 for position in case.positions], VOCAB, device="cpu")
-    tokens, log_probs = rank_children(
+    tokens, log_probs = topk(
         case.scores()[first_row:num_rows, :vocab_size], noise_RV[first_row:num_rows], num_children,
         temperature=TEMPERATURE,
     )  # fmt: skip

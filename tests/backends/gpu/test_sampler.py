@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from forerun.sampling.choose import choose, rank_children
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import sample, topk
 
 pytest.importorskip("triton")
 
@@ -20,12 +20,12 @@ SAME_NOISE = sampler.RowNoise(seed_mix=NOISE.seed_mix, positions=PLACES)
 @pytest.mark.parametrize("is_noisy", [False, True])
 def test_choices_and_rankings_are_those_of_the_cpu(is_noisy: bool, device: str) -> None:
     noise, same = (NOISE, SAME_NOISE) if is_noisy else (None, None)
-    expected = choose(SCORES, noise, temperature=TEMPERATURE)
+    expected = sample(SCORES, noise, temperature=TEMPERATURE)
     tokens, bests, seconds = sampler.choose_rows(SCORES.to(device), same, TEMPERATURE)
     assert tokens == expected.token_ids
     assert [best - second for best, second in zip(bests, seconds, strict=True)] == pytest.approx(expected.margins, 1e-4)
     ranked, log_probs = sampler.rank_rows(SCORES.to(device), same, TEMPERATURE, 4)
-    expected_tokens, expected_log_probs = rank_children(SCORES, noise, 4, temperature=TEMPERATURE)
+    expected_tokens, expected_log_probs = topk(SCORES, noise, 4, temperature=TEMPERATURE)
     assert ranked == expected_tokens
     assert torch.tensor(log_probs).allclose(torch.tensor(expected_log_probs), atol=1e-4)
 
@@ -33,4 +33,4 @@ def test_choices_and_rankings_are_those_of_the_cpu(is_noisy: bool, device: str) 
 @pytest.mark.gpu
 def test_choose_takes_the_gpus_kernels_by_itself() -> None:
     noise = KeyedNoise(77, VOCAB_SIZE, device="cuda").at(PLACES)
-    assert choose(SCORES.cuda(), noise).token_ids == choose(SCORES, NOISE).token_ids
+    assert sample(SCORES.cuda(), noise).token_ids == sample(SCORES, NOISE).token_ids

@@ -14,8 +14,8 @@ from torch import Tensor
 from forerun.backends.gpu.choosing.noise import Noise, exact_noise, quick_noise, row_keys
 from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking, choose_from_scores, rank_from_scores
 from forerun.backends.gpu.choosing.tile_maxima import Leaders
-from forerun.sampling.choose import choose, rank_children
 from forerun.sampling.noise import gumbel_rows, signed32, splitmix64
+from forerun.sampling.sample import sample, topk
 
 SEED = 2**63 + 12345
 SPARE = 3  # rows behind the last one that nobody may write
@@ -79,7 +79,7 @@ def random_scores(num_rows: int, vocab_size: int, *, seed: int = 0) -> Tensor:
 
 
 def check_choice(choice: Choice, scores_TV: Tensor, noise_TV: Tensor | None, temperature: float) -> None:
-    expected = choose(scores_TV, noise_TV, temperature=temperature)
+    expected = sample(scores_TV, noise_TV, temperature=temperature)
     assert choice.tokens[:-SPARE].tolist() == expected.token_ids
     assert (choice.best.double() - choice.second.double())[:-SPARE].tolist() == pytest.approx(
         expected.margins, abs=1e-5
@@ -157,7 +157,7 @@ def test_scores_are_ranked_as_on_a_cpu(vocab_size: int, num_children: int, tempe
     draw = draw_of(temperature=temperature, positions=[0, 77])
     ranking = ranked_from_scores(scores_TV, draw, num_children=num_children, vocab_size=vocab_size)
     noise_TV = gumbel_rows(SEED, [1, 78], vocab_size, device="cpu")
-    tokens, log_probs = rank_children(scores_TV[:, :vocab_size], noise_TV, num_children, temperature=temperature)
+    tokens, log_probs = topk(scores_TV[:, :vocab_size], noise_TV, num_children, temperature=temperature)
     assert ranking.tokens[:-SPARE].tolist() == tokens
     torch.testing.assert_close(ranking.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
 

@@ -8,7 +8,7 @@ import random
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import Kernels
+from forerun.backends.torch.backend import TorchBackend
 from forerun.backends.torch.mask import TreeMask
 from forerun.speculation.ancestry import ancestry_matrix
 
@@ -52,15 +52,15 @@ class AttentionCase:
     def _random(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    def attend(self, kernels: Kernels) -> Tensor:
+    def attend(self, kernels: TorchBackend) -> Tensor:
         mask = TreeMask(
             num_rows=len(self.q_TQD),
             num_slots=len(self.keys_SKD),
             prefix_len=self.prefix_len,
             ancestry_TW=self.ancestry_TW,
         )
-        prepared = kernels.prepare_mask(mask, group=self.group, like=self.q_TQD)
-        return kernels.tree_attention(self.q_TQD, self.keys_SKD, self.values_SKD, prepared)
+        prepared = kernels.ops.prepare_mask(mask, group=self.group, like=self.q_TQD)
+        return kernels.ops.tree_attention(self.q_TQD, self.keys_SKD, self.values_SKD, prepared)
 
     def visible(self) -> Tensor:
         """Who sees which slot, spelled out."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import FUSED, REFERENCE, Kernels
+from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from tests.backends.torch.ops import AttentionCase
 
 # (dtype, atol, rtol)
@@ -36,7 +36,7 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype, atol: flo
 @pytest.mark.parametrize("is_causal", [False, True], ids=["tree", "causal"])
 @pytest.mark.parametrize("seed", range(24))
 def test_attention_equals_a_dense_mask(
-    kernels: Kernels, dtype: torch.dtype, atol: float, rtol: float, is_causal: bool, seed: int
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, is_causal: bool, seed: int
 ) -> None:
     rng = random.Random(seed)
     case = AttentionCase(
@@ -59,8 +59,8 @@ def test_attention_equals_a_dense_mask(
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
 @pytest.mark.parametrize("shape", [(1, 3), (7, 33), (64, 48), (131, 65)])
 def test_linear_equals_the_product(
-    kernels: Kernels, dtype: torch.dtype, atol: float, rtol: float, has_bias: bool, has_residual: bool, num_rows: int,
-    shape: tuple[int, int],
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, has_bias: bool, has_residual: bool,
+    num_rows: int, shape: tuple[int, int],
 ) -> None:  # fmt: skip
     num_out, num_in = shape
     weight = random_tensor(num_out, num_in, dtype=torch.float64, seed=1).mul(num_in**-0.5).to(dtype)
@@ -72,7 +72,7 @@ def test_linear_equals_the_product(
         expected = expected if extra is None else expected + extra.double()
     before = None if residual is None else residual.clone()
     with torch.inference_mode():
-        linear = kernels.pack_linear(weight, bias)
+        linear = kernels.ops.pack_linear(weight, bias)
         assert_close(linear(x, residual), expected, dtype, atol, rtol)
     assert residual is None or torch.equal(residual, before), "the residual was written to"
 
@@ -82,20 +82,20 @@ def test_linear_equals_the_product(
 @pytest.mark.parametrize("shape", [(1, 5), (3, 64), (9, 33), (4, 3, 6)])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_norm_equals_its_formula(
-    kernels: Kernels, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, ...], size: float
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, ...], size: float
 ) -> None:
     x = (random_tensor(*shape, dtype=torch.float64, seed=5) * size).to(dtype)
     weight = random_tensor(shape[-1], dtype=dtype, seed=6)
     wide = x.double()
     expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert_close(kernels.pack_norm(weight, 1e-5)(x), expected, dtype, atol, rtol)
+    assert_close(kernels.ops.pack_norm(weight, 1e-5)(x), expected, dtype, atol, rtol)
 
 
 @TOLERANCES
 @KERNELS
 @pytest.mark.parametrize("shape", [(1, 1, 2), (3, 5, 6), (9, 4, 64)])
 def test_rotation_turns_pairs_by_their_angles(
-    kernels: Kernels, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, int, int]
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, int, int]
 ) -> None:
     num_rows, _, head_dim = shape
     half = head_dim // 2
@@ -105,17 +105,19 @@ def test_rotation_turns_pairs_by_their_angles(
     left, right = x[..., :half].double(), x[..., half:].double()
     wide_cos, wide_sin = cos.double(), sin.double()
     expected = torch.cat((left * wide_cos - right * wide_sin, right * wide_cos + left * wide_sin), -1)
-    actual = kernels.rotate(x, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
+    actual = kernels.ops.rotate(x, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
     assert_close(actual, expected, dtype, atol, rtol)
 
 
 @TOLERANCES
 @KERNELS
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (8, 64), (33, 129)])
-def test_gate_times_up(kernels: Kernels, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, int]) -> None:
+def test_gate_times_up(
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, int]
+) -> None:
     num_rows, width = shape
     gate_up = random_tensor(num_rows, 2 * width, dtype=dtype, seed=9)
     before = gate_up.clone()
     gate, up = gate_up.double().chunk(2, -1)
-    assert_close(kernels.silu_mul(gate_up), gate * gate.sigmoid() * up, dtype, atol, rtol)
+    assert_close(kernels.ops.silu_mul(gate_up), gate * gate.sigmoid() * up, dtype, atol, rtol)
     assert torch.equal(gate_up, before), "the input was written to"

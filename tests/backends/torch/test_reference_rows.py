@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from forerun.backends.choose import REFERENCE
+from forerun.backends.torch.backend import REFERENCE
 
 
 @pytest.fixture(params=[1, 3, 4])
@@ -22,6 +22,6 @@ def test_a_row_of_the_gated_mlp_is_the_same_alone(
     num_threads: int, dtype: torch.dtype, num_rows: int, size: int
 ) -> None:
     gate_up = torch.randn(num_rows, 2 * size, generator=torch.Generator().manual_seed(1)).to(dtype)
-    together = REFERENCE.silu_mul(gate_up)
-    alone = [REFERENCE.silu_mul(gate_up[row : row + 1]) for row in range(num_rows)]
+    together = REFERENCE.ops.silu_mul(gate_up)
+    alone = [REFERENCE.ops.silu_mul(gate_up[row : row + 1]) for row in range(num_rows)]
     assert torch.equal(together, torch.cat(alone))

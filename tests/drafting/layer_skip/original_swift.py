@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.host_loop import TargetSide
-from forerun.sampling.choose import Choices, choose
+from forerun.sampling.sample import Choices, sample
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.toy_law import VOCAB_SIZE, Text, next_law, raw_law
@@ -73,7 +73,7 @@ class RawBonusTarget(TargetSide):
     """A target with fault 1: where a whole path was accepted, its next token is drawn from the raw logits, as if the
     temperature were 1 and nothing filtered. Only what is chosen at leaves is ever used that way."""
 
-    def choose(self, tree: TokenTree) -> Choices:
+    def sample(self, tree: TokenTree) -> Choices:
         prefix_len, run = self._runner.cache.committed_len, self._runner.forward
         seen = []
 
@@ -89,7 +89,7 @@ class RawBonusTarget(TargetSide):
         if len(tree) == 1 or self._noise is None:
             return honest
         positions = [prefix_len + depth + 1 for depth in tree.depths]
-        raw = choose(seen[-1][: len(tree)].float(), self._noise.at(positions)).token_ids
+        raw = sample(seen[-1][: len(tree)].float(), self._noise.at(positions)).token_ids
         token_ids = [honest.token_ids[node] if node in tree.parents else raw[node] for node in range(len(tree))]
         return Choices(token_ids=token_ids, margins=honest.margins)
 

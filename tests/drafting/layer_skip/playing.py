@@ -5,7 +5,6 @@ from collections.abc import Generator, Sequence
 import pytest
 import torch
 
-from forerun.backends.choose import ModelKernels
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
@@ -18,7 +17,7 @@ from forerun.drafting.layer_skip import gated as gated_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
-from forerun.model.executor import build_executor
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
@@ -59,13 +58,13 @@ def target_for(
     weights: Weights,
     *,
     spec: ModelSpec = SPEC,
-    kernels: ModelKernels | None = None,
+    backend: ModelBackend | None = None,
     max_length: int = CAPACITY,
 ) -> Runner:
     """A target with just the room that an engine of this `max_length` would give it."""
     num_behind = 1 if config is None else rows_behind_text(config)
-    exactness = "fast" if kernels is None else "exact"
-    return tiny_runner(spec, weights, exactness=exactness, kernels=kernels, capacity=max_length + num_behind)
+    exactness = "fast" if backend is None else "exact"
+    return tiny_runner(spec, weights, exactness=exactness, backend=backend, capacity=max_length + num_behind)
 
 
 def drafter_on(
@@ -79,7 +78,7 @@ def drafter_on(
     """
     copy = None
     if copy_of is not None:
-        copy = build_executor(target.spec, dict(copy_of), target.cache, target.kernels, config.weights)
+        copy = target.backend.executor(target.spec, dict(copy_of), target.cache, config.weights)
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
     drafter = LayerSkipDrafter(LentRunner(target, copy), config, known=known)
     if drafter.needs_costs:
@@ -119,10 +118,10 @@ def num_drafted(rounds: Sequence[Round]) -> int:
 
 def plain_ids(
     weights: Weights, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *, seed: int = 7,
-    num_tokens: int = 40, spec: ModelSpec = SPEC, kernels: ModelKernels | None = None,
+    num_tokens: int = 40, spec: ModelSpec = SPEC, backend: ModelBackend | None = None,
 ) -> list[int]:  # fmt: skip
     """The text without any drafter, by a target that never saw another request."""
-    target = target_for(None, weights, spec=spec, kernels=kernels, max_length=len(prompt_ids) + num_tokens)
+    target = target_for(None, weights, spec=spec, backend=backend, max_length=len(prompt_ids) + num_tokens)
     return ids_of(play(target, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 

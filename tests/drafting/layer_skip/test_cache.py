@@ -13,13 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from forerun.backends.choose import FUSED, ModelKernels
+from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.none import NoneDrafter
+from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,
@@ -49,11 +50,11 @@ PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sa
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
-def worst_difference(target: Runner, weights: Weights, kernels: ModelKernels) -> float:
+def worst_difference(target: Runner, weights: Weights, kernels: ModelBackend) -> float:
     """Between the cached rows and those of a fresh pass over the same text."""
     cache, length = target.cache, len(target.cached_ids)
     assert (cache.committed_len, cache.num_tree) == (length, 0)
-    fresh = tiny_runner(target.spec, weights, kernels=kernels, capacity=length)
+    fresh = tiny_runner(target.spec, weights, backend=kernels, capacity=length)
     fresh.sync(target.cached_ids)
     differences = [
         (ours[:, :length] - theirs).abs().max()
@@ -66,10 +67,10 @@ def worst_difference(target: Runner, weights: Weights, kernels: ModelKernels) ->
 
 
 def check_every_round(
-    name: str, kernels: ModelKernels, dtype: torch.dtype, params: SamplingParams, *, tolerance: float
+    name: str, kernels: ModelBackend, dtype: torch.dtype, params: SamplingParams, *, tolerance: float
 ) -> None:
     config, weights = CONFIGS[name], weights_of(dtype=dtype)
-    target = target_for(config, weights, kernels=kernels)
+    target = target_for(config, weights, backend=kernels)
     poison_freed_slots(target)
     copy_of = None if config.weights == "plain" else weights
     drafter = drafter_on(target, config, copy_of=copy_of, skipped=SKIP_SETS["only attention"])
@@ -88,7 +89,7 @@ def check_every_round(
 @DTYPES
 @pytest.mark.parametrize("kernels", EXACT_SETS)
 def test_after_every_round_the_cache_has_the_bits_of_a_fresh_pass_over_the_text(
-    name: str, params: SamplingParams, dtype: torch.dtype, kernels: ModelKernels
+    name: str, params: SamplingParams, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     check_every_round(name, kernels, dtype, params, tolerance=0.0)
 
@@ -161,9 +162,9 @@ MEMORY_CONFIGS = {
 
 @pytest.mark.parametrize("kernels", NATIVE_SETS)
 @pytest.mark.parametrize("name", [*MEMORY_CONFIGS, "none"])
-def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernels: ModelKernels) -> None:
+def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernels: ModelBackend) -> None:
     weights = weights_of(spec=LONG_SPEC, dtype=torch.float32)
-    target = tiny_runner(LONG_SPEC, weights, kernels=kernels, capacity=NUM_SLOTS)
+    target = tiny_runner(LONG_SPEC, weights, backend=kernels, capacity=NUM_SLOTS)
     drafter: Drafter = NoneDrafter()
     if name != "none":
         config = MEMORY_CONFIGS[name]
@@ -176,9 +177,9 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
 
 
 @pytest.mark.parametrize("kernels", NATIVE_SETS)
-def test_a_copy_of_the_cache_would_be_seen(kernels: ModelKernels) -> None:
+def test_a_copy_of_the_cache_would_be_seen(kernels: ModelBackend) -> None:
     target = tiny_runner(
-        LONG_SPEC, weights_of(spec=LONG_SPEC, dtype=torch.float32), kernels=kernels, capacity=NUM_SLOTS
+        LONG_SPEC, weights_of(spec=LONG_SPEC, dtype=torch.float32), backend=kernels, capacity=NUM_SLOTS
     )
 
     class Copying(NoneDrafter):

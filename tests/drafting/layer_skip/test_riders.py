@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import FUSED, REFERENCE, ModelKernels
+from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
 from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
+from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.ancestry import ancestry_matrix
@@ -83,10 +84,10 @@ def run(runner: Runner, inputs: ForwardInput, num_rows: int) -> tuple[Tensor, Te
     return logits, kept
 
 
-def differences_of_the_host(seed: int, kernels: ModelKernels, dtype: torch.dtype) -> tuple[float, float]:
+def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype) -> tuple[float, float]:
     rng = random.Random(seed)
     text = random_ids(rng, rng.randint(2, 60))
-    runner = tiny_runner(SPEC, weights_of(dtype=dtype), kernels=kernels)
+    runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
     host, riders = verification(text, rng), random_riders(rng, text)
     num_host = len(host.token_ids)
@@ -99,7 +100,7 @@ def differences_of_the_host(seed: int, kernels: ModelKernels, dtype: torch.dtype
 @DTYPES
 @pytest.mark.parametrize("seed", range(20))
 def test_a_verification_has_the_same_bits_with_and_without_riders(
-    seed: int, dtype: torch.dtype, kernels: ModelKernels
+    seed: int, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     assert differences_of_the_host(seed, kernels, dtype) == (0.0, 0.0)
 
@@ -126,11 +127,11 @@ def drafted_logits(runner: Runner, text: Sequence[int], riders: Riders, skipped:
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "along"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
-    seed: int, is_alone: bool, dtype: torch.dtype, kernels: ModelKernels
+    seed: int, is_alone: bool, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     rng = random.Random(seed)
     text = random_ids(rng, rng.randint(2, 60))
-    runner = tiny_runner(SPEC, weights_of(dtype=dtype), kernels=kernels)
+    runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
     riders, host = random_riders(rng, text), verification(text, rng)
     inputs = LAYOUT.ride_alone(riders, len(text)) if is_alone else LAYOUT.ride_along(host, riders)
@@ -203,19 +204,19 @@ def real_chain(
 @PARAMS
 @COPIES
 def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
-    copy: str, params: SamplingParams, kernels: ModelKernels, monkeypatch: pytest.MonkeyPatch
+    copy: str, params: SamplingParams, kernels: ModelBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real draft is fed its own guesses, so that it is comparable up to and with its first wrong one."""
     without_penalties = SamplingParams(temperature=params.temperature, top_p=params.top_p)
     weights = weights_of(scale=0.5, dtype=torch.float32)
-    target = target_for(CONFIG, weights, kernels=kernels)
+    target = target_for(CONFIG, weights, backend=kernels)
     poison_freed_slots(target)
     config = replace(CONFIG, weights=copy)  # type: ignore[arg-type]
     drafter = drafter_on(target, config, copy_of=None if copy == "plain" else weights, skipped=SKIP_SETS["only MLPs"])
     text, scores = scores_of(drafter, target, without_penalties, monkeypatch)
-    assert text[len(PROMPT) :][:60] == plain_ids(weights, params=without_penalties, num_tokens=60, kernels=kernels)
+    assert text[len(PROMPT) :][:60] == plain_ids(weights, params=without_penalties, num_tokens=60, backend=kernels)
     assert len(scores) >= 20
-    judge = target_for(CONFIG, weights, kernels=kernels)
+    judge = target_for(CONFIG, weights, backend=kernels)
     for score in scores:
         start = score.riders.start
         truth = text[start + 1 : start + 1 + CHAIN]
@@ -230,7 +231,7 @@ def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
 def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(params: SamplingParams) -> None:
     weights = weights_of()
-    target = target_for(CONFIG, weights, kernels=REFERENCE)
+    target = target_for(CONFIG, weights, backend=REFERENCE)
     poison_freed_slots(target)
     drafter = drafter_on(target, CONFIG)
     widths: list[tuple[int, int]] = []

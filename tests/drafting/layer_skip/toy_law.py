@@ -7,8 +7,9 @@ from functools import cache
 
 import torch
 
-from forerun.backends.choose import FUSED, NATIVE
+from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
+from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
@@ -109,7 +110,7 @@ def total_variation(texts: Iterable[Text], law: Law) -> float:
 
 def toy_target(config: LayerSkip | None) -> Runner:
     """In float32, by the native kernels where they are."""
-    return target_for(config, WEIGHTS, spec=SPEC, kernels=FUSED if fault() else NATIVE, max_length=32)
+    return target_for(config, WEIGHTS, spec=SPEC, backend=FUSED if fault() else NATIVE, max_length=32)
 
 
 def first_tokens(target: Runner, drafter: Drafter, params: SamplingParams, seed: int) -> tuple[Text, Round]:

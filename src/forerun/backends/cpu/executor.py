@@ -18,9 +18,9 @@ from forerun.backends.cpu.layouts import Op as NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.program import NativeProgram
 from forerun.backends.cpu.sampler import address
-from forerun.backends.torch.executor import Observer
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import Sublayer, all_sublayers
+from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.quantise import head_format, quantise

@@ -1,6 +1,6 @@
 """Rows of scores to tokens, in one call.
 
-Legend: T rows, V vocabulary, C children.
+Legend: T rows, V vocabulary, K best tokens.
 """
 
 import numpy as np
@@ -8,22 +8,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.backends.cpu.binding import fault, library
+from forerun.backends.cpu.binding import library
+from forerun.sampling.noise import KeyedRows
 
 NoiseKeys = NDArray[np.int32]  # [T, 3]: low and high half of a row's key, and 1; all 0 for no noise
 LEADER = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
-MOST_CHILDREN = 16
+MAX_TOPK = 16  # of the kernel
 
 
-def can_sample(scores_TV: Tensor) -> bool:
-    """True where these scores are of the kind that the library reads."""
-    return scores_TV.dtype == torch.float32 and scores_TV.is_cpu and scores_TV.stride(-1) == 1 and fault() is None
-
-
-def choose_rows(scores_TV: Tensor, keys: NoiseKeys, temperature: float) -> tuple[list[int], list[float], list[float]]:
+def sample_rows(
+    scores_TV: Tensor, noise: KeyedRows | None, temperature: float
+) -> tuple[list[int], list[float], list[float]]:
     """The best token of each row by score / temperature + noise, its total, and the next best total."""
     num_rows, vocab_size = scores_TV.shape
-    leaders = np.empty(num_rows, LEADER)
+    leaders, keys = np.empty(num_rows, LEADER), keys_of(noise, num_rows)
     library().forerun_choose_rows(
         scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys), address(leaders),
         torch.get_num_threads(),
@@ -31,12 +29,12 @@ def choose_rows(scores_TV: Tensor, keys: NoiseKeys, temperature: float) -> tuple
     return leaders["token"].tolist(), leaders["best"].tolist(), leaders["second"].tolist()
 
 
-def rank_rows(
-    scores_TV: Tensor, keys: NoiseKeys, temperature: float, num_children: int
+def topk_rows(
+    scores_TV: Tensor, noise: KeyedRows | None, k: int, temperature: float
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """The best tokens of each row by score / temperature + noise, [T][C], and the log-softmax of their totals."""
+    """The `k` best tokens of each row by score / temperature + noise, [T][K], and the log-softmax of their totals."""
     num_rows, vocab_size = scores_TV.shape
-    count = min(num_children, vocab_size)
+    count, keys = min(k, vocab_size), keys_of(noise, num_rows)
     tokens = np.empty((num_rows, count), np.int32)
     totals = np.empty((num_rows, count), np.float32)
     log_sums = np.empty((num_rows, 1), np.float32)
@@ -45,6 +43,10 @@ def rank_rows(
         address(tokens), address(totals), address(log_sums), torch.get_num_threads(),
     )  # fmt: skip
     return tokens.tolist(), (totals - log_sums).tolist()
+
+
+def keys_of(noise: KeyedRows | None, num_rows: int) -> NoiseKeys:
+    return np.zeros((num_rows, 3), np.int32) if noise is None else noise.keys
 
 
 def address(array: NDArray[np.generic]) -> int:

@@ -5,13 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from forerun.backends.cpu.binding import fault, library
+from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.sampler import address
-
-
-def can_move(storage_2LSKD: Tensor) -> bool:
-    """True where the library can read this storage."""
-    return storage_2LSKD.is_cpu and storage_2LSKD.is_contiguous() and fault() is None
 
 
 def move_slots(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

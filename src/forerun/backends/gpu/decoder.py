@@ -9,7 +9,6 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from forerun.backends.choose import TritonKernels
 from forerun.backends.gpu.rounds import DeviceRounds, fits
 from forerun.backends.gpu.tree.device_tree import Outcome, read_outcome
 from forerun.core.config import SamplingParams
@@ -164,5 +163,5 @@ def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> 
 
 def open_decoder(target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> DeviceDecoder | None:
     """A decoder for these models, or None where rounds need the host: other kernels, or a tree that is too wide."""
-    runs_there = all(isinstance(runner.kernels, TritonKernels) for runner in (target, draft) if runner is not None)
+    runs_there = all(runner.backend.name == "triton" for runner in (target, draft) if runner is not None)
     return DeviceDecoder(DeviceRounds(target, draft, config)) if runs_there and fits(config) else None

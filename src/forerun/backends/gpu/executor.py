@@ -19,9 +19,9 @@ from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.row_writer import RowWriter
-from forerun.backends.torch.executor import Observer
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, all_sublayers
+from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.quantise import head_format, quantise

@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.choose import Kernels
 from forerun.backends.torch.layers import Linear, Norm
 from forerun.backends.torch.mask import TreeMask
+from forerun.backends.torch.ops import TorchOps
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
+from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.quantise import head_format, quantise
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
-
-Observer = Callable[[Op, Tensor], None]
 
 
 class Frame:
@@ -61,10 +60,10 @@ class EagerExecutor:
     """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it."""
 
     def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, kernels: Kernels,
+        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, ops: TorchOps,
         weight_format: WeightFormat = "plain",
     ) -> None:  # fmt: skip
-        self._spec, self._weights, self._cache, self._kernels = spec, weights, cache, kernels
+        self._spec, self._weights, self._cache, self._ops = spec, weights, cache, ops
         self._format, self._sublayers = weight_format, all_sublayers(spec.num_layers)
         storage = cache.keys_LSKD
         self._device = storage.device
@@ -117,7 +116,7 @@ class EagerExecutor:
             case "embed":
                 return bind_embed(self._weights[op.weights + ".weight"])
             case "mask":
-                return bind_mask(self._spec, self._kernels, self._cache)
+                return bind_mask(self._spec, self._ops, self._cache)
             case "norm":
                 return bind_norm(op, self._norm(op.weights))
             case "linear":
@@ -126,16 +125,16 @@ class EagerExecutor:
                 return bind_linear_add(op, self._linear(op), self._sublayers.index(op.sublayer))
             case "rope_append":
                 head_norms = self._head_norms(op.weights) if self._spec.qk_norm else None
-                return bind_rope_append(op, self._spec, self._cache, self._kernels, head_norms)
+                return bind_rope_append(op, self._spec, self._cache, self._ops, head_norms)
             case "tree_attention":
-                return bind_tree_attention(op, self._cache, self._kernels)
+                return bind_tree_attention(op, self._cache, self._ops)
             case "silu_mul":
-                return bind_silu_mul(op, self._kernels)
+                return bind_silu_mul(op, self._ops)
             case "select_rows":
                 return select_rows
 
     def _norm(self, name: str) -> Norm:
-        return self._kernels.pack_norm(self._weights.pop(name + ".weight"), self._spec.norm_eps)
+        return self._ops.pack_norm(self._weights.pop(name + ".weight"), self._spec.norm_eps)
 
     def _head_norms(self, part: str) -> tuple[Norm, Norm]:
         return self._norm(part + "q_norm"), self._norm(part + "k_norm")
@@ -145,7 +144,7 @@ class EagerExecutor:
         take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
         weight_format = head_format(self._format) if op.sublayer is None else self._format
         weight = quantise(take(op.weights + ".weight"), weight_format)
-        return self._kernels.pack_linear(weight, self._weights.pop(op.weights + ".bias", None))
+        return self._ops.pack_linear(weight, self._weights.pop(op.weights + ".bias", None))
 
 
 def bind_embed(table_VH: Tensor) -> Step:
@@ -155,8 +154,8 @@ def bind_embed(table_VH: Tensor) -> Step:
     return embed
 
 
-def bind_mask(spec: ModelSpec, kernels: Kernels, cache: TreeCache) -> Step:
-    group, like, prepare_mask = spec.num_heads // spec.num_kv_heads, cache.keys_LSKD, kernels.prepare_mask
+def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
+    group, like, prepare_mask = spec.num_heads // spec.num_kv_heads, cache.keys_LSKD, ops.prepare_mask
 
     def mask(frame: Frame) -> None:
         tree = TreeMask(
@@ -202,12 +201,12 @@ def bind_linear_add(op: Op, linear: Linear, sublayer: int) -> Step:
 
 
 def bind_rope_append(
-    op: Op, spec: ModelSpec, cache: TreeCache, kernels: Kernels, head_norms: tuple[Norm, Norm] | None
+    op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
 ) -> Step:
     """Split qkv, norm q and k per head where the family does so, turn them, write keys and values into the cache."""
     keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
     num_heads, num_turned, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
-    num_all, rotate = num_turned + spec.num_kv_heads, kernels.rotate
+    num_all, rotate = num_turned + spec.num_kv_heads, ops.rotate
 
     def rope_append(frame: Frame) -> None:
         qkv_TND = frame.qkv.view(-1, num_all, head_dim)
@@ -228,9 +227,9 @@ def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm])
     return torch.cat((norm_q(heads_TND[:, :num_heads]), norm_k(heads_TND[:, num_heads:])), 1)
 
 
-def bind_tree_attention(op: Op, cache: TreeCache, kernels: Kernels) -> Step:
+def bind_tree_attention(op: Op, cache: TreeCache, ops: TorchOps) -> Step:
     keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    attend = kernels.tree_attention
+    attend = ops.tree_attention
 
     def tree_attention(frame: Frame) -> None:
         frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask)
@@ -238,8 +237,8 @@ def bind_tree_attention(op: Op, cache: TreeCache, kernels: Kernels) -> Step:
     return tree_attention
 
 
-def bind_silu_mul(op: Op, kernels: Kernels) -> Step:
-    (reads,), writes, multiply = op.reads, op.writes, kernels.silu_mul
+def bind_silu_mul(op: Op, ops: TorchOps) -> Step:
+    (reads,), writes, multiply = op.reads, op.writes, ops.silu_mul
 
     def silu_mul(frame: Frame) -> None:
         setattr(frame, writes, multiply(getattr(frame, reads)))

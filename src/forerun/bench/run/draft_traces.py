@@ -15,9 +15,9 @@ from forerun.core.trace import AnswerTrace
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.model.runner import Runner
-from forerun.sampling.choose import rank_children
 from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import topk
 from forerun.text.prompt import Prompt
 from forerun.text.vocabulary import require_match
 
@@ -131,7 +131,7 @@ class Teacher:
             if self.noise is not None:
                 noise = self.noise.at([len(prompt) + place for place in places])
             scores, left = shaper.shape(logits, paths), shaper.temperature_left
-            ids, values = rank_children(scores, noise, NUM_CHILDREN, temperature=left)
+            ids, values = topk(scores, noise, NUM_CHILDREN, temperature=left)
             children += map(tuple, ids)
             log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
         return tuple(children), tuple(log_probs)

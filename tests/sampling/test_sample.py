@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from forerun.core.errors import NumericalError
-from forerun.sampling.choose import choose, rank_children
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import sample, topk
 
 NAN, INF = float("nan"), float("inf")
 
@@ -21,7 +21,7 @@ def test_a_row_with_nan_or_without_any_token_is_an_error(row: list[float], is_sa
     scores[place] = torch.tensor(row)
     noise = KeyedNoise(1, 4).rows([5, 6, 7]) if is_sampled else None
     with pytest.raises(NumericalError, match=f"row {place}"):
-        choose(scores, noise)
+        sample(scores, noise)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 5, 127, 128, 129, 1000])
@@ -31,26 +31,26 @@ def test_a_choice_is_a_token_whatever_is_masked(vocab_size: int) -> None:
     for alive in {0, vocab_size // 2, vocab_size - 1}:
         scores = torch.full((2, vocab_size), -INF)
         scores[:, alive] = -1e30
-        assert choose(scores, None).token_ids == [alive, alive]
-        assert choose(scores, noise.rows([1, 2])).token_ids == [alive, alive]
+        assert sample(scores, None).token_ids == [alive, alive]
+        assert sample(scores, noise.rows([1, 2])).token_ids == [alive, alive]
 
 
 def test_margins_are_leads_over_the_second_score() -> None:
-    choices = choose(torch.tensor([[1.0, 4.0, 3.5], [2.0, 2.0, -INF]]), None)
+    choices = sample(torch.tensor([[1.0, 4.0, 3.5], [2.0, 2.0, -INF]]), None)
     assert choices.token_ids == [1, 0]
     assert choices.margins == [0.5, 0.0]
 
 
 def test_a_single_token_vocabulary_can_be_decoded() -> None:
-    assert choose(torch.tensor([[3.0]]), None).token_ids == [0]
+    assert sample(torch.tensor([[3.0]]), None).token_ids == [0]
 
 
 def test_choosing_leaves_scores_and_noise_as_they_were() -> None:
     noise = KeyedNoise(1, 10)
     scores, rows = torch.zeros(2, 10), noise.rows([3, 4])
     before = rows.clone()
-    choose(scores, rows)
-    rank_children(scores, rows, 3)
+    sample(scores, rows)
+    topk(scores, rows, 3)
     assert torch.equal(noise.rows([3, 4]), before)
     assert torch.equal(scores, torch.zeros(2, 10))
 
@@ -59,14 +59,14 @@ def test_choosing_leaves_scores_and_noise_as_they_were() -> None:
 def test_children_are_the_likeliest_tokens_under_the_targets_own_noise(is_sampled: bool) -> None:
     scores = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
     noise = KeyedNoise(1, 40).rows(range(5)) if is_sampled else None
-    token_ids, log_probs = rank_children(scores, noise, 4)
+    token_ids, log_probs = topk(scores, noise, 4)
     totals = scores if noise is None else scores + noise
     for row, (tokens, values) in enumerate(zip(token_ids, log_probs, strict=True)):
         assert tokens == sorted(range(40), key=lambda token: -totals[row, token].item())[:4]
         assert values == pytest.approx(totals[row].log_softmax(-1)[tokens].tolist(), abs=1e-5)
-    assert [tokens[0] for tokens in token_ids] == choose(scores, noise).token_ids
+    assert [tokens[0] for tokens in token_ids] == sample(scores, noise).token_ids
 
 
 def test_more_children_than_tokens_gives_every_token() -> None:
-    token_ids, _ = rank_children(torch.tensor([[1.0, 2.0]]), None, 5)
+    token_ids, _ = topk(torch.tensor([[1.0, 2.0]]), None, 5)
     assert token_ids == [[1, 0]]

@@ -1,0 +1,35 @@
+"""A GPU as a backend: five Triton kernels a layer, recorded as CUDA graphs. Importing this needs Triton."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from forerun.backends.backend import Backend
+from forerun.backends.gpu.executor import DeviceExecutor
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.model.executor import Executor
+from forerun.model.program import build_program
+from forerun.model.tree_cache import TreeCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBackend(Backend):
+    """Runs passes with Triton's kernels. What is sampled between passes is sampled with torch's calls."""
+
+    name: str = "triton"
+    row_exact: bool = True
+    thread_exact: bool = True
+
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        cache: TreeCache,
+        weight_format: WeightFormat,
+        unused: SkipSet = NOTHING,
+    ) -> Executor:
+        return DeviceExecutor(spec, build_program(spec, unused), weights, cache, weight_format)
+
+
+TRITON = GpuBackend()

@@ -1,0 +1,38 @@
+"""Torch as a backend: on every device, in every dtype, op by op."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from forerun.backends.backend import Backend
+from forerun.backends.torch.executor import EagerExecutor
+from forerun.backends.torch.ops import FUSED_OPS, REFERENCE_OPS, TorchOps
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.model.executor import Executor
+from forerun.model.program import build_program
+from forerun.model.tree_cache import TreeCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBackend(Backend):
+    """Runs a program with one implementation of its ops."""
+
+    name: str
+    row_exact: bool
+    ops: TorchOps
+    thread_exact: bool = False
+
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        cache: TreeCache,
+        weight_format: WeightFormat,
+        unused: SkipSet = NOTHING,
+    ) -> Executor:
+        return EagerExecutor(spec, build_program(spec, unused), weights, cache, self.ops, weight_format)
+
+
+REFERENCE = TorchBackend(name="reference", row_exact=True, ops=REFERENCE_OPS)
+FUSED = TorchBackend(name="fused", row_exact=False, ops=FUSED_OPS)

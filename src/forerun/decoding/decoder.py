@@ -1,0 +1,98 @@
+"""Who plays the rounds of a request: the host's loop, or a machine that needs no host between the steps of a round."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from forerun.core.config import SamplingParams
+from forerun.core.steps import PrefillStep, StepStats
+from forerun.sampling.noise import KeyedNoise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One text to be continued.
+
+    Args:
+        prompt_ids: at least one; the last of them is the first root.
+        noise: the target's own; None when greedy.
+        near_tie: choices that lead by less than this could be decided by rounding; they are counted.
+    """
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    noise: KeyedNoise | None
+    near_tie: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The tokens of one verified proposal, and what it cost."""
+
+    token_ids: tuple[int, ...]
+    stats: StepStats
+
+
+Rounds: TypeAlias = Generator[PrefillStep | Round, None, None]
+
+
+class NothingToChooseError(Exception):
+    """A decoder met scores that it can choose nothing from; another one goes on, or finds out why.
+
+    Args:
+        token_ids: the text so far, which the target's cache holds but for the last token.
+    """
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        super().__init__(f"nothing to choose after {len(token_ids)} tokens")
+        self.token_ids = token_ids
+
+
+class Decoder(Protocol):
+    """Plays the rounds of one request at a time. All decoders write the same text.
+
+    A token is a function of the text before it, of the parameters and of the seed, see `sampling.sample`.
+    """
+
+    def can_play(self, params: SamplingParams) -> bool:
+        """True for requests that this decoder can play."""
+        ...
+
+    def begin(self, request: Request) -> None:
+        """Start a request; whatever was left of the one before is forgotten."""
+        ...
+
+    def rounds(self, num_tokens: int) -> Rounds:
+        """Read the prompt, then yield rounds until `num_tokens` tokens were emitted or the caller stops.
+
+        The last round may emit more.
+
+        Raises:
+            NothingToChooseError: another decoder must go on.
+            NumericalError: nothing can be chosen by anybody.
+        """
+        ...
+
+    def end(self) -> None:
+        """The request has ended; nothing is wanted until the next one begins."""
+        ...
+
+
+def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
+    """The rounds of a request by the first decoder that can play it; where that one gives up, the next goes on."""
+    num_prompt = len(request.prompt_ids)
+    for decoder in decoders:
+        if not decoder.can_play(request.params):
+            continue
+        num_written = len(request.prompt_ids) - num_prompt
+        try:
+            decoder.begin(request)
+            for played in decoder.rounds(num_tokens - num_written):
+                if isinstance(played, Round) or not num_written:  # the prompt is read once
+                    yield played
+            return
+        except NothingToChooseError as end:
+            request = replace(request, prompt_ids=end.token_ids)
+        finally:
+            decoder.end()
+    raise AssertionError("the host's loop plays every request")

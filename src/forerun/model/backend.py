@@ -1,0 +1,52 @@
+"""What a model needs of the backend that it runs on."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.model.executor import Executor
+from forerun.model.tree_cache import TreeCache, move_slots_by_index
+from forerun.sampling.noise import KeyedRows
+from forerun.sampling.sample import Choices, TopK, sample, topk
+
+
+class ModelBackend(Protocol):
+    """One machine's way to run passes, to sample from their logits, and to move cache rows.
+
+    A backend without kernels for the last two inherits torch's calls.
+
+    Args:
+        name: what a user reads: native, triton, fused or reference.
+        row_exact: the bits of a row depend on nothing but that row's own text, and maybe the number of threads.
+        thread_exact: the number of threads changes no bit either.
+    """
+
+    name: str
+    row_exact: bool
+    thread_exact: bool
+
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        cache: TreeCache,
+        weight_format: WeightFormat,
+        unused: SkipSet = NOTHING,
+    ) -> Executor:
+        """The model's program without the sublayers `unused`, bound to weights and a cache. `weights` is emptied."""
+        ...
+
+    def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
+        """See `sampling.sample`; every backend picks the same tokens."""
+        return sample(scores_TV, noise, temperature=temperature)
+
+    def topk(self, scores_TV: Tensor, noise: KeyedRows | None, k: int, *, temperature: float = 1.0) -> TopK:
+        """See `sampling.sample`."""
+        return topk(scores_TV, noise, k, temperature=temperature)
+
+    def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
+        """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""
+        move_slots_by_index(storage_2LSKD, sources, start)
