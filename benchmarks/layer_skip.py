@@ -36,7 +36,7 @@ class SkippingRun(Run):
     searched_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        drafter: Any = self.engine._drafter
+        drafter: Any = self.engine.drafter
         runner = getattr(drafter, "runner", self.engine._target)
         forward = runner.forward
 
@@ -80,7 +80,7 @@ def prepare(config: EngineConfig, prompts: list[str], params: SamplingParams, fo
         found = find_skip_sets(
             config, LayerSkip(weights=weights), lambda engine: [engine.encode(prompt) for prompt in prompts], params
         )
-        files[weights] = str(keep_sets(config, found.sets, found.num_layers, folder / f"{weights}.json"))
+        files[weights] = str(keep_sets(config.target, found.sets, found.num_layers, folder / f"{weights}.json"))
         print(
             f"prepared {weights}: {len(found.sets[0].skipped)} sublayers, right {found.chance:.2f}, promises "
             f"{found.speedup:.2f}x after {found.num_evaluations} evaluations",
@@ -124,7 +124,7 @@ def row_of(arguments: argparse.Namespace, temperature: float, run: SkippingRun, 
         "draft passes/round": f"{num_passes / num_rounds:.2f}" if has_draft else "-",
         "alpha": f"{num_accepted / num_passes:.2f}" if num_passes > 20 and "lookup" not in run.name else "-",
         "c": f"{median(run.pass_s) / median(none.pass_s):.2f}" if num_passes > 20 else "-",
-        "skipped": len(run.engine.skip_search.skipped) if run.engine.skip_search is not None else "-",
+        "skipped": "-" if search is None else len(search.skipped),
         "search, of the run": f"{sum(run.searched_s) / run.total('decode_s'):.1%}" if has_draft else "-",
         "of a request, at most": f"{max(shares):.0%}" if has_draft else "-",
         "texts as none": run.same_texts(none),
