@@ -20,7 +20,6 @@ DATASETS = {
     "qa": 0.52,
 }
 TEXT = "the model reads a prompt and then it writes what comes next , one token after another ."
-WORDS = TEXT.split()
 PREFILL_S = 0.085
 
 
@@ -156,7 +155,6 @@ def _record(
         turns=(turn,),
         repeat=repeat,
         seed=number,
-        extra={"token_texts": [[f" {WORDS[place % len(WORDS)]}" for place in range(num_tokens)]]},
     )
 
 

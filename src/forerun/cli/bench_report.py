@@ -13,7 +13,6 @@ from forerun.core.output_file import require_writable, write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forerun.bench.records.recorded_run import RecordedRun
     from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
@@ -23,7 +22,7 @@ MIN_WIDTH: Final = 100
 
 @shows_errors
 def report(
-    out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files, also of others.")],
+    out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files.")],
     json_file: Annotated[Path | None, output("--json", help="Write the numbers as JSON to this file.")] = None,
     markdown: Annotated[Path | None, output("--markdown", help="Write the tables as Markdown.")] = None,
     html: Annotated[Path | None, output("--html", help="Write the page with all plots.")] = None,
@@ -49,7 +48,7 @@ def report(
     run, name = read_run_with(out, baseline)
     summary = summarise_run(run, baseline=name)
     _show(summary)
-    _write(summary, run, json_file=json_file, markdown=markdown, html=html)
+    _write(summary, json_file=json_file, markdown=markdown, html=html)
 
 
 @shows_errors
@@ -63,11 +62,11 @@ def compare(
     """Say whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
     from rich.console import Console
 
-    from forerun.bench.report.compare import compare as compare_summaries
-    from forerun.bench.report.summary_file import read_summary
+    from forerun.bench.report.compare import RunSpeeds
+    from forerun.bench.report.compare import compare as compare_speeds
     from forerun.bench.report.table import draw_comparison
 
-    found = compare_summaries(read_summary(before), read_summary(after), tolerance=tolerance)
+    found = compare_speeds(RunSpeeds.read(before), RunSpeeds.read(after), tolerance=tolerance)
     _console(Console()).print(draw_comparison(found))
     if found.num_unpaired:
         say(f"forerun: {found.num_unpaired} rows are in one of the reports only and were left out")
@@ -102,28 +101,17 @@ def _console(console: "Console") -> "Console":
     return console
 
 
-def _write(
-    summary: "Summary", run: "RecordedRun", *, json_file: Path | None, markdown: Path | None, html: Path | None
-) -> None:
+def _write(summary: "Summary", *, json_file: Path | None, markdown: Path | None, html: Path | None) -> None:
     from forerun.bench.report import markdown as markdown_report
-    from forerun.bench.report.summary_file import to_json
 
     if json_file is not None:
-        _write_file(json_file, to_json(summary))
+        _write_file(json_file, summary.to_json())
     if markdown is not None:
         _write_file(markdown, markdown_report.write(summary))
     if html is not None:
-        _write_file(html, _page(summary, run))
+        from forerun.bench.report import page
 
-
-def _page(summary: "Summary", run: "RecordedRun") -> str:
-    from forerun.bench.report import page
-    from forerun.bench.report.timeline import choose_timeline
-    from forerun.bench.report.wording import headline
-
-    best = headline(summary).row
-    timeline = choose_timeline(run.records, best.contestant, summary.baseline) if best is not None else None
-    return page.write(summary, timeline)
+        _write_file(html, page.write(summary))
 
 
 def _write_file(path: Path, text: str) -> None:

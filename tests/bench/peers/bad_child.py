@@ -6,21 +6,18 @@ import sys
 import time
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request
 
 
 class Puppet:
     """Answers with the prompt reversed, in one round of all but the last and one of the last."""
 
-    def __init__(self, opening: Opening) -> None:
-        self.mode = opening.mode
+    def __init__(self, plan: PeerPlan) -> None:
+        self.mode = plan.mode
         if self.mode == "refuses to open":
             raise PeerError("I will not")
         if self.mode == "dies early":
             raise RuntimeError("no such luck")
-
-    def hello(self) -> Hello:
-        return Hello(versions={"puppet": "1"}, device="cpu", dtype="float32", num_threads=1)
 
     def write(self, request: Request) -> Answer:
         log = Log()

@@ -32,11 +32,11 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     shutil.copytree(open_source("builtin").folder, folder, dirs_exist_ok=True)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos_id, "repetition_penalty": 1.5}))
     plan = PeerPlan(
-        target=folder,
-        draft=open_source("builtin-draft").folder,
+        target=str(folder),
+        draft=str(open_source("builtin-draft").folder),
         dtype="float32",
         num_threads=1,
         max_length=MAX_LENGTH,
-        cache=tmp_path_factory.mktemp("gguf"),
+        cache=str(tmp_path_factory.mktemp("gguf")),
     )
     return Pair(plan=plan, prompts=tuple(prompts), expected=tuple(expected), eos_id=eos_id)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.peers.catalogue import PeerPlan, find_absence, open_peer
+from forerun.bench.peers.catalogue import find_absence, open_peer
+from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.answers import Contestant
 
 PROMPTS = (

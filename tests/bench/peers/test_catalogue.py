@@ -3,16 +3,16 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forerun import ConfigError
 from forerun.bench.peers import catalogue
-from forerun.bench.peers.catalogue import PEERS, PeerPlan, find_absence, grid, open_peer
+from forerun.bench.peers.catalogue import PEERS, find_absence, grid, open_peer
+from forerun.bench.peers.messages import PeerPlan
 
-PLAN = PeerPlan(target=Path("target"), dtype="float32", num_threads=1, max_length=64, cache=Path("cache"))
+PLAN = PeerPlan(target="target", dtype="float32", num_threads=1, max_length=64, cache="cache")
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
         ("llama_cpp_draft", {}, "no draft model"),
         ("llama_cpp", {"dtype": "float64"}, "no float64"),
         ("llama_server", {}, "no llama-server binary"),
-        ("llama_server", {"llama_server": Path("/nowhere/llama-server")}, "is not a program"),
+        ("llama_server", {"llama_server": "/nowhere/llama-server"}, "is not a program"),
         ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "no URL"),
         ("transformers", {"device": "paced:target=10ms"}, "paced device"),
         ("transformers", {"weight_format": "int8"}, "it loads no int8 weights here, only float32, bfloat16"),
@@ -54,7 +54,7 @@ def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reaso
 
 
 def test_who_has_all_it_needs_can_take_part() -> None:
-    plan = replace(PLAN, draft=Path("draft"), urls={"vllm": "http://127.0.0.1:1"}, llama_server=Path(sys.executable))
+    plan = replace(PLAN, draft="draft", urls={"vllm": "http://127.0.0.1:1"}, llama_server=sys.executable)
     assert [name for name in PEERS if find_absence(name, plan) is not None] == ["sglang"]
 
 
@@ -62,8 +62,7 @@ def test_who_has_all_it_needs_can_take_part() -> None:
 def test_llama_cpp_and_servers_can_take_part_with_quantised_weights(weight_format: Any) -> None:
     plan = replace(PLAN, weight_format=weight_format, urls={"vllm": "http://127.0.0.1:1"})
     assert find_absence("llama_cpp", plan) is find_absence("vllm", plan) is None
-    opening = catalogue.opening_of(PEERS["llama_cpp"], plan, {})
-    assert (opening.dtype, opening.weights) == ("float32", weight_format), "the cache stays as it is"
+    assert (plan.dtype, plan.weights) == ("float32", weight_format), "the cache stays as it is"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +88,8 @@ def test_a_dtype_must_be_a_dtype() -> None:
 def test_asking_who_is_there_loads_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'llama_cpp', 'gguf', 'numpy'}"
     code = (
-        "import sys; from pathlib import Path; from forerun.bench.peers.catalogue import *\n"
-        "plan = PeerPlan(target=Path('t'), dtype='float32', num_threads=1, max_length=9, cache=Path('c'))\n"
+        "import sys; from forerun.bench.peers.catalogue import *\n"
+        "plan = PeerPlan(target='t', dtype='float32', num_threads=1, max_length=9, cache='c')\n"
         f"[find_absence(name, plan) for name in PEERS]; sys.exit(str({heavy} & set(sys.modules) or ''))"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -12,29 +12,20 @@ import pytest
 
 from forerun import SamplingParams
 from forerun.bench.peers import process
-from forerun.bench.peers.messages import Opening, PeerError
+from forerun.bench.peers.messages import PeerError, PeerPlan
 from forerun.bench.peers.process import ProcessPeer
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("bad_child.py")))
 PARAMS = SamplingParams(max_new_tokens=3)
 
 
-def opening(mode: str) -> Opening:
-    return Opening(
-        mode=mode,
-        target="target",
-        draft=None,
-        dtype="float32",
-        device="cpu",
-        num_threads=1,
-        max_length=16,
-        cache="cache",
-    )
+def plan_of(mode: str) -> PeerPlan:
+    return PeerPlan(target="target", dtype="float32", num_threads=1, max_length=16, cache="cache", mode=mode)
 
 
 @contextmanager
 def puppet(mode: str, *, answer_s: float = 60.0) -> Iterator[ProcessPeer]:
-    peer = ProcessPeer("puppet", COMMAND, opening(mode), start_s=60.0, answer_s=answer_s)
+    peer = ProcessPeer("puppet", COMMAND, plan_of(mode), start_s=60.0, answer_s=answer_s)
     try:
         yield peer
     finally:
@@ -44,7 +35,6 @@ def puppet(mode: str, *, answer_s: float = 60.0) -> Iterator[ProcessPeer]:
 @pytest.mark.parametrize("mode", ["is good", "prints"])
 def test_an_answer_comes_back_whatever_is_printed_meanwhile(mode: str) -> None:
     with puppet(mode) as peer:
-        assert peer.hello.versions == {"puppet": "1"}
         for _ in range(2):
             turn = peer.write((1, 2, 3), PARAMS)
             assert (turn.token_ids, turn.emitted, turn.num_prompt_tokens) == ((3, 2, 1), (2, 1), 3)
@@ -90,12 +80,12 @@ def test_a_refusal_is_an_error_and_the_process_goes_on() -> None:
 )
 def test_a_process_that_does_not_start_says_why(mode: str, words: str) -> None:
     with pytest.raises(PeerError, match=words):
-        ProcessPeer("puppet", COMMAND, opening(mode))
+        ProcessPeer("puppet", COMMAND, plan_of(mode))
 
 
 def test_a_program_that_speaks_otherwise_is_an_error() -> None:
     with pytest.raises(PeerError, match="b'hello"):
-        ProcessPeer("puppet", (sys.executable, "-c", "print('hello')"), opening("any"))
+        ProcessPeer("puppet", (sys.executable, "-c", "print('hello')"), plan_of("any"))
 
 
 def wait_until_gone(pid: int) -> bool:

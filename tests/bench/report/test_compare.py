@@ -5,84 +5,38 @@ from functools import cache
 import numpy as np
 import pytest
 
-from forerun.bench.records.measures import Drafting, Latency, Speed
 from forerun.bench.records.recorded_run import RecordedRun
-from forerun.bench.report.bootstrap import Estimate
-from forerun.bench.report.compare import compare, holm
-from forerun.bench.report.summary import PromptSpeed, Row, Summary, summarise_run
+from forerun.bench.report.compare import RunSpeeds, compare, holm
+from forerun.bench.report.summary import PromptSpeed, summarise_run
 from forerun.core.errors import ConfigError
 from tests.bench.sample_run import sample_records
 
 NUM_DATASETS, NUM_CONTESTANTS, NUM_PROMPTS = 4, 4, 20
-NOTHING = Speed(mean=None, slow=None)
-NO_LATENCY = Latency(
-    first_token_s=None,
-    slow_first_token_s=None,
-    round_s=None,
-    token_p50_s=None,
-    token_p95_s=None,
-    token_p99_s=None,
-    token_curve_s=(),
-)
-NO_DRAFTING = Drafting(
-    num_rounds=0,
-    tokens_per_round=None,
-    accepted_per_round=None,
-    drafted_per_round=None,
-    acceptance_rate=None,
-    hit_rate=None,
-    accepted_counts=(),
-    reached=(),
-    kept=(),
-)
 
 
-def report(seed: int, *, factor: float = 1.0, noise: float = 0.02, num_prompts: int = NUM_PROMPTS) -> Summary:
+def report(seed: int, *, factor: float = 1.0, noise: float = 0.02, num_prompts: int = NUM_PROMPTS) -> RunSpeeds:
     """Prompts that differ by a third, measured with some noise, times a factor."""
     random = np.random.default_rng(seed)
     prompts = np.random.default_rng(0).lognormal(4, 0.3, (NUM_DATASETS, NUM_CONTESTANTS, num_prompts))
     speeds = prompts * random.lognormal(0, noise, prompts.shape) * factor
-    rows = [
-        row(f"set{dataset}", f"contestant{contestant}", list(speeds[dataset, contestant]))
+    rows = {
+        (f"set{dataset}", f"contestant{contestant}", 0.0): [
+            PromptSpeed(question_id=place, tokens_per_s=float(speed), num_tokens=64)
+            for place, speed in enumerate(speeds[dataset, contestant])
+        ]
         for dataset in range(NUM_DATASETS)
         for contestant in range(NUM_CONTESTANTS)
-    ]
-    return Summary(speed_kind="decode", baseline=None, rows=tuple(rows))
-
-
-def row(dataset: str, contestant: str, speeds: list[float]) -> Row:
-    return Row(
-        dataset=dataset,
-        contestant=contestant,
-        temperature=0.0,
-        num_answers=len(speeds),
-        num_tokens=0,
-        speed=Estimate(value=1.0, low=None, high=None, num_prompts=len(speeds)),
-        slow_tokens_per_s=None,
-        ratio=None,
-        mean_ratio=None,
-        decode=NOTHING,
-        whole=NOTHING,
-        latency=NO_LATENCY,
-        drafting=NO_DRAFTING,
-        shares=None,
-        exactness=None,
-        floor_share=None,
-        floor_token_s=None,
-        prompts=tuple(
-            PromptSpeed(question_id=place, tokens_per_s=float(speed), num_tokens=64)
-            for place, speed in enumerate(speeds)
-        ),
-    )
+    }
+    return RunSpeeds(kind="decode", rows=rows)
 
 
 @cache
-def sample(slowdown: float = 1.0, seed: int = 0) -> Summary:
+def sample(slowdown: float = 1.0, seed: int = 0) -> RunSpeeds:
     records = sample_records(
         datasets=("qa",), contestants=("none", "parallel"), temperatures=(0.0,), num_prompts=8, num_tokens=32,
         slowdown=slowdown, seed=seed,
     )  # fmt: skip
-    return summarise_run(RecordedRun(records=tuple(records)), baseline="none")
+    return RunSpeeds.of(summarise_run(RecordedRun(records=tuple(records)), baseline="none"))
 
 
 def test_holm_asks_most_of_the_best_and_stops_at_the_first_that_fails() -> None:
@@ -155,8 +109,7 @@ def test_a_tolerance_that_makes_no_sense_is_refused(tolerance: float) -> None:
 
 
 def test_reports_without_common_rows_are_refused() -> None:
-    empty = Summary(speed_kind="decode", baseline=None, rows=())
     with pytest.raises(ConfigError, match="share no question"):
-        compare(report(1), empty)
+        compare(report(1), RunSpeeds(kind="decode", rows={}))
     with pytest.raises(ConfigError, match="decode speeds"):
-        compare(report(1), Summary(speed_kind="whole", baseline=None, rows=report(1).rows))
+        compare(report(1), RunSpeeds(kind="whole", rows=report(1).rows))

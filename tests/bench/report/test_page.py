@@ -10,7 +10,6 @@ import pytest
 from forerun.bench.records.answers import Record
 from forerun.bench.records.recorded_run import RecordedRun
 from forerun.bench.report.summary import summarise_run
-from forerun.bench.report.timeline import TOKEN_TEXTS, choose_timeline
 from tests.bench.sample_run import about, sample_records
 
 page = pytest.importorskip("forerun.bench.report.page", reason="needs matplotlib", exc_type=ImportError)
@@ -54,9 +53,9 @@ def check(text: str) -> Checker:
     return checker
 
 
-def write(records: list[Record], *, baseline: str | None = "none", contestant: str = "parallel") -> str:
+def write(records: list[Record], *, baseline: str | None = "none") -> str:
     run = RecordedRun(records=tuple(records), about=about(records))
-    return str(page.write(summarise_run(run, baseline=baseline), choose_timeline(records, contestant, baseline)))
+    return str(page.write(summarise_run(run, baseline=baseline)))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_every_id_is_there_once_and_every_reference_leads_somewhere(whole: str) 
 
 def test_every_picture_is_well_formed_and_has_a_name(whole: str) -> None:
     pictures = re.findall(r"<svg.*?</svg>", whole, re.DOTALL)
-    assert len(pictures) == 10
+    assert len(pictures) == 8
     for picture in pictures:
         assert ElementTree.fromstring(picture).get("aria-label")
 
@@ -91,15 +90,15 @@ def test_colours_are_those_of_the_page(whole: str) -> None:
     assert "prefers-color-scheme: dark" in whole
 
 
-@pytest.mark.parametrize(("baseline", "contestant"), [("none", EVIL), (EVIL, "none")])
-def test_names_and_texts_are_shown_and_never_run(baseline: str, contestant: str) -> None:
+@pytest.mark.parametrize("baseline", ["none", EVIL])
+def test_names_are_shown_and_never_run(baseline: str) -> None:
     records = [
-        replace(record, extra={TOKEN_TEXTS: [[EVIL] * 24]}, question_id=EVIL)
+        replace(record, question_id=EVIL)
         for record in sample_records(
             datasets=(EVIL,), contestants=("none", EVIL), temperatures=(0.0,), num_prompts=1, num_tokens=24
         )
     ]
-    text = write(records, baseline=baseline, contestant=contestant)
+    text = write(records, baseline=baseline)
     found = check(text)
     assert "script" not in found.tags
     assert "<script" not in text
@@ -122,7 +121,7 @@ def test_a_page_of_one_answer_has_its_pictures() -> None:
     records = sample_records(
         datasets=("qa",), contestants=("none",), temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=8
     )
-    text = write(records, baseline="none", contestant="none")
+    text = write(records)
     check(text)
     assert "One contestant" in text
     assert "<svg" in text
@@ -136,7 +135,6 @@ def test_answers_without_times_leave_out_what_needs_them() -> None:
     text = write(records)
     check(text)
     assert "Time per token" not in text
-    assert "One answer as it came" not in text
     assert "By data set" in text
 
 
@@ -145,4 +143,4 @@ def test_more_contestants_than_colours_are_drawn() -> None:
     records = sample_records(
         datasets=("qa",), contestants=names, temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=8
     )
-    check(write(records, baseline="drafter0", contestant="drafter1"))
+    check(write(records, baseline="drafter0"))

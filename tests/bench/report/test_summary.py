@@ -9,8 +9,8 @@ import pytest
 from forerun.bench.records.answers import Record
 from forerun.bench.records.recorded_run import RecordedRun
 from forerun.bench.report.bootstrap import Estimate
+from forerun.bench.report.compare import RunSpeeds
 from forerun.bench.report.summary import Row, Summary, summarise, summarise_run
-from forerun.bench.report.summary_file import from_json, read_summary, to_json
 from forerun.core.errors import ConfigError
 from tests.bench.sample_run import about, sample_records, write_sample_run
 
@@ -88,31 +88,32 @@ def test_the_floor_is_what_run_json_measured(summary: Summary) -> None:
     assert row(summary, None, "none").floor_share == pytest.approx(floor_s / 0.0104, rel=0.1)
 
 
-def test_json_gives_the_same_summary_back(summary: Summary, tmp_path: Path) -> None:
-    assert from_json(to_json(summary)) == summary
+def test_json_gives_the_same_speeds_back(summary: Summary, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(to_json(summary))
-    assert read_summary(file) == summary
+    file.write_text(summary.to_json())
+    expected = RunSpeeds.of(summary)
+    found = RunSpeeds.read(file)
+    assert (found.kind, {key: tuple(row) for key, row in found.rows.items()}) == (expected.kind, dict(expected.rows))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "rows": 3}'],
+    ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 2, "rows": 3}'],
 )
 def test_other_json_is_refused_with_a_reason(text: str, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match="no report"):
-        read_summary(file)
+        RunSpeeds.read(file)
 
 
 def test_a_changed_value_in_a_report_is_refused_by_its_place(summary: Summary, tmp_path: Path) -> None:
-    values = json.loads(to_json(summary))
-    values["rows"][0]["latency"]["round_s"] = "soon"
+    values = json.loads(summary.to_json())
+    values["rows"][0]["prompts"][1]["tokens_per_s"] = "soon"
     file = tmp_path / "report.json"
     file.write_text(json.dumps(values))
-    with pytest.raises(ConfigError, match=r"report\.rows\.latency\.round_s is 'soon'"):
-        read_summary(file)
+    with pytest.raises(ConfigError, match=r"rows\[0\]\.prompts\[1\]\.tokens_per_s is 'soon'"):
+        RunSpeeds.read(file)
 
 
 def test_unknown_arrival_times_of_one_turn_all_speeds_into_those_with_prefill() -> None:

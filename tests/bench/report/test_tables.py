@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from forerun.bench.records.recorded_run import RecordedRun
 from forerun.bench.report import markdown
 from forerun.bench.report.columns import COLUMNS
-from forerun.bench.report.compare import compare
+from forerun.bench.report.compare import RunSpeeds, compare
 from forerun.bench.report.summary import Summary, summarise_run
 from forerun.bench.report.table import draw, draw_comparison
 from forerun.bench.report.wording import headline, verdict_on_texts
@@ -122,7 +122,9 @@ def test_a_comparison_names_the_rows_that_are_slower(summary: Summary) -> None:
         else row
         for row in summary.rows
     ]
-    lines = shown(draw_comparison(compare(summary, replace(summary, rows=tuple(slower))))).splitlines()
+    lines = shown(
+        draw_comparison(compare(RunSpeeds.of(summary), RunSpeeds.of(replace(summary, rows=tuple(slower)))))
+    ).splitlines()
     found = [line for line in lines if line.rstrip().endswith("slower")]
     assert len(found) == 2 * (len(DATASETS) + 1)
     assert all("parallel" in line and "0.50" in line for line in found)

@@ -44,11 +44,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
             folder=folders[0],
             drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
             peers=PeerPlan(
-                target=open_source("builtin").folder,
+                target=str(open_source("builtin").folder),
                 dtype="float32",
                 num_threads=1,
                 max_length=128,
-                cache=tmp_path / "cache",
+                cache=str(tmp_path / "cache"),
             ),
             tuning_prompts=prompts,
         )

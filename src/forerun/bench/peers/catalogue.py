@@ -3,20 +3,17 @@
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from forerun.bench.peers.endpoint_peer import EndpointPeer
-from forerun.bench.peers.messages import Opening
+from forerun.bench.peers.messages import DTYPES, PeerPlan
 from forerun.bench.peers.process import ProcessPeer
 from forerun.bench.records.answers import Contestant
-from forerun.core.errors import ConfigError, require
-from forerun.core.model_spec import WeightFormat
+from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 
-DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 GGUF_DTYPES: Final = DTYPES[:3]
 COMPILERS: Final = ("c++", "g++", "clang++")
 Settings = Mapping[str, Any]
@@ -124,37 +121,6 @@ PEERS: Final[Mapping[str, Peer]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerPlan:
-    """What all peers of a run share, so that they do the work our engine does.
-
-    Args:
-        target, draft: checkpoint folders.
-        dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
-        weight_format: of the linear layers' weights.
-        num_threads: CPU threads.
-        device: a torch device.
-        max_length: tokens of prompt and answer together, at most. A static cache is as long.
-        cache: folder for converted checkpoints.
-        urls: peer to the address of a server that is up.
-        llama_server: the binary.
-    """
-
-    target: Path
-    dtype: str
-    num_threads: int
-    max_length: int
-    cache: Path
-    weight_format: WeightFormat = "plain"
-    draft: Path | None = None
-    device: str = "cpu"
-    urls: Mapping[str, str] = field(default_factory=dict)
-    llama_server: Path | None = None
-
-    def __post_init__(self) -> None:
-        require(self.dtype in DTYPES, f"dtype {self.dtype!r} of the peers must be one of {', '.join(DTYPES)}")
-
-
 def find_peer(name: str) -> Peer:
     """The peer of this name.
 
@@ -194,11 +160,11 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
     return None
 
 
-def find_binary_fault(path: Path | None) -> str | None:
+def find_binary_fault(path: str | None) -> str | None:
     """Why there is no server to start, or None."""
     if path is None:
         return "no llama-server binary given"
-    return None if shutil.which(str(path)) else f"{path} is not a program"
+    return None if shutil.which(path) else f"{path} is not a program"
 
 
 def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
@@ -219,21 +185,4 @@ def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
     if peer.kind == "endpoint":
         return EndpointPeer(name, plan.urls[name], max_length=plan.max_length)
     command = (sys.executable, "-P", "-m", f"forerun.bench.peers.{peer.kind}_peer")
-    return ProcessPeer(name, command, opening_of(peer, plan, settings))
-
-
-def opening_of(peer: Peer, plan: PeerPlan, settings: Settings) -> Opening:
-    """What the peer's process is told first."""
-    return Opening(
-        mode=peer.mode,
-        target=str(plan.target),
-        draft=None if plan.draft is None else str(plan.draft),
-        dtype=plan.dtype,
-        weight_format=plan.weight_format,
-        device=plan.device,
-        num_threads=plan.num_threads,
-        max_length=plan.max_length,
-        cache=str(plan.cache),
-        server=None if plan.llama_server is None else str(plan.llama_server),
-        settings=dict(settings),
-    )
+    return ProcessPeer(name, command, replace(plan, mode=peer.mode, settings=settings, urls={}))

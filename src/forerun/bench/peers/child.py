@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import BinaryIO, Protocol
 
-from forerun.bench.peers.messages import Answer, Hello, Opening, Request, from_line, to_line
+from forerun.bench.peers.messages import Answer, PeerPlan, Request, from_line, to_line
 from forerun.core.errors import ForerunError
 
 
 class Writer(Protocol):
     """An engine behind the messages."""
-
-    def hello(self) -> Hello: ...
 
     def write(self, request: Request) -> Answer: ...
 
@@ -44,7 +42,7 @@ class Log:
         )
 
 
-def serve(open_writer: Callable[[Opening], Writer]) -> None:
+def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
     """Open what the first line asks for, then answer line by line.
 
     An error of ours goes back as a message. Any other ends this process, and its traceback is the message: the parent
@@ -52,11 +50,11 @@ def serve(open_writer: Callable[[Opening], Writer]) -> None:
     """
     replies = claim_stdout()
     try:
-        writer = open_writer(Opening(**from_line(sys.stdin.buffer.readline())[1]))
+        writer = open_writer(PeerPlan(**from_line(sys.stdin.buffer.readline())[1]))
     except ForerunError as error:
         replies.write(refusal(error))
         return
-    replies.write(to_line("hello", writer.hello()))
+    replies.write(to_line("opened"))
     try:
         while line := sys.stdin.buffer.readline():
             replies.write(reply_to(writer, line))

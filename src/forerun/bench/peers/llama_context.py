@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.bench.peers.gguf_cache import cached_gguf
-from forerun.bench.peers.messages import Opening, PeerError
+from forerun.bench.peers.messages import PeerError, PeerPlan
 
 Ids = npt.NDArray[np.intc]
 BATCH: Final = 512  # rows of one pass, llama.cpp's default
@@ -19,12 +19,12 @@ CACHE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}  # ggml's numb
 class Context:
     """One sequence in a cache of `size` tokens."""
 
-    def __init__(self, path: Path, opening: Opening, *, is_flash: bool) -> None:
-        self.size = opening.max_length
-        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params(opening))
+    def __init__(self, path: Path, plan: PeerPlan, *, is_flash: bool) -> None:
+        self.size = plan.max_length
+        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params(plan))
         if not self._model:
             raise PeerError(f"llama.cpp cannot load {path}: delete the file and try again")
-        self.context: Any = llama_cpp.llama_init_from_model(self._model, context_params(opening, is_flash))
+        self.context: Any = llama_cpp.llama_init_from_model(self._model, context_params(plan, is_flash))
         if not self.context:
             raise PeerError(f"llama.cpp has no room for {self.size} tokens of {path}: lower max_length")
         self._memory = llama_cpp.llama_get_memory(self.context)
@@ -75,26 +75,26 @@ class Context:
         self._length += num_rows
 
 
-def open_context(folder: str, opening: Opening, *, is_flash: bool) -> Context:
+def open_context(folder: str, plan: PeerPlan, *, is_flash: bool) -> Context:
     """A checkpoint in llama.cpp, converted if it has not been."""
-    return Context(cached_gguf(Path(folder), opening.weights, Path(opening.cache)), opening, is_flash=is_flash)
+    return Context(cached_gguf(Path(folder), plan.weights, Path(plan.cache)), plan, is_flash=is_flash)
 
 
-def model_params(opening: Opening) -> Any:
+def model_params(plan: PeerPlan) -> Any:
     params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = 0 if opening.device == "cpu" else ALL_LAYERS
-    if opening.device != "cpu" and not llama_cpp.llama_supports_gpu_offload():
+    params.n_gpu_layers = 0 if plan.device == "cpu" else ALL_LAYERS
+    if plan.device != "cpu" and not llama_cpp.llama_supports_gpu_offload():
         raise PeerError("this llama-cpp-python was built without a GPU: install one that was, or leave the peer out")
     return params
 
 
-def context_params(opening: Opening, is_flash: bool) -> Any:
+def context_params(plan: PeerPlan, is_flash: bool) -> Any:
     """Our threads, our length, and a cache in our dtype, where the default would be float16."""
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = opening.max_length
+    params.n_ctx = plan.max_length
     params.n_batch = params.n_ubatch = BATCH
-    params.n_threads = params.n_threads_batch = opening.num_threads
-    params.type_k = params.type_v = CACHE_TYPES[opening.dtype]
+    params.n_threads = params.n_threads_batch = plan.num_threads
+    params.type_k = params.type_v = CACHE_TYPES[plan.dtype]
     params.flash_attn_type = int(is_flash)
     return params
 

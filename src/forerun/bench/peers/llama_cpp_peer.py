@@ -1,18 +1,16 @@
 """llama.cpp in a process of its own, through llama-cpp-python: plain, with looked-up and with drafted tokens."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Final
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.llama_context import Context, open_context
-from forerun.bench.peers.llama_sampler import Sampler
-from forerun.bench.peers.messages import Answer, Hello, Opening, Request
+from forerun.bench.peers.llama_sampler import Sample, sampler
+from forerun.bench.peers.messages import Answer, PeerPlan, Request
 from forerun.checkpoints.open import open_source
 
 Ids = npt.NDArray[np.intc]
@@ -27,25 +25,14 @@ class LlamaWriter:
     `Llama.generate` is not used: with a draft it computes the head for the whole prompt and copies every row of logits.
     """
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
-        self._eos_ids = frozenset(open_source(opening.target).stop_ids())
-        self._target = open_context(opening.target, opening, is_flash=bool(opening.settings.get("flash_attention")))
+    def __init__(self, plan: PeerPlan) -> None:
+        self._plan = plan
+        self._eos_ids = frozenset(open_source(plan.target).stop_ids())
+        self._target = open_context(plan.target, plan, is_flash=bool(plan.settings.get("flash_attention")))
         self._draft: DraftModel | None = None
-        self._drafter: Drafter = self._open_drafter(opening)
+        self._drafter: Drafter = self._open_drafter(plan)
         self.write(WARM_UP)
         self.forget()
-
-    def hello(self) -> Hello:
-        versions = {name: version(name) for name in ("llama-cpp-python", "gguf")}
-        features = str(llama_cpp.llama_print_system_info().decode())
-        num_threads = int(llama_cpp.llama_n_threads(self._target.context))
-        return Hello(
-            versions=versions | {"features": features},
-            device=self._opening.device,
-            dtype=self._opening.weights,
-            num_threads=num_threads,
-        )
 
     def write(self, request: Request) -> Answer:
         """The continuation: each round verifies root and guesses in one pass, and keeps what the sampler chose."""
@@ -55,11 +42,11 @@ class LlamaWriter:
         ids[:length] = request.prompt_ids
         self._target.hold(ids[: length - 1])
         stop_ids = frozenset() if request.ignore_eos else self._eos_ids
-        with Sampler(request) as sampler:
+        with sampler(request) as sample:
             while length < len(ids):
                 guesses = self._drafter(ids[:length])[: len(ids) - length - 1]
                 self._target.extend(np.concatenate((ids[length - 1 : length], guesses)))
-                new = choose(self._target, sampler, guesses, stop_ids)
+                new = choose(self._target, sample, guesses, stop_ids)
                 ids[length : length + len(new)] = new
                 length += len(new)
                 self._target.truncate(length - 1)
@@ -78,22 +65,22 @@ class LlamaWriter:
         if self._draft is not None:
             self._draft.context.close()
 
-    def _open_drafter(self, opening: Opening) -> Drafter:
-        match opening.mode:
+    def _open_drafter(self, plan: PeerPlan) -> Drafter:
+        match plan.mode:
             case "plain":
                 return lambda ids: NO_GUESS
             case "lookup":
                 lookup: Drafter = LlamaPromptLookupDecoding(
-                    max_ngram_size=int(opening.settings.get("max_ngram_size", 2)),
-                    num_pred_tokens=int(opening.settings.get("num_pred_tokens", 10)),
+                    max_ngram_size=int(plan.settings.get("max_ngram_size", 2)),
+                    num_pred_tokens=int(plan.settings.get("num_pred_tokens", 10)),
                 )
                 return lookup
             case "draft":
-                assert opening.draft is not None, "the catalogue asks for a draft"
-                self._draft = DraftModel(open_context(opening.draft, opening, is_flash=False), opening)
+                assert plan.draft is not None, "the catalogue asks for a draft"
+                self._draft = DraftModel(open_context(plan.draft, plan, is_flash=False), plan)
                 return self._draft
             case _:
-                raise AssertionError(f"no such mode: {opening.mode}")
+                raise AssertionError(f"no such mode: {plan.mode}")
 
 
 class DraftModel:
@@ -102,10 +89,10 @@ class DraftModel:
     Its cache is kept from round to round: only what it guessed wrong is computed again.
     """
 
-    def __init__(self, context: Context, opening: Opening) -> None:
+    def __init__(self, context: Context, plan: PeerPlan) -> None:
         self.context = context
-        self._num_pred_tokens = int(opening.settings.get("num_pred_tokens", 4))
-        self._p_min = float(opening.settings.get("p_min", 0.0))
+        self._num_pred_tokens = int(plan.settings.get("num_pred_tokens", 4))
+        self._p_min = float(plan.settings.get("p_min", 0.0))
 
     def __call__(self, ids: Ids) -> Ids:
         self.context.hold(ids[:-1])
@@ -121,11 +108,11 @@ class DraftModel:
         return guesses[: max(0, min(self._num_pred_tokens, self.context.size - len(ids)))]
 
 
-def choose(target: Context, sampler: Sampler, guesses: Ids, stop_ids: frozenset[int]) -> list[int]:
+def choose(target: Context, sample: Sample, guesses: Ids, stop_ids: frozenset[int]) -> list[int]:
     """The sampler's tokens row by row, up to the first that is not the guess in that place, or that ends the text."""
     new: list[int] = []
     for row in range(len(guesses) + 1):
-        new.append(sampler.choose(target, row))
+        new.append(sample(target, row))
         if new[-1] in stop_ids or row == len(guesses) or new[-1] != guesses[row]:
             break
     return new

@@ -1,41 +1,37 @@
 """llama.cpp's chain of samplers for a request, in our order of filters."""
 
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import llama_cpp
 
 from forerun.bench.peers.llama_context import Context
 from forerun.bench.peers.messages import Request
 
+Sample = Callable[[Context, int], int]  # the token after a row of the last pass
 
-class Sampler:
-    """A `with` block's samplers. The same chain serves every row, as in llama.cpp's own examples."""
 
-    def __init__(self, request: Request) -> None:
-        self._chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
-        if request.temperature == 0.0:
-            self._add(llama_cpp.llama_sampler_init_greedy())
-            return
-        self._add(llama_cpp.llama_sampler_init_temp(request.temperature))
-        if request.top_k:
-            self._add(llama_cpp.llama_sampler_init_top_k(request.top_k))
-        if request.top_p < 1.0:
-            self._add(llama_cpp.llama_sampler_init_top_p(request.top_p, 1))
-        if request.min_p:
-            self._add(llama_cpp.llama_sampler_init_min_p(request.min_p, 1))
-        self._add(llama_cpp.llama_sampler_init_dist(request.seed))
+@contextmanager
+def sampler(request: Request) -> Iterator[Sample]:
+    """A chain for as long as the block lasts. The same one serves every row, as in llama.cpp's own examples."""
+    chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+    for part in _parts(request):
+        llama_cpp.llama_sampler_chain_add(chain, part)
+    try:
+        yield lambda context, row: int(llama_cpp.llama_sampler_sample(chain, context.context, row))
+    finally:
+        llama_cpp.llama_sampler_free(chain)
 
-    def __enter__(self) -> "Sampler":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        llama_cpp.llama_sampler_free(self._chain)
-
-    def choose(self, context: Context, row: int) -> int:
-        """The token after a row of the last pass."""
-        return int(llama_cpp.llama_sampler_sample(self._chain, context.context, row))
-
-    def _add(self, sampler: object) -> None:
-        llama_cpp.llama_sampler_chain_add(self._chain, sampler)
+def _parts(request: Request) -> Iterator[object]:
+    if request.temperature == 0.0:
+        yield llama_cpp.llama_sampler_init_greedy()
+        return
+    yield llama_cpp.llama_sampler_init_temp(request.temperature)
+    if request.top_k:
+        yield llama_cpp.llama_sampler_init_top_k(request.top_k)
+    if request.top_p < 1.0:
+        yield llama_cpp.llama_sampler_init_top_p(request.top_p, 1)
+    if request.min_p:
+        yield llama_cpp.llama_sampler_init_min_p(request.min_p, 1)
+    yield llama_cpp.llama_sampler_init_dist(request.seed)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.event_stream import get_json, post_events
 from forerun.bench.peers.gguf_cache import cached_gguf
-from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request
 from forerun.checkpoints.open import open_source
 
 HOST: Final = "127.0.0.1"
@@ -29,24 +29,15 @@ DRAFT_FLAGS: Final = {
 class LlamaServerWriter:
     """A llama-server with one slot, asked over HTTP. It streams token by token, also those of one round."""
 
-    def __init__(self, opening: Opening) -> None:
-        assert opening.server is not None, "the catalogue asks for a binary"
-        self._opening = opening
-        self._eos_ids = frozenset(open_source(opening.target).stop_ids())
+    def __init__(self, plan: PeerPlan) -> None:
+        assert plan.llama_server is not None, "the catalogue asks for a binary"
+        self._plan = plan
+        self._eos_ids = frozenset(open_source(plan.target).stop_ids())
         self._url = f"http://{HOST}:{free_port()}"
         self._keeps_prompt = True
-        command = [opening.server, *server_flags(opening, port=self._url.rpartition(":")[2])]
+        command = [plan.llama_server, *server_flags(plan, port=self._url.rpartition(":")[2])]
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         self._wait_until_up()
-
-    def hello(self) -> Hello:
-        properties = get_json(f"{self._url}/props")
-        return Hello(
-            versions={"llama-server": str(properties.get("build_info", "unknown"))},
-            device=self._opening.device,
-            dtype=self._opening.weights,
-            num_threads=self._opening.num_threads,
-        )
 
     def write(self, request: Request) -> Answer:
         """The continuation. The server knows no end of text, so it is told by hanging up."""
@@ -76,12 +67,12 @@ class LlamaServerWriter:
         self._server.wait()
 
     def _wait_until_up(self) -> None:
-        give_up = monotonic() + START_S
+        give_up, name = monotonic() + START_S, self._plan.llama_server
         while not self._is_up():
             if self._server.poll() is not None:
-                raise PeerError(f"{self._opening.server} ended with status {self._server.returncode} while it started")
+                raise PeerError(f"{name} ended with status {self._server.returncode} while it started")
             if monotonic() > give_up:
-                raise PeerError(f"{self._opening.server} did not come up within {START_S:g} s")
+                raise PeerError(f"{name} did not come up within {START_S:g} s")
             sleep(LOOK_S)
 
     def _is_up(self) -> bool:
@@ -106,31 +97,31 @@ class LlamaServerWriter:
         }
 
 
-def server_flags(opening: Opening, *, port: str) -> Sequence[str]:
+def server_flags(plan: PeerPlan, *, port: str) -> Sequence[str]:
     """The command line but for the program: our threads, length and dtypes, one slot."""
-    kind, cache = CACHE_TYPES[opening.dtype], Path(opening.cache)
-    target = cached_gguf(Path(opening.target), opening.weights, cache)
-    layers = "0" if opening.device == "cpu" else "all"
+    kind, cache = CACHE_TYPES[plan.dtype], Path(plan.cache)
+    target = cached_gguf(Path(plan.target), plan.weights, cache)
+    layers = "0" if plan.device == "cpu" else "all"
     flags = [
         "--model", str(target), "--host", HOST, "--port", port, "--parallel", "1",
-        "--ctx-size", str(opening.max_length), "--gpu-layers", layers,
-        "--threads", str(opening.num_threads), "--threads-batch", str(opening.num_threads),
+        "--ctx-size", str(plan.max_length), "--gpu-layers", layers,
+        "--threads", str(plan.num_threads), "--threads-batch", str(plan.num_threads),
         "--cache-type-k", kind, "--cache-type-v", kind,
     ]  # fmt: skip
-    if opening.mode == "plain":
+    if plan.mode == "plain":
         return flags
-    assert opening.draft is not None and opening.server is not None, "the catalogue asks for both"
-    draft = cached_gguf(Path(opening.draft), opening.weights, cache)
-    return [*flags, "--model-draft", str(draft), *draft_flags(opening, help_of(opening.server))]
+    assert plan.draft is not None and plan.llama_server is not None, "the catalogue asks for both"
+    draft = cached_gguf(Path(plan.draft), plan.weights, cache)
+    return [*flags, "--model-draft", str(draft), *draft_flags(plan, help_of(plan.llama_server))]
 
 
-def draft_flags(opening: Opening, help_text: str) -> list[str]:
+def draft_flags(plan: PeerPlan, help_text: str) -> list[str]:
     """The draft's settings in the words of this version of the server."""
     is_new = "--spec-draft-n-max" in help_text
-    kind = CACHE_TYPES[opening.dtype]
+    kind = CACHE_TYPES[plan.dtype]
     flags = ["--spec-type", "draft-simple"] if is_new else []
     flags += ["--cache-type-k-draft", kind, "--cache-type-v-draft", kind] if "--cache-type-k-draft" in help_text else []
-    for name, value in opening.settings.items():
+    for name, value in plan.settings.items():
         flags += [DRAFT_FLAGS[name][is_new], str(value)]
     return flags
 

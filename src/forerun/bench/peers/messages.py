@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, ForerunError
+from forerun.core.errors import ConfigError, ContextOverflowError, ForerunError, require
+from forerun.core.model_spec import WeightFormat
 
-UNDERSTOOD: Final = frozenset(("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos", "seed"))
+DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
+FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
+UNDERSTOOD: Final = frozenset((*FILTERS, "max_new_tokens", "ignore_eos", "seed"))
 NUM_SEEDS: Final = 2**32 - 1  # llama.cpp reads 32 bits, and all of them set as "take any"
 
 
@@ -18,42 +21,43 @@ class PeerError(ForerunError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """The first message to a peer's process.
+class PeerPlan:
+    """What all peers of a run share, so that they do the work our engine does; the first message to a peer's process.
 
     Args:
-        mode: which of its ways of decoding.
-        dtype: of the cache, and of weights that are not quantised.
-        weight_format: of the linear layers' weights: plain, int8 or int4.
+        target, draft: checkpoint folders.
+        dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
+        num_threads: CPU threads.
+        max_length: tokens of prompt and answer together, at most. A static cache is as long.
+        cache: folder for converted checkpoints.
+        weight_format: of the linear layers' weights.
+        device: a torch device.
+        urls: peer to the address of a server that is up.
+        llama_server: the binary.
+        mode: which of the peer's ways of decoding; this and the next one are set for each peer.
         settings: what may be tuned, by the peer's own names.
     """
 
-    mode: str
     target: str
-    draft: str | None
     dtype: str
-    device: str
     num_threads: int
     max_length: int
     cache: str
-    weight_format: str = "plain"
-    server: str | None = None
+    weight_format: WeightFormat = "plain"
+    draft: str | None = None
+    device: str = "cpu"
+    urls: Mapping[str, str] = field(default_factory=dict)
+    llama_server: str | None = None
+    mode: str = "plain"
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self.dtype in DTYPES, f"dtype {self.dtype!r} of the peers must be one of {', '.join(DTYPES)}")
 
     @property
     def weights(self) -> str:
         """What the weights are, in one word: their dtype or their format."""
         return self.dtype if self.weight_format == "plain" else self.weight_format
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """The answer to it: what really runs there."""
-
-    versions: Mapping[str, str]
-    device: str
-    dtype: str
-    num_threads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +99,9 @@ class Request:
         return cls(
             prompt_ids=tuple(prompt_ids),
             max_new_tokens=params.max_new_tokens,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
             seed=seed % NUM_SEEDS,
             ignore_eos=params.ignore_eos,
+            **{name: getattr(params, name) for name in FILTERS},
         )
 
 
@@ -113,7 +114,7 @@ class Answer:
     emitted_at_s: tuple[float, ...]
 
 
-def to_line(kind: str, value: Opening | Hello | Request | Answer | None = None) -> bytes:
+def to_line(kind: str, value: PeerPlan | Request | Answer | None = None) -> bytes:
     """A message as the bytes of one line."""
     values = {} if value is None else asdict(value)
     return json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO, Any, Final
 
-from forerun.bench.peers.messages import Answer, Hello, Opening, PeerError, Request, from_line, to_line
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request, from_line, to_line
 from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
@@ -101,22 +101,22 @@ class ProcessPeer:
     Args:
         name: what it is called in reports.
         command: starts a process that runs `child.serve`.
-        opening: what it is to load.
+        plan: what it is to load, and how.
     """
 
     def __init__(
         self,
         name: str,
         command: Sequence[str],
-        opening: Opening,
+        plan: PeerPlan,
         *,
         start_s: float = START_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        self.name, self._max_length, self._answer_s = name, opening.max_length, answer_s
+        self.name, self._max_length, self._answer_s = name, plan.max_length, answer_s
         self._process = Process(name, command)
         try:
-            self.hello = Hello(**self._process.ask(to_line("open", opening), due="hello", timeout_s=start_s))
+            self._process.ask(to_line("open", plan), due="opened", timeout_s=start_s)
         except BaseException:
             self._process.close()
             raise
@@ -129,7 +129,14 @@ class ProcessPeer:
         """
         request = Request.of(prompt_ids, params, max_length=self._max_length)
         fields = self._process.ask(to_line("write", request), due="answer", timeout_s=self._answer_s)
-        return turn_of(Answer(**fields), num_prompt_tokens=len(prompt_ids))
+        answer = Answer(**fields)
+        return Turn(
+            text="",
+            num_new_tokens=len(answer.token_ids),
+            wall_s=answer.emitted_at_s[-1],
+            num_prompt_tokens=len(prompt_ids),
+            **fields,
+        )
 
     def forget(self) -> None:
         """Empty the peer's cache."""
@@ -138,16 +145,3 @@ class ProcessPeer:
     def close(self) -> None:
         """End the peer's process."""
         self._process.close()
-
-
-def turn_of(answer: Answer, *, num_prompt_tokens: int) -> Turn:
-    """A turn as the bench keeps it."""
-    return Turn(
-        text="",
-        num_new_tokens=len(answer.token_ids),
-        wall_s=answer.emitted_at_s[-1],
-        token_ids=answer.token_ids,
-        num_prompt_tokens=num_prompt_tokens,
-        emitted=answer.emitted,
-        emitted_at_s=answer.emitted_at_s,
-    )

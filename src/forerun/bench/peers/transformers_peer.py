@@ -6,7 +6,6 @@ alone it hands them over a step late.)
 """
 
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, Final
 
 import torch
@@ -14,7 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, CompileConfig, GenerationConfig, StoppingCriteriaList
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, Hello, Opening, Request
+from forerun.bench.peers.messages import Answer, PeerPlan, Request
 from forerun.checkpoints.open import open_source
 
 DEFAULT_LOOKUP: Final = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
@@ -40,33 +39,25 @@ class RoundLog:
 class TransformersWriter:
     """A model, perhaps with an assistant, and what is the same in every call of `generate`."""
 
-    def __init__(self, opening: Opening) -> None:
-        torch.set_num_threads(opening.num_threads)
+    def __init__(self, plan: PeerPlan) -> None:
+        torch.set_num_threads(plan.num_threads)
         transformers.logging.set_verbosity_error()
-        self._opening = opening
-        self._eos_ids = list(open_source(opening.target).stop_ids())
-        self._model = load(opening.target, opening)
+        self._plan = plan
+        self._eos_ids = list(open_source(plan.target).stop_ids())
+        self._model = load(plan.target, plan)
         self._assistant: Any = None
         self._constant: dict[str, Any] = {}
-        match opening.mode:
+        match plan.mode:
             case "assisted":
-                assert opening.draft is not None, "the catalogue asks for a draft"
-                self._assistant = load(opening.draft, opening)
+                assert plan.draft is not None, "the catalogue asks for a draft"
+                self._assistant = load(plan.draft, plan)
             case "lookup":
-                self._constant = {**DEFAULT_LOOKUP, **opening.settings}
+                self._constant = {**DEFAULT_LOOKUP, **plan.settings}
             case "static":
                 self._constant = {"cache_implementation": "static", "disable_compile": True}
             case "static_compile":
                 self._constant = {"cache_implementation": "static", "compile_config": compile_config()}
         self._warm_up()
-
-    def hello(self) -> Hello:
-        return Hello(
-            versions={name: version(name) for name in ("transformers", "torch")},
-            device=str(self._model.device),
-            dtype=str(self._model.dtype).removeprefix("torch."),
-            num_threads=torch.get_num_threads(),
-        )
 
     def write(self, request: Request) -> Answer:
         rounds = RoundLog()
@@ -84,7 +75,7 @@ class TransformersWriter:
         # An assistant takes its end of text and its manners from its own defaults, not from this call.
         self._model.generation_config = defaults(config)
         if self._assistant is not None:
-            self._assistant.generation_config = defaults(config, **self._opening.settings)
+            self._assistant.generation_config = defaults(config, **self._plan.settings)
             extra["assistant_model"] = self._assistant
         prompt_1T = torch.tensor([prompt_ids], device=self._model.device)
         with torch.inference_mode():
@@ -108,17 +99,15 @@ class TransformersWriter:
 
     def _warm_up(self) -> None:
         """Load code, compile, and make the static cache as long as it will ever be: another length compiles anew."""
-        config = GenerationConfig(
-            max_length=self._opening.max_length, do_sample=False, pad_token_id=0, **self._constant
-        )
+        config = GenerationConfig(max_length=self._plan.max_length, do_sample=False, pad_token_id=0, **self._constant)
         stop = StoppingCriteriaList([lambda ids_1T, scores: ids_1T.shape[1] > WARM_UP_TOKENS])
         self._generate((0, 0), config, stopping_criteria=stop)
 
 
-def load(folder: str, opening: Opening) -> Any:
+def load(folder: str, plan: PeerPlan) -> Any:
     """The checkpoint in eval mode, in our dtype on our device."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, opening.dtype), local_files_only=True)
-    return model.to(opening.device)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, plan.dtype), local_files_only=True)
+    return model.to(plan.device)
 
 
 def compile_config() -> CompileConfig:

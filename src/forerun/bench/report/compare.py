@@ -6,10 +6,12 @@ makes that run slower, which is what a tolerance is for.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
+from forerun.bench.data.json_lines import JsonObject, parse, read_bytes
 from forerun.bench.report.bootstrap import Estimate, Resamples
-from forerun.bench.report.summary import PromptSpeed, Row, Summary, times_taken
+from forerun.bench.report.summary import VERSION, PromptSpeed, Summary, summarise, times_taken
 from forerun.core.errors import ConfigError
 
 FALSE_ALARMS: Final = 0.025  # of all comparisons of equal runs; an interval of 95 % has as much on each side
@@ -17,6 +19,74 @@ NUM_RESAMPLES: Final = 10_000
 
 RowKey: TypeAlias = tuple[str | None, str, float]  # data set, contestant, temperature
 PromptKey: TypeAlias = tuple[str | None, int | str]
+Prompts: TypeAlias = Mapping[PromptKey, PromptSpeed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpeeds:
+    """As much of a report as is compared.
+
+    Args:
+        kind: whether the speeds include the prefill; see `Summary`.
+        rows: the speed of every prompt, data set by data set.
+    """
+
+    kind: str
+    rows: Mapping[tuple[str, str, float], Sequence[PromptSpeed]]
+
+    @classmethod
+    def of(cls, summary: Summary) -> "RunSpeeds":
+        rows = {
+            (row.dataset, row.contestant, row.temperature): row.prompts
+            for row in summary.rows
+            if row.dataset is not None
+        }
+        return cls(kind=summary.speed_kind, rows=rows)
+
+    @classmethod
+    def read(cls, path: Path) -> "RunSpeeds":
+        """Those of a report.json, of a run's folder, or of a record file.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
+        if path.is_dir() or path.suffix == ".jsonl":
+            return cls.of(summarise(path))
+        if not path.is_file():
+            raise ConfigError(f"there is no {path}: give a report.json or a run's folder")
+        try:
+            report = parse(str(path), read_bytes(path))
+            if report.integer("version", 0) != VERSION:
+                report.wrong("version", str(VERSION))
+            rows = {_row_key(row): _prompt_speeds(row) for row in report.objects("rows") if row.has("dataset")}
+            return cls(kind=report.text("speed_kind"), rows=rows)
+        except ConfigError as error:
+            raise ConfigError(f"{path} is no report ({error}): make one with forerun bench report OUT") from error
+
+    def prompts(self) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
+        """Prompts for each row and, where there are several data sets, over all."""
+        found: dict[RowKey, dict[PromptKey, PromptSpeed]] = {}
+        has_many = len({dataset for dataset, _, _ in self.rows}) > 1
+        for (dataset, contestant, temperature), speeds in self.rows.items():
+            for shown_as in (dataset, None) if has_many else (dataset,):
+                row = found.setdefault((shown_as, contestant, temperature), {})
+                row |= {(dataset, prompt.question_id): prompt for prompt in speeds}
+        return found
+
+
+def _row_key(row: JsonObject) -> tuple[str, str, float]:
+    return row.text("dataset"), row.text("contestant"), row.number("temperature")
+
+
+def _prompt_speeds(row: JsonObject) -> list[PromptSpeed]:
+    return [
+        PromptSpeed(
+            question_id=prompt.identifier("question_id"),
+            tokens_per_s=prompt.number("tokens_per_s"),
+            num_tokens=prompt.integer("num_tokens"),
+        )
+        for prompt in row.objects("prompts")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +124,7 @@ class Comparison:
         return any(row.is_slower for row in self.rows)
 
 
-def compare(before: Summary, after: Summary, *, tolerance: float = 0.0) -> Comparison:
+def compare(before: RunSpeeds, after: RunSpeeds, *, tolerance: float = 0.0) -> Comparison:
     """Compare row by row and prompt by prompt.
 
     A single row is slower where its whole interval lies below 1 - tolerance. Of many rows some are always unlucky, so
@@ -68,12 +138,12 @@ def compare(before: Summary, after: Summary, *, tolerance: float = 0.0) -> Compa
     """
     if not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance {tolerance} must lie in [0, 1): 0.03 lets a slowdown of 3 % pass")
-    if before.speed_kind != after.speed_kind:
+    if before.kind != after.kind:
         raise ConfigError(
-            f"the first report is about {before.speed_kind} speeds, the second about {after.speed_kind} ones: "
+            f"the first report is about {before.kind} speeds, the second about {after.kind} ones: "
             "compare runs with the same kinds of contestants"
         )
-    first, second = _prompts(before), _prompts(after)
+    first, second = before.prompts(), after.prompts()
     pairs = {key: _paired(first[key], second[key]) for key in first if key in second}
     pairs = {key: pair for key, pair in pairs.items() if pair[0]}
     if not pairs:
@@ -95,26 +165,7 @@ def holm(chances: Sequence[float], allowed: float) -> list[bool]:
     return is_rejected
 
 
-def _prompts(summary: Summary) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
-    """Prompts for each row and, where there are several data sets, over all."""
-    prompts: dict[RowKey, dict[PromptKey, PromptSpeed]] = {}
-    for row in summary.rows:
-        for key in _keys(row, has_many=len(summary.datasets) > 1):
-            found = prompts.setdefault(key, {})
-            found |= {(row.dataset, prompt.question_id): prompt for prompt in row.prompts}
-    return prompts
-
-
-def _keys(row: Row, *, has_many: bool) -> list[RowKey]:
-    if row.dataset is None:
-        return []
-    over_all: list[RowKey] = [(None, row.contestant, row.temperature)] if has_many else []
-    return [(row.dataset, row.contestant, row.temperature), *over_all]
-
-
-def _paired(
-    first: Mapping[PromptKey, PromptSpeed], second: Mapping[PromptKey, PromptSpeed]
-) -> tuple[list[float], list[float]]:
+def _paired(first: Prompts, second: Prompts) -> tuple[list[float], list[float]]:
     before, after = ({key: prompt.tokens_per_s for key, prompt in side.items()} for side in (first, second))
     tokens = {key: prompt.num_tokens for key, prompt in second.items()}
     return times_taken(tokens, before, after, [key for key in first if key in second])

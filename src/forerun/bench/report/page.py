@@ -1,6 +1,6 @@
 """The report as one page for the browser: nothing is fetched, nothing runs, and everything from data is escaped."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -11,14 +11,13 @@ from forerun.bench.report.columns import COLUMNS, interval, milliseconds, number
 from forerun.bench.report.plots import Look, Looks
 from forerun.bench.report.summary import Row, Summary
 from forerun.bench.report.table import ALL, fastest
-from forerun.bench.report.timeline import Lane, Timeline, draw_lane, draw_text
 from forerun.bench.report.wording import circumstances, fastest_peer, headline, verdict_on_texts
 
 FOLDER: Final = Path(__file__).parent
 PEER: Final = "another program"
 
 
-def write(summary: Summary, timeline: Timeline | None = None) -> str:
+def write(summary: Summary) -> str:
     """The page. Needs matplotlib, which the importer of this module must have."""
     found = headline(summary)
     looks = {
@@ -32,18 +31,16 @@ def write(summary: Summary, timeline: Timeline | None = None) -> str:
         headline=escape(found.text),
         detail=escape(found.detail),
         tiles=_tiles(summary, found.row),
-        body="\n".join(_sections(summary, looks, timeline)),
+        body="\n".join(_sections(summary, looks)),
         footer=f"Written by forerun bench report. {escape(str(summary.about.get('forerun', '')))}",
     )
 
 
-def _sections(summary: Summary, looks: Looks, timeline: Timeline | None) -> Iterator[str]:
+def _sections(summary: Summary, looks: Looks) -> Iterator[str]:
     if summary.rows:
         rows = summary.over_all(summary.temperatures[0])
         yield _overview(summary, looks)
         yield _by_dataset(summary, looks)
-        if timeline is not None:
-            yield _timeline(timeline, looks)
         yield _drafting(rows, looks)
         yield _latency(rows, looks)
     yield _circumstances(summary)
@@ -157,37 +154,6 @@ def _latency(rows: Sequence[Row], looks: Looks) -> str:
     )
 
 
-def _timeline(timeline: Timeline, looks: Looks) -> str:
-    """The lanes under each other on one scale, then the text with its drafted tokens marked."""
-    end_s = max(lane.end_s for lane in timeline.lanes)
-    first = timeline.lanes[0]
-    text = draw_text(first)
-    written = f'<div class="written" tabindex="0" aria-label="the answer">{text}</div>' if text else ""
-    where = f"Question {timeline.question_id}" + (f" of {timeline.dataset}" if timeline.dataset else "")
-    about = (
-        f"{where}, whose speed-up is the median over prompts. Every cell is a token and as wide as the time it took; "
-        "its colour says who wrote it."
-    )
-    legend = {f"drafted by {first.contestant}": colour(looks[first.contestant]), "the target's own": "var(--c0)"}
-    lanes = "".join(_lane(lane, end_s, colour(looks[lane.contestant])) for lane in timeline.lanes)
-    return (
-        f'<section><h2>One answer as it came</h2><p class="about">{escape(about)}</p>'
-        f'{_keys(legend | {"prefill": "var(--grid)"})}<div class="lanes">{lanes}'
-        f'<div class="scale"><span>0</span><span>{milliseconds(end_s / 2)}</span>'
-        f"<span>{milliseconds(end_s)} ms</span></div></div>"
-        f'<div style="--drafted:{colour(looks[first.contestant])}">{written}</div></section>'
-    )
-
-
-def _lane(lane: Lane, end_s: float, drafted: str) -> str:
-    num_rounds = lane.cells[-1].round_number + 1
-    told = f"{len(lane.cells)} tokens in {num_rounds} rounds, {milliseconds(lane.end_s)} ms, {lane.num_drafted} drafted"
-    return (
-        f'<div style="--drafted:{drafted}"><h3>{escape(lane.contestant)} <small>{told}</small></h3>'
-        f"{draw_lane(lane, end_s)}</div>"
-    )
-
-
 def _circumstances(summary: Summary) -> str:
     pairs = "".join(_fact(label, value) for label, value in circumstances(summary))
     skips = [f"<li><b>Left out:</b> {escape(who)}: {escape(why)}</li>" for who, why in summary.skips.items()]
@@ -240,11 +206,7 @@ def _both(wide: str, narrow: str) -> str:
 
 
 def _legend(looks: Looks) -> str:
-    return _keys({name: colour(look) for name, look in looks.items()})
-
-
-def _keys(colours: Mapping[str, str]) -> str:
-    items = "".join(f'<li><i style="background:{value}"></i>{escape(name)}</li>' for name, value in colours.items())
+    items = "".join(f'<li><i style="background:{colour(look)}"></i>{escape(name)}</li>' for name, look in looks.items())
     return f'<ul class="legend">{items}</ul>'
 
 

@@ -1,8 +1,9 @@
 """A run in numbers: a row for each data set, contestant and temperature, and one over all data sets."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from forerun.bench.report.bootstrap import Estimate, estimate
 from forerun.core.errors import ConfigError
 
 NONE: Final = "none"
+VERSION: Final = 2  # of report.json
 PromptKeyT = TypeVar("PromptKeyT")
 SpeedKind = Literal["decode", "whole"]
 SPEED_OF: Final[Mapping[SpeedKind, metrics.SpeedOf]] = {
@@ -106,6 +108,10 @@ class Summary:
     def kind_of(self, contestant: str) -> str:
         """ "drafter" for one of ours, "peer" for somebody else's program; "" where the run does not say."""
         return str(self.about.get("contestants", {}).get(contestant, {}).get("kind", ""))
+
+    def to_json(self) -> str:
+        """report.json."""
+        return json.dumps({"version": VERSION} | asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @property
     def skips(self) -> dict[str, str]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.bench.peers.catalogue import PEERS, PeerPlan, open_peer
+from forerun.bench.peers.catalogue import PEERS, open_peer
 from forerun.bench.peers.catalogue import grid as grid_of_peer
+from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.answers import Contestant
 from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.records.run_plan import RunPlan

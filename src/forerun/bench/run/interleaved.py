@@ -182,14 +182,7 @@ class BenchRun:
                 prompt_ids = self._reader.prompt_after(group.question, texts[:place])
                 match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, self._judge.engine)
             turns.append(replace(turn, match=match))
-        extra: dict[str, object] = {}
-        if group.repeat == 0:
-            extra["token_texts"] = [self._token_texts(turn) for turn in turns]
-        return replace(answer, turns=tuple(turns), extra=extra)
-
-    def _token_texts(self, turn: Turn) -> list[str]:
-        """The text of every token, for the report's timeline."""
-        return [self._reader.tokenizer.decode([token_id]) for token_id in turn.token_ids]
+        return replace(answer, turns=tuple(turns))
 
 
 def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:

@@ -11,7 +11,7 @@ import torch
 from forerun.bench.data.datasets import Dataset, load_dataset
 from forerun.bench.data.prompts import Reader, spread
 from forerun.bench.data.questions import Question
-from forerun.bench.peers.catalogue import PeerPlan
+from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.run_folder import NAME, RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.candidates import Candidates, grid_of
@@ -200,14 +200,14 @@ def peer_plan(request: Request, checkpoint: Checkpoint, num_threads: int, max_le
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft = BUILTIN_DRAFT if is_builtin else request.draft
     return PeerPlan(
-        target=checkpoint.source.folder,
-        draft=None if draft is None else open_source(draft).folder,
+        target=str(checkpoint.source.folder),
+        draft=None if draft is None else str(open_source(draft).folder),
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weight_format=checkpoint.weight_format,
         num_threads=num_threads,
         max_length=max_length,
-        cache=request.cache / "peers",
+        cache=str(request.cache / "peers"),
         device=request.config.device,
         urls=request.urls,
-        llama_server=request.llama_server,
+        llama_server=None if request.llama_server is None else str(request.llama_server),
     )
