@@ -14,7 +14,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.host_loop import Round
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supervisor import LocalSupply
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
@@ -68,14 +68,14 @@ def test_a_process_that_does_not_answer_is_waited_for_once(drafter: ParallelDraf
 @pytest.mark.parametrize("drafter", ["busy", "silent"], indirect=True)
 def test_a_process_that_hangs_is_replaced(drafter: ParallelDrafter, caplog: pytest.LogCaptureFixture) -> None:
     assert drafter.wait_until_ready(HANG_S)
-    first = drafter._supply.pid  # type: ignore[attr-defined]
+    first = drafter._connection.supply.pid  # type: ignore[attr-defined]
     end = time.monotonic() + HANG_S
     with caplog.at_level(logging.WARNING):
         while "hangs" not in caplog.text and time.monotonic() < end:
             decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=300)
-        while drafter._supply.pid == first and time.monotonic() < end:  # type: ignore[attr-defined]
+        while drafter._connection.supply.pid == first and time.monotonic() < end:  # type: ignore[attr-defined]
             decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=20)
-    assert drafter._supply.pid != first  # type: ignore[attr-defined]
+    assert drafter._connection.supply.pid != first  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("drafter", ["garbage"], indirect=True)
@@ -106,9 +106,9 @@ def test_one_that_dies_again_and_again_is_given_up_for_a_while(
 ) -> None:
     assert drafter.wait_until_ready(HANG_S)
     end = time.monotonic() + HANG_S
-    while "too often" not in drafter._supply.trouble and time.monotonic() < end:
+    while "too often" not in drafter._connection.supply.trouble and time.monotonic() < end:
         decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=20)
-    assert "tried again in 5 minutes" in drafter._supply.trouble
+    assert "tried again in 5 minutes" in drafter._connection.supply.trouble
     rounds = decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=20)
     assert {step.stats.drafter for step in rounds} == {DrafterState.DOWN}
 

@@ -27,7 +27,7 @@ import sys, time
 from forerun import Engine, EngineConfig, Parallel
 if __name__ == "__main__":
     engine = Engine(EngineConfig(drafter=Parallel(), num_threads=1))
-    supply = engine._drafter._supply
+    supply = engine._drafter._connection.supply
     print(supply._process.pid, supply.pid, flush=True)
     time.sleep(600)
 """
@@ -46,7 +46,7 @@ def plain() -> Iterator[Engine]:
 
 
 def supply_of(engine: Engine) -> LocalSupply:
-    supply = engine._drafter._supply  # type: ignore[attr-defined]
+    supply = engine._drafter._connection.supply  # type: ignore[attr-defined]
     assert isinstance(supply, LocalSupply)
     return supply
 

@@ -15,7 +15,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.engine.drafter_process import grow_with

@@ -11,9 +11,9 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.supply import HelloCheck, WorkerSupply
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 

@@ -15,7 +15,7 @@ from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.remote.messages import Hello, Setup
-from forerun.drafting.remote.protocol import TREES_PER_CUT
+from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.engine.loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
@@ -123,7 +123,7 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
         runner,
         draft,
         target_vocab_size=setup.target_vocab_size,
-        horizon=setup.verify_width * TREES_PER_CUT,
+        horizon=setup.verify_width * EXPANSION.trees_per_cut,
         max_rows=TREE_ROWS,
         keeps_subtree=True,
         calibrates=setup.calibrates,

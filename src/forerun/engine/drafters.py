@@ -16,8 +16,8 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.search import first_set
+from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
-from forerun.drafting.remote.supply import WorkerSupply
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter

@@ -16,10 +16,9 @@ from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import MAX_CATCH_UP
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.protocol import TREES_PER_CUT
+from forerun.drafting.remote.policy import EXPANSION, RemotePolicy
 from forerun.engine.drafter_process import TREE_ROWS
 from forerun.engine.profile import Profile
 from forerun.model.runner import PREFILL_ROWS
@@ -268,7 +267,7 @@ class ParallelSimulation:
         )
         self._grower = TraceGrower(
             config,
-            horizon=setup.verify_width * TREES_PER_CUT,
+            horizon=setup.verify_width * EXPANSION.trees_per_cut,
             max_rows=TREE_ROWS,
             keeps_subtree=True,
             calibrates=setup.calibrates,

@@ -1,7 +1,7 @@
 """A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
 
 What `drafting.remote.worker` does with a process and a socket is done here step by step, so that the two ends of the
-protocol and the client's patience can be simulated as they are.
+protocol and how long the target waits can be simulated as they are.
 """
 
 from collections import deque

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Hello, Message, Setup
 from forerun.drafting.remote.protocol import DrafterEnd, Grower
-from forerun.drafting.remote.worker import BEAT_S, MAX_FAULTS
+from forerun.drafting.remote.worker import BEAT_S
 from forerun.sampling.noise import KeyedNoise
 
 Spend = Callable[[float], object]  # lets virtual seconds pass

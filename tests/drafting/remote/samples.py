@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.layout import MAX_NODES
+from forerun.drafting.remote.codec import MAX_NODES
 from forerun.drafting.remote.messages import (
     Beat,
     Begin,

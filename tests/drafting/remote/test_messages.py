@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.layout import MAX_NODES, MAX_TEXT, MessageError, pack, unpack
+from forerun.drafting.remote.codec import MAX_NODES, MAX_TEXT, MessageError, pack, unpack
 from forerun.drafting.remote.messages import Begin, Failure, Message, Spans, Verdict
 from tests.drafting.remote.samples import BEGIN, GREEDY, MESSAGES, PROPOSAL, SAMPLED, SETUP, SPANS, VERDICT
 

@@ -11,7 +11,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import (
     Beat,

@@ -18,10 +18,10 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import VocabularyError
 from forerun.core.steps import DrafterState
 from forerun.decoding.host_loop import checked
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.patience import FLOOR_S, STEPS
 from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.remote.wait_policy import WAITING
 from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import FAULTS, Pace, Spend, World
@@ -166,7 +166,8 @@ class Life:
         began = clock.now
         tree = drafter.propose()
         waited_s = clock.now - began
-        assert waited_s <= max(FLOOR_S, STEPS * self.longest_step_s) + 1e-9, "no wait outlasts its deadline"
+        deadline_s = max(WAITING.floor_s, WAITING.steps * self.longest_step_s)
+        assert waited_s <= deadline_s + 1e-9, "no wait outlasts its deadline"
         side = Side(root=text[-1], vocab_size=language.vocab_size)
         assert checked(tree, side, drafter.verify_width) is tree, "an honest drafter proposes no nonsense"
         assert self.schedule.policy.looks_up or language.has_guessed(text, tree), "every guess is for its own place"
@@ -190,7 +191,7 @@ class Life:
         """Once nothing befalls the wires any more, guesses are accepted again."""
         schedule = self.schedule
         can_help = schedule.language.skill > 0.5 and self.drafter.verify_width > 1 and not schedule.policy.looks_up
-        if not can_help or 2 * schedule.pace.latency_s > FLOOR_S:
+        if not can_help or 2 * schedule.pace.latency_s > WAITING.floor_s:
             return  # no guess is right, or every answer may be late
         self.world.calm()
         self.step_s = SLOW_STEP_S

@@ -4,7 +4,7 @@ import struct
 from typing import Final
 from zlib import crc32
 
-from forerun.drafting.remote.layout import MessageError, pack, unpack
+from forerun.drafting.remote.codec import MessageError, pack, unpack
 from forerun.drafting.remote.messages import Message
 
 MAGIC: Final = b"FrRn"
@@ -13,6 +13,7 @@ HEAD: Final = struct.Struct("<4sBBHIII")  # magic, version, kind, reserved, requ
 HEAD_CRC: Final = struct.Struct("<I")  # of the head, so that a garbled length is never waited for
 HEAD_SIZE: Final = HEAD.size + HEAD_CRC.size
 MAX_PAYLOAD: Final = 8 << 20  # a prompt of two million tokens
+MAX_FAULTS: Final = 16  # faulty frames after which a peer is hung up on
 
 
 def to_frame(message: Message) -> bytes:

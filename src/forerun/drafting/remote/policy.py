@@ -1,8 +1,27 @@
 """How target and drafter share the work of a request: what may be varied to see what it is worth."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from forerun.core.drafter_config import Parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpansionSettings:
+    """When a drafter expands, and how much of its tree it sends: chosen by hand, not tuned.
+
+    Args:
+        trees_per_cut: the tree is kept and sent so many times wider than a cut: about one cut for each outcome.
+        coverage: of an expanded node's next tokens, the share that is among the children that are kept.
+        early: a verdict may come earlier than expected by so many expansions less one.
+    """
+
+    trees_per_cut: int = 8
+    coverage: float = 0.6
+    early: float = 1.25
+
+
+EXPANSION: Final = ExpansionSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,17 @@ meet at a barrier. Here the drafter need not be asked: it may send its whole tre
 finds its next proposal in it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from forerun.core.config import SamplingParams
+from forerun.drafting.remote.estimates import blend, expected_tokens
 from forerun.drafting.remote.messages import MAX_NODES, Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
-TREES_PER_CUT: Final = 8  # the tree is kept and sent so many times wider than a cut: about one cut for each outcome
-COVERAGE: Final = 0.6  # of an expanded node's next tokens, how many are among the children that are kept
 LEAST_LOG_PROB: Final = -1e5  # of a guess when it is sent: less is as good as impossible
-EARLY: Final = 1.25  # a verdict may come earlier than expected by a quarter of an expansion
-SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean
 
 
 class Grower(Protocol):
@@ -61,7 +58,7 @@ class DrafterEnd:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._grower, self._setup, self._make_noise, self._clock = grower, setup, make_noise, clock
-        self._sent_nodes = min(setup.verify_width * TREES_PER_CUT, MAX_NODES)
+        self._sent_nodes = min(setup.verify_width * EXPANSION.trees_per_cut, MAX_NODES)
         self.request = 0
         self.is_active = False
         self.expansion_s = 0.0
@@ -129,7 +126,7 @@ class DrafterEnd:
 
     def _may_be_needed(self) -> bool:
         """True when the verdict may come before the next expansion ends, and would find this tree."""
-        is_due = self._clock() + EARLY * self.expansion_s >= self._verdict_due
+        is_due = self._clock() + EXPANSION.early * self.expansion_s >= self._verdict_due
         return self._setup.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
@@ -142,8 +139,8 @@ class DrafterEnd:
             return True
         if self._num_repairs >= self._setup.max_repairs or not self._step_s:
             return False
-        num_tokens = 1.0 + value_of(self._grower.tree, self._setup.verify_width)
-        return self._grower.promise * COVERAGE * self._step_s > num_tokens * self.expansion_s
+        num_tokens = 1.0 + expected_tokens(self._grower.tree, self._setup.verify_width)
+        return self._grower.promise * EXPANSION.coverage * self._step_s > num_tokens * self.expansion_s
 
     def _await_answer(self) -> None:
         self._owes, self._is_grown = True, False
@@ -188,6 +185,16 @@ class TargetEnd:
         self._rerooted: TokenTree | None = None
         self._rerooted_len = -1
         self.confirmed_len = 0
+
+    @property
+    def is_active(self) -> bool:
+        """True while a request runs."""
+        return self._begin is not None
+
+    @property
+    def root(self) -> int:
+        """The text's last token."""
+        return self._token_ids[-1]
 
     @property
     def request(self) -> int:
@@ -278,20 +285,3 @@ class TargetEnd:
             token_ids=tuple(self._unconfirmed()),
             step_s=self._step_s,
         )
-
-
-def value_of(tree: TokenTree, width: int) -> float:
-    """Tokens that a cut of `width` nodes is worth by the tree's own probabilities, the root left out."""
-    return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
-
-
-def promise_of(tree: TokenTree, width: int) -> float:
-    """The chance that the text reaches one of the `width` likeliest leaves, which an expansion would expand."""
-    inner = set(tree.parents)
-    leaves = (math.exp(log_prob) for node, log_prob in enumerate(tree.log_probs) if node not in inner)
-    return math.fsum(sorted(leaves)[-width:])
-
-
-def blend(mean: float, newest: float) -> float:
-    """A running mean that forgets."""
-    return (1 - SMOOTHING) * mean + SMOOTHING * newest

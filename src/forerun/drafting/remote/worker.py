@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Setup, Spans
 from forerun.drafting.remote.protocol import DrafterEnd, Grower
 from forerun.sampling.noise import KeyedNoise
@@ -15,7 +15,6 @@ from forerun.sampling.noise import KeyedNoise
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.2  # a drafter with a request is never silent for longer, unless it is at work
-MAX_FAULTS: Final = 16
 SPANS_PER_MESSAGE: Final = 64
 
 

@@ -7,10 +7,11 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
-from forerun.drafting.remote.client import ParallelDrafter
+from forerun.drafting.remote.drafter import ParallelDrafter
+from forerun.drafting.remote.liveness import LIVENESS, Liveness
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.patience import FLOOR_S, GAPS, RESPONSES, SILENCE_S, STEPS, Patience
 from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.remote.wait_policy import WAITING, WaitPolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import Pace, Spend, World
@@ -18,9 +19,9 @@ from tests.drafting.remote.fake_wires import Pace, Spend, World
 MANY = 60  # measurements, after which a running mean has forgotten what was before
 
 
-def patience(*, step_s: float, response_s: float, gain: int = 2) -> Patience:
-    """Patience with a drafter that has always been like this."""
-    told = Patience()
+def policy_after(*, step_s: float, response_s: float, gain: int = 2) -> WaitPolicy:
+    """What is known of a drafter that has always been like this."""
+    told = WaitPolicy()
     for _ in range(MANY):
         told.measure_step(step_s)
         told.measure_response(response_s)
@@ -29,20 +30,20 @@ def patience(*, step_s: float, response_s: float, gain: int = 2) -> Patience:
 
 
 def test_before_anything_is_known_the_wait_is_short() -> None:
-    told = Patience()
-    assert told.wait_s(0.0, 1.0) == FLOOR_S
+    told = WaitPolicy()
+    assert told.wait_s(0.0, 1.0) == WAITING.floor_s
     told.measure_step(0.1)
-    assert told.wait_s(0.0, 1.0) == pytest.approx(STEPS * 0.1)
+    assert told.wait_s(0.0, 1.0) == pytest.approx(WAITING.steps * 0.1)
 
 
 def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
-    assert patience(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(RESPONSES * 0.1)
-    assert patience(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(STEPS)
-    assert patience(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == FLOOR_S
+    assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(WAITING.responses * 0.1)
+    assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(WAITING.steps)
+    assert policy_after(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == WAITING.floor_s
 
 
 def test_a_missed_deadline_ends_the_waiting_until_a_proposal_comes_in_time() -> None:
-    told = patience(step_s=0.1, response_s=0.01)
+    told = policy_after(step_s=0.1, response_s=0.01)
     told.is_late = True
     assert told.wait_s(0.0, 1.0) == 0.0
     told.is_late = False
@@ -54,18 +55,18 @@ def test_waiting_ends_where_it_does_not_pay() -> None:
     num_waits = 0
     for _ in range(500):
         step_s, response_s, gain, value = rng.random(), rng.random(), rng.randint(0, 5), 3 * rng.random()
-        promise = rng.random()
-        with_wait, without = (1 + value + gain * promise) / (step_s + response_s), (1 + value) / step_s
+        reach = rng.random()
+        with_wait, without = (1 + value + gain * reach) / (step_s + response_s), (1 + value) / step_s
         if abs(with_wait - without) < 1e-3 * without:
             continue  # rounding may decide
-        is_waited_for = patience(step_s=step_s, response_s=response_s, gain=gain).wait_s(value, promise) > 0
+        is_waited_for = policy_after(step_s=step_s, response_s=response_s, gain=gain).wait_s(value, reach) > 0
         assert is_waited_for == (with_wait > without)
         num_waits += is_waited_for
     assert 100 < num_waits < 400
 
 
 def test_a_drafter_that_has_become_ten_times_slower_is_not_waited_for() -> None:
-    told = patience(step_s=0.01, response_s=0.004, gain=2)
+    told = policy_after(step_s=0.01, response_s=0.004, gain=2)
     assert told.wait_s(0.0, 1.0) > 0.0
     for _ in range(MANY):
         told.measure_response(0.04)
@@ -73,35 +74,46 @@ def test_a_drafter_that_has_become_ten_times_slower_is_not_waited_for() -> None:
 
 
 def test_on_a_starved_machine_where_all_takes_ten_times_longer_so_does_the_wait() -> None:
-    quick, starved = patience(step_s=0.05, response_s=0.01), patience(step_s=0.5, response_s=0.1)
+    quick, starved = policy_after(step_s=0.05, response_s=0.01), policy_after(step_s=0.5, response_s=0.1)
     assert starved.wait_s(0.0, 1.0) == pytest.approx(10 * quick.wait_s(0.0, 1.0))
 
 
 def test_one_slow_answer_does_not_end_the_waiting() -> None:
-    told = patience(step_s=0.01, response_s=0.004)
+    told = policy_after(step_s=0.01, response_s=0.004)
     told.measure_response(0.04)
     assert told.wait_s(0.0, 1.0) > 0.0
 
 
 def test_a_stretch_of_bad_guesses_ends_the_waiting_and_not_for_ever() -> None:
-    told = patience(step_s=0.01, response_s=0.004, gain=0)
+    told = policy_after(step_s=0.01, response_s=0.004, gain=0)
     assert told.wait_s(0.0, 1.0) == 0.0
     waits = [told.wait_s(0.0, 1.0) for _ in range(500)]
     assert any(wait > 0 for wait in waits)
 
 
 def test_a_drafter_that_says_nothing_for_long_hangs() -> None:
-    told = Patience()
-    assert not told.is_hung(0.99 * SILENCE_S)
-    assert told.is_hung(1.01 * SILENCE_S)
+    told = Liveness()
+    assert not told.is_hung(0.99 * LIVENESS.silence_s)
+    assert told.is_hung(1.01 * LIVENESS.silence_s)
 
 
 def test_a_drafter_that_came_back_from_a_silence_is_allowed_longer_ones() -> None:
-    told = Patience()
-    told.hear(SILENCE_S)
-    told.hear(0.01)
-    assert not told.is_hung(0.99 * GAPS * SILENCE_S)
-    assert told.is_hung(1.01 * GAPS * SILENCE_S)
+    told, gap_s, now = Liveness(), 0.9 * LIVENESS.max_unheard_s, 0.0
+    for _ in range(3):
+        now += gap_s
+        told.listen(now, has_spoken=False)
+    now += 0.01
+    told.listen(now, has_spoken=True)
+    allowed_s = min(LIVENESS.gaps * now, LIVENESS.max_silence_s)
+    assert allowed_s > LIVENESS.silence_s
+    assert not told.is_hung(now + 0.99 * allowed_s)
+    assert told.is_hung(now + 1.01 * allowed_s)
+
+
+def test_a_time_in_which_nobody_listened_is_no_silence() -> None:
+    told = Liveness()
+    told.listen(100.0, has_spoken=False)
+    assert not told.is_hung(100.0 + 0.99 * LIVENESS.silence_s)
 
 
 class Round:
@@ -148,7 +160,7 @@ def test_a_stopped_drafter_costs_one_wait_and_is_used_again_when_it_goes_on() ->
     stopped = [request.play() for _ in range(50)]
     waits = [wait_s for wait_s, _, _ in stopped if wait_s > 0]
     assert len(waits) <= 1
-    assert sum(waits) <= max(FLOOR_S, STEPS * request.STEP_S) + 1e-9
+    assert sum(waits) <= max(WAITING.floor_s, WAITING.steps * request.STEP_S) + 1e-9
     assert stopped[-1][1:] == (DrafterState.LATE, 0)
     again = [request.play() for _ in range(80)]
     assert again[-1][1] is DrafterState.READY
@@ -166,7 +178,7 @@ def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
     for _ in range(10):
         request.play()
     request.stop_drafter(1e9)
-    rounds = [request.play() for _ in range(int(1.5 * SILENCE_S / request.STEP_S))]
+    rounds = [request.play() for _ in range(int(1.5 * LIVENESS.silence_s / request.STEP_S))]
     assert request.world.counts["replaced"] == 1
     assert sum(num_accepted for _, _, num_accepted in rounds[-20:]) >= 20
 
@@ -174,8 +186,8 @@ def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
 def test_a_drafter_that_is_not_let_run_is_not_replaced() -> None:
     request = Round(answers_in_s=0.001)
     request.world.starves = True
-    request.stop_drafter(1.5 * SILENCE_S)
-    for _ in range(int(2 * SILENCE_S / request.STEP_S)):
+    request.stop_drafter(1.5 * LIVENESS.silence_s)
+    for _ in range(int(2 * LIVENESS.silence_s / request.STEP_S)):
         request.play()
     assert request.world.counts["replaced"] == 0
 

@@ -1,0 +1,163 @@
+"""The target's way to a drafter's process: its wire, whether it is to be believed in, and the next one after it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
+from forerun.drafting.remote.liveness import Liveness
+from forerun.drafting.remote.messages import Hello, Message, Proposal
+from forerun.drafting.remote.worker import Wire
+
+HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
+PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerWire(Wire, Protocol):
+    """A wire that this end can hang up."""
+
+    def close(self) -> None: ...
+
+
+class WorkerSupply(Protocol):
+    """Gives connections to a worker, one after another: `wires.supervisor` here, `wires.remote_worker` elsewhere."""
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no worker just now, in words; empty when nothing is wrong."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """The present worker, where it is a process of this machine."""
+        ...
+
+    def take(self) -> WorkerWire | None:
+        """A fresh connection if one has come up; never blocks."""
+        ...
+
+    def wait(self, timeout_s: float) -> WorkerWire | None:
+        """The same, waiting for it. None when time is up, or there will be none."""
+        ...
+
+    def is_starved(self) -> bool:
+        """True when the worker could run and is not let: it is silent for no fault of its own."""
+        ...
+
+    def replace(self) -> None:
+        """The present worker is of no use: end it, and bring up another one."""
+        ...
+
+    def mark_healthy(self) -> None:
+        """The present worker has done good work: its end, when it comes, is no failed start."""
+        ...
+
+    def close(self) -> None:
+        """End it all."""
+        ...
+
+
+class Connection:
+    """One worker at a time. One that hangs, sends garbage or does not fit is let go, and the next one is taken.
+
+    Args:
+        check: says what is wrong with a worker by its hello.
+        clock: seconds.
+    """
+
+    def __init__(self, supply: WorkerSupply, check: HelloCheck, clock: Callable[[], float]) -> None:
+        self.supply, self._check, self._clock = supply, check, clock
+        self.is_ready = False  # a worker is there, and fits
+        self.fault: str | None = None  # why the last worker was turned away
+        self._lost_because = ""  # why this end has let go of a worker that was ready
+        self._liveness = Liveness()
+        self._wire: WorkerWire | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why no worker is ready."""
+        return self._lost_because or self.supply.trouble or "its process has gone"
+
+    def begin(self) -> None:
+        """A request begins."""
+        self._liveness.begin(self._clock())
+
+    def end(self) -> None:
+        """It ends."""
+        self._liveness.end(self._clock())
+
+    def send(self, messages: Sequence[Message]) -> None:
+        if self._wire is not None:
+            for message in messages:
+                self._wire.send(to_frame(message))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the next message, or for a worker where there is none; False when there will be none in time."""
+        if self._wire is None:
+            self._attach(self.supply.wait(timeout_s))
+        if self._wire is None:
+            return False
+        self._wire.wait(timeout_s)
+        return True
+
+    def receive(self, *, is_wanted: bool) -> list[Message]:
+        """What has come. A worker that hangs or sends garbage is replaced.
+
+        Args:
+            is_wanted: a request runs, so that a worker that is silent does not do its work.
+        """
+        now = self._clock()
+        if self._wire is None or not self._wire.is_open:
+            self._attach(self.supply.take())
+            if self._wire is None:
+                return []
+        messages = self._reader.feed(self._wire.receive())
+        self._liveness.listen(now, has_spoken=bool(messages))
+        for message in messages:
+            self._note(message)
+        if is_wanted and self._liveness.is_hung(now) and not self.supply.is_starved():
+            self._replace("hangs")
+        elif self._reader.num_faults > MAX_FAULTS:
+            self._replace("sends garbage")
+        return messages
+
+    def close(self) -> None:
+        self._detach()
+        self.supply.close()
+
+    def _note(self, message: Message) -> None:
+        match message:
+            case Hello() if self._wire is not None:
+                self._greet(message)
+            case Proposal():
+                self._num_proposals += 1
+                if self._num_proposals == PROPOSALS_OF_A_HEALTHY_WORKER:
+                    self.supply.mark_healthy()
+            case _:
+                pass
+
+    def _greet(self, hello: Hello) -> None:
+        self.fault = self._check(hello)
+        if self.fault is None:
+            self.is_ready, self._lost_because = True, ""
+        else:
+            logger.error("the drafter is of no use: %s", self.fault)
+            self._detach()
+
+    def _replace(self, misdeed: str) -> None:
+        self._lost_because = f"the drafter {misdeed}, and is being replaced"
+        self._detach()
+        self.supply.replace()
+
+    def _attach(self, wire: WorkerWire | None) -> None:
+        self._detach()
+        if wire is not None:
+            self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
+            self._liveness.connect(self._clock())
+
+    def _detach(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        self._wire, self.is_ready = None, False

@@ -1,0 +1,204 @@
+"""The parallel drafter as the decode loop sees it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import DraftModel, LayerSkip
+from forerun.core.errors import VocabularyError
+from forerun.core.steps import DrafterState
+from forerun.core.timing import Span
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
+from forerun.drafting.remote.estimates import expected_tokens, frontier_chance
+from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.remote.protocol import TargetEnd
+from forerun.drafting.remote.wait_policy import WaitPolicy
+from forerun.model.measure import widths_up_to
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+from forerun.speculation.widths import WidthRule, chances_of
+
+logger = logging.getLogger(__name__)
+
+RETELL_S: Final = 0.5  # a drafter that speaks of an earlier request by then was never told of this one
+
+
+class ParallelDrafter(Drafter):
+    """Proposes what a drafter in another process sends, and goes on without it when it does not.
+
+    Whatever happens to that process costs speed for a while: the next proposal is the root alone, which is plain
+    decoding, and a new process is told the text so far.
+    """
+
+    def __init__(
+        self,
+        supply: WorkerSupply,
+        draft: DraftModel | LayerSkip,
+        policy: RemotePolicy,
+        *,
+        target_vocab_size: int,
+        check: HelloCheck,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.verify_width = draft.verify_width
+        self._draft, self._clock = draft, clock
+        self._connection = Connection(supply, check, clock)
+        self._end = TargetEnd(Setup.wanted_by(draft, policy, target_vocab_size))
+        self._waiting = WaitPolicy()
+        self._rule: WidthRule | None = None
+        self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
+        self._spans: list[Span] = []
+        self._state = DrafterState.READY
+        self._was_empty = False  # nothing could have been proposed without a wait
+
+    @property
+    def process_id(self) -> int | None:
+        return self._connection.supply.pid if self._connection.is_ready else None
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        connection, end = self._connection, self._clock() + timeout_s
+        while not connection.is_ready and connection.fault is None and (left := end - self._clock()) > 0:
+            if not connection.wait(left):
+                break
+            self._poll()
+        self._note_state()
+        if connection.fault is not None:
+            self.close()
+            raise VocabularyError(f"the drafter's process does not fit: {connection.fault}")
+        return connection.is_ready
+
+    def adapt(self, measure: Measure) -> None:
+        """Choose how many rows to verify by what they cost from now on; the draft's time is hidden behind them."""
+        if self._draft.adaptive:
+            self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._waiting.is_late = False
+        if self._lookup is not None:
+            self._lookup.begin(prompt_ids)
+        self._began_at = self._clock()
+        self._connection.begin()
+        messages = self._end.begin(prompt_ids, params, None if noise is None else noise.seed)
+        was_ready = self._connection.is_ready
+        self._poll()
+        if was_ready and self._connection.is_ready:
+            self._connection.send(messages)
+        self._asked_at = self._told_at = self._clock()
+
+    def propose(self) -> TokenTree:
+        began, self._was_empty = self._clock(), False
+        if self._end.tree() is None:  # else the poll after the verdict has brought it
+            self._poll()
+        tree = self._best_of(self._end.tree())
+        if not self._end.is_fresh and self._await_answer(began, tree):
+            self._was_empty = len(tree) == 1
+            tree = self._best_of(self._end.tree())
+        self._proposed_at = self._clock()
+        self._wait_s = self._proposed_at - began
+        self._note_state()
+        return tree
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        now = self._clock()
+        self._waiting.measure_step(now - self._proposed_at)
+        if self._rule is not None:
+            self._rule.end_round(now - self._proposed_at)
+        verdict = self._end.commit(acceptance.tokens, self._waiting.step_s)
+        if self._connection.is_ready:
+            self._connection.send(verdict)
+        self._asked_at = now
+        if self._was_empty:
+            self._waiting.measure_gain(len(acceptance.path))
+        if self._lookup is not None:
+            self._lookup.accept(acceptance.tokens)
+        self._poll()
+        spans, self._spans = tuple(self._spans), []
+        return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
+
+    def end(self) -> None:
+        if self._end.is_active:
+            self._connection.end()
+            self._connection.send(self._end.stop())
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _await_answer(self, began: float, tree: TokenTree) -> bool:
+        """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
+        connection, waiting = self._connection, self._waiting
+        num_expected = expected_tokens(tree, self.verify_width)
+        end = began + waiting.wait_s(num_expected, frontier_chance(tree, self._draft.draft_width))
+        while connection.is_ready and (left := end - self._clock()) > 0:
+            connection.wait(left)
+            self._poll(is_waiting=True)
+            if self._end.is_fresh:
+                waiting.measure_response(self._clock() - self._asked_at)
+                return True
+        if end > began and connection.is_ready:
+            waiting.miss_deadline(end - began)
+        return False
+
+    def _best_of(self, sent: TokenTree | None) -> TokenTree:
+        """The best of what was sent, and of what followed the last tokens earlier in the text; at least the root."""
+        tree = TokenTree(self._end.root) if sent is None else sent
+        if self._lookup is not None:
+            tree = tree.copy()
+            self._lookup.hang_into(tree)
+        width = self.verify_width
+        if self._rule is not None:
+            width = self._rule.num_rows(chances_of(tree.log_probs), width)
+        return tree.select(tree.best(width))
+
+    def _poll(self, *, is_waiting: bool = False) -> None:
+        """Take in what has come."""
+        for message in self._connection.receive(is_wanted=self._end.is_active):
+            self._handle(message, is_waiting)
+        if not self._connection.is_ready:
+            self._end.forget_connection()
+
+    def _handle(self, message: Message, is_waiting: bool) -> None:
+        if 0 < message.request < self._end.request and self._clock() - self._told_at > RETELL_S:
+            self._told_at = self._clock()
+            self._connection.send(self._end.retell())
+        match message:
+            case Proposal():
+                self._end.receive(message)
+                if message.repair_s and not is_waiting:
+                    self._waiting.measure_response(message.repair_s)
+                if self._waiting.is_late and self._end.tree() is not None:
+                    self._waiting.is_late = False
+            case Hello() if self._connection.is_ready:
+                self._waiting.is_late = False
+                self._connection.send(self._end.resume())
+            case Spans():
+                self._spans += [  # another machine has another clock
+                    Span("draft", start, end)
+                    for start, end in message.times
+                    if self._began_at <= start and end <= self._clock()
+                ]
+            case Failure():
+                logger.warning("the drafter says: %s", message.text)
+            case _:
+                pass
+
+    def _note_state(self) -> None:
+        """Say once when the drafter goes and when it is back."""
+        if not self._connection.is_ready:
+            state = DrafterState.DOWN
+        else:
+            state = DrafterState.LATE if self._waiting.is_late else DrafterState.READY
+        if state == self._state:
+            return
+        if state is DrafterState.DOWN:
+            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._connection.trouble)
+        elif self._state is DrafterState.DOWN:
+            logger.info("drafting")
+        else:
+            logger.debug("the drafter is %s", state)
+        self._state = state

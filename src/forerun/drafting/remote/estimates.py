@@ -1,0 +1,25 @@
+"""What a tree is worth by its own probabilities, and running means of what was measured."""
+
+import math
+from typing import Final
+
+from forerun.speculation.tree import TokenTree
+
+SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean: half of it is the last three
+
+
+def expected_tokens(tree: TokenTree, width: int) -> float:
+    """Tokens that a cut of `width` nodes is worth by the tree's own probabilities, the root left out."""
+    return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
+
+
+def frontier_chance(tree: TokenTree, width: int) -> float:
+    """The chance that the text reaches one of the `width` likeliest leaves, which an expansion would expand."""
+    inner = set(tree.parents)
+    leaves = (math.exp(log_prob) for node, log_prob in enumerate(tree.log_probs) if node not in inner)
+    return math.fsum(sorted(leaves)[-width:])
+
+
+def blend(mean: float, newest: float) -> float:
+    """A running mean that forgets."""
+    return (1 - SMOOTHING) * mean + SMOOTHING * newest

@@ -1,0 +1,59 @@
+"""When does a drafter's process hang? Times are told; its silence is compared with those that it came back from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessSettings:
+    """All in seconds but `gaps`; chosen by hand, so that a loaded machine does not pass for a process that hangs.
+
+    Args:
+        silence_s: a drafter at work that says nothing for so long hangs: ten times the distance of its signs of life.
+        gaps: ... unless it has come back from a silence before: then so many times that silence are allowed,
+        max_silence_s: but never more than this.
+        max_unheard_s: a target at work listens more often; a longer time without listening is no silence.
+    """
+
+    silence_s: float = 2.0
+    gaps: float = 5.0
+    max_silence_s: float = 10.0
+    max_unheard_s: float = 1.0
+
+
+LIVENESS = LivenessSettings()
+
+
+class Liveness:
+    """How long a drafter has been silent in the requests that it was wanted for."""
+
+    def __init__(self, settings: LivenessSettings = LIVENESS) -> None:
+        self._settings = settings
+        self._last_heard = self._last_listened = self._silent_s = self._longest_gap_s = 0.0
+
+    def connect(self, now: float) -> None:
+        """Another process is there."""
+        self._last_heard = self._last_listened = now
+        self._silent_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """It is wanted from now on; a silence goes on where it was."""
+        self._last_listened, self._last_heard = now, now - self._silent_s
+
+    def end(self, now: float) -> None:
+        """It is not wanted any more."""
+        self._silent_s = now - self._last_heard
+
+    def listen(self, now: float, *, has_spoken: bool) -> None:
+        """This end has looked for messages."""
+        if now - self._last_listened > self._settings.max_unheard_s:
+            self._last_heard += now - self._last_listened  # nobody listened: that was not the drafter's silence
+        self._last_listened = now
+        if has_spoken:
+            self._longest_gap_s = max(self._longest_gap_s, now - self._last_heard)
+            self._last_heard = now
+
+    def is_hung(self, now: float) -> bool:
+        """True when a drafter that is wanted has been silent for too long."""
+        settings = self._settings
+        allowed_s = min(settings.gaps * self._longest_gap_s, settings.max_silence_s)
+        return now - self._last_heard > max(settings.silence_s, allowed_s)

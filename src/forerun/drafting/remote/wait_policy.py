@@ -1,0 +1,80 @@
+"""How long it pays to wait for a proposal. No clock: times are told."""
+
+from dataclasses import dataclass
+
+from forerun.drafting.remote.estimates import blend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitSettings:
+    """Limits of a wait, chosen by hand; it is the rule of `wait_s` that was measured (docs/log.md).
+
+    Args:
+        floor_s: no wait is shorter, in seconds: the scheduling noise of a busy machine.
+        responses: a drafter that takes so many times longer than it usually does is late.
+        steps: no wait is longer than so many steps of the target, its floor apart.
+        first_gain: tokens per round that a drafter is thought to be worth before anything is known.
+        recovery: how fast, per round without a wait, a low gain goes back to the first one.
+    """
+
+    floor_s: float = 0.005
+    responses: float = 4.0
+    steps: float = 2.0
+    first_gain: float = 1.0
+    recovery: float = 0.02
+
+
+WAITING = WaitSettings()
+
+
+class WaitPolicy:
+    """Running means of one drafter's speed and worth; all times in seconds.
+
+    A deadline is a multiple of what was measured, so a drafter on a starved machine is slow, not dead. After one missed
+    deadline nothing is waited for until a proposal comes in time by itself: a stopped drafter costs one wait.
+    """
+
+    def __init__(self, settings: WaitSettings = WAITING) -> None:
+        self._settings = settings
+        self.step_s = 0.0  # the target's time for one proposal
+        self.response_s = 0.0  # from a verdict to the answer that had to be waited for
+        self.gain = settings.first_gain  # accepted tokens per answer where there was nothing before
+        self.is_late = False
+
+    def measure_step(self, elapsed_s: float) -> None:
+        """The target took this long for a round."""
+        self.step_s = blend(self.step_s, elapsed_s) if self.step_s else elapsed_s
+
+    def measure_response(self, elapsed_s: float) -> None:
+        """The drafter took this long to answer."""
+        self.response_s = blend(self.response_s, elapsed_s) if self.response_s else elapsed_s
+
+    def miss_deadline(self, waited_s: float) -> None:
+        """An answer did not come in this time: it takes longer than was thought, and is not waited for any more."""
+        self.is_late = True
+        self.measure_response(max(self.response_s, 2.0 * waited_s))
+
+    def measure_gain(self, num_accepted: int) -> None:
+        """An answer that was waited for with nothing at hand yielded so many tokens beside the bonus token."""
+        self.gain = blend(self.gain, num_accepted)
+
+    def wait_s(self, num_expected: float, frontier_chance: float) -> float:
+        """How long to wait for an answer rather than to verify what is there.
+
+        Args:
+            num_expected: tokens that what is there is worth, beside the bonus token.
+            frontier_chance: the chance that the text reaches what another expansion would expand; 1 where there is
+                nothing.
+
+        A wait of r before a step of t pays when (1 + num_expected + gain * frontier_chance) / (t + r) exceeds
+        (1 + num_expected) / t.
+        """
+        settings = self._settings
+        if self.is_late:
+            return 0.0
+        if self.response_s * (1.0 + num_expected) > self.step_s * self.gain * frontier_chance:
+            # Or one bad stretch would end all waiting.
+            self.gain += settings.recovery * (settings.first_gain - self.gain)
+            return 0.0
+        longest_s = min(settings.responses * self.response_s or float("inf"), settings.steps * self.step_s)
+        return max(settings.floor_s, longest_s)
