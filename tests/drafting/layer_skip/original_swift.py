@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.host_loop import TargetSide
+from forerun.drafting.drafter import Drafter
 from forerun.sampling.sample import Choices, sample
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -73,7 +74,7 @@ class RawBonusTarget(TargetSide):
     """A target with fault 1: where a whole path was accepted, its next token is drawn from the raw logits, as if the
     temperature were 1 and nothing filtered. Only what is chosen at leaves is ever used that way."""
 
-    def sample(self, tree: TokenTree) -> Choices:
+    def choose(self, tree: TokenTree, drafter: Drafter | None = None) -> Choices:
         prefix_len, run = self._runner.cache.committed_len, self._runner.forward
         seen = []
 
@@ -83,7 +84,7 @@ class RawBonusTarget(TargetSide):
 
         self._runner.forward = note  # type: ignore[method-assign, assignment]
         try:
-            honest = super().choose(tree)
+            honest = super().choose(tree, drafter)
         finally:
             del self._runner.forward
         if len(tree) == 1 or self._noise is None:
