@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 from common import standard_arguments, write_results
 
-from forerun.drafting.layer_skip.set_search import GatedSearch
+from forerun.drafting.layer_skip.set_search import SetSearch
 from tests.drafting.layer_skip.best_observed import BestObserved
 from tests.drafting.layer_skip.skip_emulator import (
     CONTEXT,
@@ -21,9 +21,9 @@ from tests.drafting.layer_skip.skip_emulator import (
     NUM_SKIPPED,
     Emulator,
     cnn_dm,
-    economy,
     gsm8k,
     score,
+    speed_model,
 )
 
 NUM_SEEDS = 12
@@ -36,7 +36,7 @@ def gated(make: Callable[[int], Emulator]) -> list[list[float]]:
     found = []
     for seed in range(NUM_SEEDS):
         emulator, rng = make(seed), np.random.default_rng(1000 + seed)
-        search = GatedSearch(NUM_LAYERS, economy(), seed=seed, num_skipped=NUM_SKIPPED)
+        search = SetSearch(NUM_LAYERS, speed_model(), seed=seed, num_skipped=NUM_SKIPPED)
         chances = []
         for mark in MARKS:
             score(search, emulator, rng, mark)
@@ -62,7 +62,7 @@ def observed(make: Callable[[int], Emulator], *, is_guided: bool) -> list[list[f
 
 def proposal_ms(num_layers: int) -> tuple[float, float]:
     """Median and 99th percentile of the time of one call that proposes four candidates, evidence coming in between."""
-    search, rng = GatedSearch(num_layers, economy(num_layers), seed=0), np.random.default_rng(0)
+    search, rng = SetSearch(num_layers, speed_model(num_layers), seed=0), np.random.default_rng(0)
     times = []
     for _ in range(600):
         began = perf_counter()

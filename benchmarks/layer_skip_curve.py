@@ -21,7 +21,7 @@ from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
 from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
-from forerun.drafting.layer_skip.set_choice import Economy
+from forerun.drafting.layer_skip.speed_model import SpeedModel
 
 NUM_HELD_OUT = 16
 NUM_NEW = 128
@@ -126,7 +126,7 @@ def main() -> None:
             search.note()
     gated = search_of(searches[0].engine.drafter)
     assert isinstance(gated, GatedSkips), "the first searches with gates"
-    worth = {search.name: worths(search, truth, gated.search.economy) for search in searches}
+    worth = {search.name: worths(search, truth, gated.search.speed_model) for search in searches}
     picture(arguments.picture, searches, worth)
     write_results(
         arguments,
@@ -140,10 +140,10 @@ def main() -> None:
     )
 
 
-def worths(search: Search, truth: Truth, economy: Economy) -> list[float]:
-    context = economy.costs.context
-    plain = economy.plain_speed()
-    return [economy.speed(truth.chance(skipped), skipped, context) / plain for skipped in search.sets]
+def worths(search: Search, truth: Truth, speed_model: SpeedModel) -> list[float]:
+    context = speed_model.costs.context
+    plain = speed_model.plain_speed()
+    return [speed_model.speed(truth.chance(skipped), skipped, context) / plain for skipped in search.sets]
 
 
 def rows_of(search: Search, truth: Truth, worth: Sequence[float]) -> list[dict[str, object]]:

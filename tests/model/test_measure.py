@@ -7,9 +7,7 @@ import torch
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION
-from forerun.drafting.layer_skip import measure_costs
-from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
-from forerun.drafting.layer_skip.skip_costs import SkipCosts
+from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, rising, stand_in
@@ -68,8 +66,7 @@ class Passes:
         self.now, self.rows, self._times = 0.0, [0], times
         self.contexts: set[int] = set()
         self._runner, self._forward = runner, runner.forward
-        for module in (measure, measure_costs):
-            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def forward(self, inputs: ForwardInput) -> torch.Tensor:
@@ -126,8 +123,7 @@ class SkippingPasses:
         self.now, self.num_passes = 0.0, 0
         self.contexts: set[int] = set()
         self._runner, self._forward, self._disturbance_s = runner, runner.forward, disturbance_s
-        for module in (measure, measure_costs):
-            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def seconds(self, context: int, num_attention: int, num_mlp: int) -> float:

@@ -72,12 +72,12 @@ def find_skip_sets(
             on_answer(number)
             if not search.is_open:
                 break
-        context = search.economy.costs.context
+        context = search.speed_model.costs.context
         return Findings(
             sets=tuple(item for place, item in enumerate(search.known()) if not place or item.num_rows >= FEWEST_ROWS),
             num_layers=engine.spec.num_layers,
             chance=search.chance(),
-            speedup=search.speed(context) / search.economy.plain_speed(),
+            speedup=search.speed(context) / search.speed_model.plain_speed(),
             num_evaluations=search.num_evaluations,
             history=tuple(search.history),
             has_settled=not search.is_open,

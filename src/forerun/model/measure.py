@@ -1,6 +1,7 @@
 """What a pass of a model costs by its rows, measured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -24,26 +25,36 @@ WIDTHS: Final = (1, 2, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))  # to be
 def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 64, budget_s: float = 0.3) -> Pace:
     """Seconds of a pass by its rows, passes of all widths taken in turn. Empties the cache.
 
-    The lower quartile of each width, since others on the machine can only add time; then made not to fall.
+    The times are then made not to fall.
 
     Args:
         widths: numbers of rows, ascending.
         context: tokens before them, as far as the cache has room.
         budget_s: no further repeat once this has passed.
     """
+    stand_in(empty_cache(runner), max(0, min(context, runner.cache.capacity - widths[-1])))
+    seconds = quartiles([partial(time_pass, runner, width) for width in widths], budget_s)
+    runner.cache.truncate(0)
+    return Pace(steps=tuple(zip(widths, rising(seconds), strict=True)))
+
+
+def empty_cache(runner: DraftRunner) -> TreeCache:
+    """The runner's cache, without any text."""
     runner.forget()
-    assert not runner.cached_ids, "a lent cache holds a text that is another's to forget"
-    stand_in(runner.cache, max(0, min(context, runner.cache.capacity - widths[-1])))
-    times: dict[int, list[float]] = {width: [] for width in widths}
+    assert not runner.cached_ids, "a shared cache holds a text that is its owner's to forget"
+    return runner.cache
+
+
+def quartiles(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
+    """The lower quartile of the seconds that each run tells, all taken in turn: others on the machine only add time."""
+    times: list[list[float]] = [[] for _ in runs]
     began = perf_counter()
     for repeat in range(MOST_REPEATS):
         if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
             break
-        for width in widths:
-            times[width] += [time_pass(runner, width) for _ in range(PASSES_PER_REPEAT)]
-    runner.cache.truncate(0)
-    quartiles = [sorted(times[width])[len(times[width]) // 4] for width in widths]
-    return Pace(steps=tuple(zip(widths, rising(quartiles), strict=True)))
+        for run, seconds in zip(runs, times, strict=True):
+            seconds += [run() for _ in range(PASSES_PER_REPEAT)]
+    return [sorted(seconds)[len(seconds) // 4] for seconds in times]
 
 
 def widths_up_to(most: int) -> list[int]:

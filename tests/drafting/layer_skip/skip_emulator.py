@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, Sublayer, skippable
-from forerun.drafting.layer_skip.set_choice import Economy
-from forerun.drafting.layer_skip.set_search import GatedSearch
+from forerun.drafting.layer_skip.set_search import SetSearch
 from forerun.drafting.layer_skip.skip_costs import SkipCosts
+from forerun.drafting.layer_skip.speed_model import SpeedModel
 
 CONTEXT: Final = 100
 NUM_LAYERS: Final = 40
@@ -31,10 +31,10 @@ HARMFUL: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Emulator:
-    """log-odds of a hit = intercept - damages of what is skipped + a rest that nothing explains.
+    """log-odds of a hit = intercept - penalties of what is skipped + a rest that nothing explains.
 
     Args:
-        damages: [items] in the order of `skippable`.
+        penalties: [items] in the order of `skippable`.
         rest: deviation of the rest; the same set always has the same.
         stretch: deviation of what a stretch of text adds to it, each time that the set is scored. The published scores
             cannot tell the two apart; in equal parts they make the paper's rule as good and as bad as it is.
@@ -42,7 +42,7 @@ class Emulator:
     """
 
     intercept: float
-    damages: npt.NDArray[np.float64]
+    penalties: npt.NDArray[np.float64]
     rest: float
     stretch: float
     seed: int = 0
@@ -50,14 +50,14 @@ class Emulator:
 
     def additive(self, skipped: SkipSet) -> float:
         """The chance of a hit but for the rest."""
-        return sigmoid(self.intercept - float(self.damages[self._places(skipped)].sum()))
+        return sigmoid(self.intercept - float(self.penalties[self._places(skipped)].sum()))
 
     def chance(self, skipped: SkipSet) -> float:
         """The true chance of a hit."""
         if skipped not in self._chances:
             places = self._places(skipped)
             rest = self.rest * random.Random(hash((self.seed, *places))).gauss(0.0, 1.0)
-            self._chances[skipped] = sigmoid(self.intercept - float(self.damages[places].sum()) + rest)
+            self._chances[skipped] = sigmoid(self.intercept - float(self.penalties[places].sum()) + rest)
         return self._chances[skipped]
 
     def score(self, skipped: SkipSet, num_rows: int, rng: np.random.Generator) -> int:
@@ -67,8 +67,8 @@ class Emulator:
         return int(rng.binomial(num_rows, sigmoid(logit)))
 
     def best(self, num_skipped: int) -> float:
-        """The best chance that the damages alone allow with so many skipped."""
-        return sigmoid(self.intercept - float(np.sort(self.damages)[:num_skipped].sum()))
+        """The best chance that the penalties alone allow with so many skipped."""
+        return sigmoid(self.intercept - float(np.sort(self.penalties)[:num_skipped].sum()))
 
     def _places(self, skipped: SkipSet) -> list[int]:
         return sorted(self._place[sublayer] for sublayer in skipped)
@@ -97,19 +97,19 @@ def emulator(
 
     Args:
         mean: of random sets of 34.
-        harm: added to the damages of harmful sublayers, more or less.
-        usual, spread: mean of all damages, and their deviation as a share of it.
+        harm: added to the penalties of harmful sublayers, more or less.
+        usual, spread: mean of all penalties, and their deviation as a share of it.
         rest, stretch: deviations of what is not a sum, of a set and of a stretch.
         harmful: the sublayers that do most harm.
     """
     rng = np.random.default_rng(seed)
     items = skippable(NUM_LAYERS)
-    damages = rng.gamma(spread**-2, usual * spread**2, len(items))
+    penalties = rng.gamma(spread**-2, usual * spread**2, len(items))
     for place, item in enumerate(items):
         if item in harmful:
-            damages[place] += harm * rng.uniform(0.6, 1.4)
-    intercept = mean + NUM_SKIPPED * float(damages.mean())
-    return Emulator(intercept=intercept, damages=damages, rest=rest, stretch=stretch, seed=seed)
+            penalties[place] += harm * rng.uniform(0.6, 1.4)
+    intercept = mean + NUM_SKIPPED * float(penalties.mean())
+    return Emulator(intercept=intercept, penalties=penalties, rest=rest, stretch=stretch, seed=seed)
 
 
 def cnn_dm(seed: int, harmful: Collection[Sublayer] = HARMFUL) -> Emulator:
@@ -122,7 +122,7 @@ def gsm8k(seed: int) -> Emulator:
     return emulator(seed, mean=-0.35, harm=0.15, usual=0.08, spread=1.0, rest=0.42, stretch=0.42)
 
 
-def economy(num_layers: int = NUM_LAYERS, *, draft_share: float = 1.0, round_s: float = 0.0005) -> Economy:
+def speed_model(num_layers: int = NUM_LAYERS, *, draft_share: float = 1.0, round_s: float = 0.0005) -> SpeedModel:
     """Of a target whose passes take 20 ms up to 64 rows and whose sublayers of both kinds cost the same.
 
     Args:
@@ -137,16 +137,16 @@ def economy(num_layers: int = NUM_LAYERS, *, draft_share: float = 1.0, round_s: 
         attention_slope_s=0.0,
         num_layers=num_layers,
     )
-    return Economy(costs=costs, target=Pace(steps=((64, 0.02),)), round_s=round_s, expansion_s=0.0002, max_depth=8)
+    return SpeedModel(costs=costs, target=Pace(steps=((64, 0.02),)), round_s=round_s, expansion_s=0.0002, max_depth=8)
 
 
-def best_speed(emulator: Emulator, economy: Economy) -> float:
-    """Most tokens per second that the damages alone allow."""
-    best = economy.best_set(emulator.intercept, emulator.damages, economy.costs.context)
-    return economy.speed(emulator.additive(best), best, economy.costs.context)
+def best_speed(emulator: Emulator, speed_model: SpeedModel) -> float:
+    """Most tokens per second that the penalties alone allow."""
+    best = speed_model.best_set(emulator.intercept, emulator.penalties, speed_model.costs.context)
+    return speed_model.speed(emulator.additive(best), best, speed_model.costs.context)
 
 
-def score(search: GatedSearch, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
+def score(search: SetSearch, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
     """Four candidates a round, at so many rows each, until so many evaluations are done."""
     while search.num_evaluations < until:
         for skipped in search.candidates(4, CONTEXT):

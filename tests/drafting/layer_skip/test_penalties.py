@@ -1,4 +1,4 @@
-"""Damages learnt from hits."""
+"""Penalties learnt from hits."""
 
 import math
 import time
@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip.penalties import DamageModel, Estimate, mode, sigmoid
+from forerun.drafting.layer_skip.penalties import PenaltyModel, mode, sigmoid
+from forerun.drafting.layer_skip.settings import SearchSettings
+from tests.drafting.layer_skip.estimates import Estimate
+from tests.drafting.layer_skip.estimates import estimate as estimate_by
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, cnn_dm, random_set
 
 
-def trained(seed: int, num_sets: int, num_rows: int = 32) -> DamageModel:
-    model, emulator, rng = DamageModel(NUM_LAYERS), cnn_dm(seed), np.random.default_rng(seed)
+def trained(seed: int, num_sets: int, num_rows: int = 32) -> PenaltyModel:
+    model, emulator, rng = PenaltyModel(NUM_LAYERS), cnn_dm(seed), np.random.default_rng(seed)
     for _ in range(num_sets):
         skipped = random_set(rng, int(rng.integers(10, 50)))
         model.record(skipped, emulator.score(skipped, num_rows, rng), num_rows)
@@ -20,22 +23,22 @@ def trained(seed: int, num_sets: int, num_rows: int = 32) -> DamageModel:
 
 
 def test_before_any_evidence_the_outer_layers_are_feared_and_the_whole_model_is_trusted() -> None:
-    model = DamageModel(12)
-    by_layer = dict(zip(skippable(12), model.damages.tolist(), strict=True))
+    model = PenaltyModel(12)
+    by_layer = dict(zip(skippable(12), model.penalties.tolist(), strict=True))
     for kind in (ATTENTION, MLP):
         assert by_layer[1, kind] == pytest.approx(by_layer[10, kind])
         assert by_layer[1, kind] > 1.3 * by_layer[5, kind]
-    assert model.estimate(NOTHING).chance > 0.97
-    half = [DamageModel(layers).estimate(frozenset(skippable(layers)[::2])).chance for layers in (12, 40, 80)]
+    assert estimate_by(model, NOTHING).chance > 0.97
+    half = [estimate_by(PenaltyModel(layers), frozenset(skippable(layers)[::2])).chance for layers in (12, 40, 80)]
     assert half == pytest.approx([half[0]] * 3, abs=0.08), "a half is a half, however many layers there are"
 
 
 def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
     """Against the whole posterior, by Newton's method over all items."""
-    model, reference = DamageModel(6), DamageModel(6)
+    model, reference = PenaltyModel(6), PenaltyModel(6)
     skipped = frozenset(skippable(6)[1:5])
     row = reference.features(skipped)
-    prior_mean = np.concatenate(([reference.intercept], reference.damages))
+    prior_mean = np.concatenate(([reference.intercept], reference.penalties))
     precision = np.diag(reference._prior_precision)
     theta = prior_mean.copy()
     for _ in range(50):
@@ -43,7 +46,7 @@ def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
         hessian = precision + 8 * chance * (1 - chance) * np.outer(row, row)
         theta = theta + np.linalg.solve(hessian, row * (2 - 8 * chance) - precision @ (theta - prior_mean))
     model.record(skipped, 2, 8)
-    assert np.concatenate(([model.intercept], model.damages)) == pytest.approx(theta, abs=1e-6)
+    assert np.concatenate(([model.intercept], model.penalties)) == pytest.approx(theta, abs=1e-6)
     assert model._covariance == pytest.approx(np.linalg.inv(hessian), abs=1e-6)
 
 
@@ -55,8 +58,9 @@ def test_the_mode_is_found_however_surprising_the_hits(num_hits: float, num_rows
 
 def test_harmful_sublayers_are_found() -> None:
     emulator, model = cnn_dm(3), trained(3, 400)
-    assert np.corrcoef(emulator.damages, model.damages)[0, 1] > 0.75
-    assert np.corrcoef(emulator.damages, DamageModel(NUM_LAYERS).damages)[0, 1] < 0.6, "the prior alone does not do it"
+    assert np.corrcoef(emulator.penalties, model.penalties)[0, 1] > 0.75
+    prior = PenaltyModel(NUM_LAYERS).penalties
+    assert np.corrcoef(emulator.penalties, prior)[0, 1] < 0.6, "the prior alone does not do it"
 
 
 def test_truth_lies_within_the_deviations() -> None:
@@ -65,7 +69,7 @@ def test_truth_lies_within_the_deviations() -> None:
     errors = []
     for _ in range(100):
         skipped = random_set(rng, int(rng.integers(10, 50)))
-        estimate, chance = model.estimate(skipped), emulator.additive(skipped)
+        estimate, chance = estimate_by(model, skipped), emulator.additive(skipped)
         errors.append((estimate.logit - math.log(chance / (1 - chance))) / math.hypot(estimate.deviation, 0.3))
     assert 0.4 < float(np.std(errors)) < 1.6
 
@@ -82,18 +86,18 @@ def test_many_estimates_are_those_of_each() -> None:
     sets = [random_set(rng, number) for number in (1, 20, 60)]
     logits, deviations = model.estimates(np.stack([model.features(skipped) for skipped in sets]))
     for place, skipped in enumerate(sets):
-        estimate = model.estimate(skipped)
+        estimate = estimate_by(model, skipped)
         assert (logits[place], deviations[place]) == pytest.approx((estimate.logit, estimate.deviation))
 
 
 def test_samples_have_the_mean_and_the_deviation_of_the_posterior() -> None:
     model, rng = trained(2, 40), np.random.default_rng(3)
     skipped = random_set(rng)
-    row, estimate = model.features(skipped), model.estimate(skipped)
+    row, estimate = model.features(skipped), estimate_by(model, skipped)
     logits = []
     for _ in range(2000):
-        intercept, damages = model.sample(rng)
-        logits.append(float(row @ np.concatenate(([intercept], damages))))
+        intercept, penalties = model.sample(rng)
+        logits.append(float(row @ np.concatenate(([intercept], penalties))))
     assert np.mean(logits) == pytest.approx(estimate.logit, abs=4 * estimate.deviation / math.sqrt(2000))
     assert np.std(logits) == pytest.approx(estimate.deviation, rel=0.1)
 
@@ -102,45 +106,45 @@ def test_a_portion_that_weighs_less_teaches_less() -> None:
     skipped = frozenset(skippable(12)[4:9])
     shifts = []
     for weight in (0.0, 0.1, 1.0):
-        model = DamageModel(12)
-        before = model.estimate(skipped)
+        model = PenaltyModel(12)
+        before = estimate_by(model, skipped)
         model.record(skipped, 0, 16, weight)
-        shifts.append(before.logit - model.estimate(skipped).logit)
+        shifts.append(before.logit - estimate_by(model, skipped).logit)
     assert shifts[0] == 0.0 < shifts[1] < shifts[2]
 
 
-def difference(left: DamageModel, right: DamageModel, skipped: SkipSet) -> float:
-    return abs(left.estimate(skipped).logit - right.estimate(skipped).logit)
+def difference(left: PenaltyModel, right: PenaltyModel, skipped: SkipSet) -> float:
+    return abs(estimate_by(left, skipped).logit - estimate_by(right, skipped).logit)
 
 
 def test_forgetting_leads_back_to_what_was_believed_before() -> None:
-    fresh, model = DamageModel(NUM_LAYERS), trained(4, 100)
+    fresh, model = PenaltyModel(NUM_LAYERS), trained(4, 100)
     skipped = random_set(np.random.default_rng(0))
     learnt = difference(model, fresh, skipped)
-    deviations = [model.estimate(skipped).deviation]
+    deviations = [estimate_by(model, skipped).deviation]
     model.forget(0.0)
     assert difference(model, fresh, skipped) == pytest.approx(learnt, abs=1e-6)
     for share in (0.5, 0.9, 1.0):
         model.forget(share)
-        deviations.append(model.estimate(skipped).deviation)
+        deviations.append(estimate_by(model, skipped).deviation)
     assert deviations == sorted(deviations)
     assert difference(model, fresh, skipped) == pytest.approx(0.0, abs=1e-6) != learnt
-    assert model.estimate(skipped).deviation == pytest.approx(fresh.estimate(skipped).deviation, abs=1e-6)
+    assert estimate_by(model, skipped).deviation == pytest.approx(estimate_by(fresh, skipped).deviation, abs=1e-6)
 
 
 def test_old_evidence_fades() -> None:
     skipped = random_set(np.random.default_rng(0))
-    lasting, fading = DamageModel(NUM_LAYERS, discount=1.0), DamageModel(NUM_LAYERS, discount=0.5)
+    lasting, fading = (PenaltyModel(NUM_LAYERS, SearchSettings(discount=left)) for left in (1.0, 0.5))
     for model in (lasting, fading):
         for _ in range(10):
             model.record(skipped, 0, 32 * 40)  # a thousand evaluations and more
         for _ in range(10):
             model.record(skipped, 32 * 40, 32 * 40)
-    assert fading.estimate(skipped).logit > lasting.estimate(skipped).logit + 1.0
+    assert estimate_by(fading, skipped).logit > estimate_by(lasting, skipped).logit + 1.0
 
 
 def test_it_is_quick_with_eighty_layers() -> None:
-    model, rng = DamageModel(80), np.random.default_rng(0)
+    model, rng = PenaltyModel(80), np.random.default_rng(0)
     skipped = frozenset(skippable(80)[:78])
     records, samples = [], []
     for _ in range(50):

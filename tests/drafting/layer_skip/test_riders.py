@@ -173,11 +173,11 @@ def scores_of(
             rows = guesses[chain * CHAIN : (chain + 1) * CHAIN]
             scores.append(Score(riders=riders, skipped=skipped, guesses=rows, num_hits=int(num_hits)))
 
-    def hear(skipped: SkipSet, num_hits: float, num_rows: float, *, is_on_policy: bool = False) -> None:
-        if not is_on_policy:
+    def hear(skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+        if not is_draft:
             assert num_rows == CHAIN
             told.append((skipped, num_hits))
-        record(skipped, num_hits, num_rows, is_on_policy=is_on_policy)
+        record(skipped, num_hits, num_rows, is_draft=is_draft)
 
     monkeypatch.setattr(gated, "_score", note)
     monkeypatch.setattr(gated.search, "record", hear)

@@ -5,9 +5,11 @@ import pytest
 
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.penalties import DamageModel
-from forerun.drafting.layer_skip.set_pool import MEMORY, MOST_PRIOR_ROWS, NUM_KEPT, POOL_SIZE, PooledSet, SkipPool
-from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, economy, random_set
+from forerun.drafting.layer_skip.penalties import PenaltyModel
+from forerun.drafting.layer_skip.set_pool import PooledSet, SetPool
+from forerun.drafting.layer_skip.settings import TUNED
+from tests.drafting.layer_skip.estimates import estimate
+from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, random_set, speed_model
 
 CONTEXT = 100
 
@@ -17,39 +19,39 @@ def named(number: int, num_hits: float = 0.0, num_rows: float = 0.0) -> NamedSet
     return NamedSet(name=str(number), skipped=skipped, num_hits=num_hits, num_rows=num_rows)
 
 
-def make_pool(first: NamedSet | None = None) -> SkipPool:
-    pool = SkipPool(DamageModel(NUM_LAYERS), economy(), first or named(0))
+def make_pool(first: NamedSet | None = None) -> SetPool:
+    pool = SetPool(PenaltyModel(NUM_LAYERS), speed_model(), first or named(0))
     pool.refresh()
     return pool
 
 
-def names(pool: SkipPool) -> set[str]:
+def names(pool: SetPool) -> set[str]:
     return {member.name for member in pool}
 
 
 def test_unseen_a_set_is_worth_what_the_model_thinks_and_seen_what_was_seen() -> None:
-    model = DamageModel(NUM_LAYERS)
-    pool = SkipPool(model, economy(), named(0))
+    model = PenaltyModel(NUM_LAYERS)
+    pool = SetPool(model, speed_model(), named(0))
     pool.refresh()
-    member = pool.incumbent
-    assert member.chance() == pytest.approx(model.estimate(member.skipped).chance, abs=0.03)
-    deviations = [member.deviation()]
+    member = pool.in_use
+    assert member.chance() == pytest.approx(estimate(model, member.skipped).chance, abs=0.03)
+    deviations = [member.deviation(member.chance())]
     for _ in range(20):
         member.record(19, 20)
-        deviations.append(member.deviation())
+        deviations.append(member.deviation(member.chance()))
     assert member.chance() == pytest.approx(0.95, abs=0.02)
     assert deviations == sorted(deviations, reverse=True)
 
 
 def test_the_models_word_counts_for_more_the_surer_it_is_but_never_much() -> None:
-    model, skipped = DamageModel(12), frozenset(skippable(12)[4:9])
-    pool = SkipPool(model, economy(12), NamedSet(name="", skipped=skipped))
+    model, skipped = PenaltyModel(12), frozenset(skippable(12)[4:9])
+    pool = SetPool(model, speed_model(12), NamedSet(name="", skipped=skipped))
     pool.refresh()
-    unsure = pool.incumbent.prior_rows
+    unsure = pool.in_use.prior_rows
     for number in range(200):
         model.record(frozenset(skippable(12)[number % 20 :]) | skipped, 30, 32)
     pool.refresh()
-    assert 1.0 <= unsure < pool.incumbent.prior_rows <= MOST_PRIOR_ROWS
+    assert 1.0 <= unsure < pool.in_use.prior_rows <= TUNED.most_prior_rows
 
 
 def test_a_few_lucky_hits_do_not_put_a_set_above_one_seen_for_long() -> None:
@@ -57,18 +59,18 @@ def test_a_few_lucky_hits_do_not_put_a_set_above_one_seen_for_long() -> None:
     lucky = pool.add(named(1), CONTEXT)
     lucky.record(4, 4)
     pool.refresh()
-    assert pool.ranked(CONTEXT, -1.0)[0] is pool.incumbent
+    assert pool.ranked(CONTEXT, -1.0)[0] is pool.in_use
 
 
 def test_the_least_valuable_leaves_and_the_incumbent_never() -> None:
     pool = make_pool(named(0, 10, 400))
-    for number in range(1, POOL_SIZE):
+    for number in range(1, TUNED.pool_size):
         pool.add(named(number, 40 * number, 400), CONTEXT)
     pool.refresh()
-    assert pool.ranked(CONTEXT, 1.0)[-1] is pool.incumbent
+    assert pool.ranked(CONTEXT, 1.0)[-1] is pool.in_use
     pool.add(named(50, 390, 400), CONTEXT)
-    assert len(pool) == POOL_SIZE
-    assert names(pool) == {"0", *map(str, range(2, POOL_SIZE)), "50"}
+    assert len(list(pool)) == TUNED.pool_size
+    assert names(pool) == {"0", *map(str, range(2, TUNED.pool_size)), "50"}
 
 
 def test_a_set_is_let_in_once() -> None:
@@ -76,23 +78,23 @@ def test_a_set_is_let_in_once() -> None:
     first = pool.add(named(1, 5, 8), CONTEXT)
     again = pool.add(NamedSet(name="again", skipped=first.skipped), CONTEXT)
     assert again is first is pool.find(first.skipped)
-    assert len(pool) == 2
+    assert len(list(pool)) == 2
     assert first in pool
     assert make_pool().find(first.skipped) is None
 
 
-def fill(pool: SkipPool, start: int) -> None:
-    for number in range(start, start + 2 * POOL_SIZE):
+def fill(pool: SetPool, start: int) -> None:
+    for number in range(start, start + 2 * TUNED.pool_size):
         pool.add(named(number, 380, 400), CONTEXT)
 
 
 def test_what_served_well_is_kept_though_it_is_worth_little_now_until_others_served_since() -> None:
     pool = make_pool(named(0, 20, 400))
     pool.keep()
-    members: list[PooledSet] = [pool.incumbent]
-    for number in range(1, NUM_KEPT + 1):
-        pool.incumbent = pool.add(named(number, 20, 400), CONTEXT)
-        members.append(pool.incumbent)
+    members: list[PooledSet] = [pool.in_use]
+    for number in range(1, TUNED.num_kept + 1):
+        pool.in_use = pool.add(named(number, 20, 400), CONTEXT)
+        members.append(pool.in_use)
         fill(pool, 100 * number)
         assert members[0] in pool
         pool.keep()
@@ -102,12 +104,12 @@ def test_what_served_well_is_kept_though_it_is_worth_little_now_until_others_ser
 
 
 def test_records_fade_and_are_given_up() -> None:
-    member = make_pool().incumbent
+    member = make_pool().in_use
     for _ in range(100):
         member.record(0, 64)
-    for _ in range(int(4 * MEMORY) // 64):
+    for _ in range(int(4 * TUNED.record_memory) // 64):
         member.record(64, 64)
-    assert member.num_rows <= MEMORY
+    assert member.num_rows <= TUNED.record_memory
     assert member.chance() > 0.97
     pool = make_pool(named(0, 90, 100))
     pool.forget(0.8)
@@ -115,7 +117,7 @@ def test_records_fade_and_are_given_up() -> None:
 
 
 def test_what_is_due_is_worked_off() -> None:
-    member = make_pool().incumbent
+    member = make_pool().in_use
     member.num_due = 10
     for left in (6, 2, 0, 0):
         member.record(1, 4)
@@ -126,7 +128,7 @@ def test_what_is_known_begins_with_the_set_in_use_and_makes_the_same_pool_again(
     pool = make_pool(named(0, 1, 2))
     for number in range(1, 5):
         pool.add(named(number, number, 10), CONTEXT)
-    pool.incumbent = pool.add(named(3), CONTEXT)
+    pool.in_use = pool.add(named(3), CONTEXT)
     known = pool.known()
     assert known[0] == named(3, 3, 10)
     again = make_pool(known[0])

@@ -10,8 +10,8 @@ import pytest
 
 from forerun.core.sublayers import NOTHING, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_choice import Economy
-from forerun.drafting.layer_skip.set_search import GatedSearch
+from forerun.drafting.layer_skip.set_search import SetSearch
+from forerun.drafting.layer_skip.speed_model import SpeedModel
 from tests.drafting.layer_skip.best_observed import BestObserved
 from tests.drafting.layer_skip.skip_emulator import (
     CONTEXT,
@@ -20,9 +20,9 @@ from tests.drafting.layer_skip.skip_emulator import (
     Emulator,
     best_speed,
     cnn_dm,
-    economy,
     gsm8k,
     score,
+    speed_model,
 )
 
 NUM_SEEDS = 12
@@ -46,12 +46,12 @@ def marks(make: Make, num_skipped: int | None) -> dict[int, list[Mark]]:
     found: dict[int, list[Mark]] = {number: [] for number in STAGES[num_skipped]}
     for seed in range(NUM_SEEDS if num_skipped else NUM_SEEDS - 4):
         emulator, rng = make(seed), np.random.default_rng(1000 + seed)
-        search = GatedSearch(NUM_LAYERS, economy(), seed=seed, num_skipped=num_skipped)
+        search = SetSearch(NUM_LAYERS, speed_model(), seed=seed, num_skipped=num_skipped)
         for number, some in found.items():
             score(search, emulator, rng, number)
             assert num_skipped in (None, len(search.skipped))
             chance = emulator.chance(search.skipped)
-            speed = economy().speed(chance, search.skipped, CONTEXT) / best_speed(emulator, economy())
+            speed = speed_model().speed(chance, search.skipped, CONTEXT) / best_speed(emulator, speed_model())
             some.append(Mark(chance, emulator.best(NUM_SKIPPED) - chance, search.chance(), speed))
     return found
 
@@ -98,7 +98,7 @@ def test_it_finds_in_fewer_evaluations_what_the_papers_rule_does_not_find(make: 
 
 @EMULATORS
 def test_with_a_free_number_of_skips_the_speed_comes_near_the_best(make: Make) -> None:
-    """What skips less than is best is held back by how well 76 damages can be known."""
+    """What skips less than is best is held back by how well 76 penalties can be known."""
     shares = {number: [mark.speed for mark in some] for number, some in marks(make, None).items()}
     assert np.mean(shares[200]) > 0.93
     assert np.mean(shares[400]) > 0.97
@@ -115,13 +115,13 @@ def test_what_it_believes_of_the_set_in_use_is_true() -> None:
 # What replaces what.
 
 
-def search_with_rival(incumbent: tuple[int, int]) -> tuple[GatedSearch, SkipSet]:
+def search_with_rival(in_use: tuple[int, int]) -> tuple[SetSearch, SkipSet]:
     """A search in which two sets alike are known, one of them in use with such a record; and the other one."""
     sets = [frozenset(skippable(NUM_LAYERS)[20:40]), frozenset(skippable(NUM_LAYERS)[40:60])]
     known = [NamedSet(name=str(number), skipped=one) for number, one in enumerate(sets)]
-    search = GatedSearch(NUM_LAYERS, economy(), known=known)
+    search = SetSearch(NUM_LAYERS, speed_model(), known=known)
     (rival,) = set(sets) - {search.skipped}
-    hits, rows = incumbent
+    hits, rows = in_use
     search.record(search.skipped, hits, rows)
     return search, rival
 
@@ -146,14 +146,14 @@ def test_a_better_set_replaces_the_one_in_use_once_it_was_seen_enough() -> None:
 def test_guesses_of_drafts_do_not_decide_between_sets() -> None:
     search, rival = search_with_rival((300, 330))
     for _ in range(20):
-        search.record(rival, 16, 16, is_on_policy=True)
+        search.record(rival, 16, 16, is_draft=True)
         search.record(NOTHING, 30, 32)
     assert search.skipped != rival
 
 
 def test_the_start_set_is_scored_before_anything_replaces_it() -> None:
     emulator, rng = cnn_dm(0), np.random.default_rng(0)
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     start, num_rows = search.skipped, 0
     seen: set[SkipSet] = set()
     for _ in range(500):
@@ -168,7 +168,7 @@ def test_the_start_set_is_scored_before_anything_replaces_it() -> None:
 
 def test_the_set_in_use_is_scored_again_and_again() -> None:
     emulator, rng = cnn_dm(1), np.random.default_rng(1)
-    search = GatedSearch(NUM_LAYERS, economy(), seed=1)
+    search = SetSearch(NUM_LAYERS, speed_model(), seed=1)
     score(search, emulator, rng, 100)
     since = 0
     for _ in range(100):
@@ -182,7 +182,7 @@ def test_the_set_in_use_is_scored_again_and_again() -> None:
 
 def test_the_number_of_skips_varies() -> None:
     """Or the model could not tell what one more costs."""
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     score(search, cnn_dm(2), np.random.default_rng(2), 50)
     numbers = {len(skipped) for _ in range(50) for skipped in search.candidates(4, CONTEXT)}
     assert max(numbers) - min(numbers) > 15
@@ -192,7 +192,7 @@ def test_the_number_of_skips_varies() -> None:
 
 
 def test_drafting_begins_only_where_it_surely_pays() -> None:
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     assert not search.is_worth_it(CONTEXT), "nothing is sure as yet"
     search.record(search.skipped, 95, 100)
     assert search.is_worth_it(CONTEXT)
@@ -200,7 +200,7 @@ def test_drafting_begins_only_where_it_surely_pays() -> None:
 
 @pytest.mark.parametrize("num_hits", [0, 30, 60])
 def test_drafting_does_not_begin_where_guesses_are_wrong(num_hits: int) -> None:
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     for _ in range(5):
         search.record(search.skipped, num_hits / 5, 20)
         assert not search.is_worth_it(CONTEXT)
@@ -208,43 +208,43 @@ def test_drafting_does_not_begin_where_guesses_are_wrong(num_hits: int) -> None:
 
 def test_drafting_does_not_begin_where_a_draft_costs_nearly_a_pass() -> None:
     """Skipping saves nothing here, as where the passes wait for something other than weights."""
-    machine = economy()
-    flat = GatedSearch(NUM_LAYERS, without_savings(machine.costs.whole.step_s(1)))
+    machine = speed_model()
+    flat = SetSearch(NUM_LAYERS, without_savings(machine.costs.whole.step_s(1)))
     for _ in range(20):
         flat.record(flat.skipped, 32, 32)
     assert not flat.is_worth_it(CONTEXT)
 
 
-def without_savings(whole_s: float) -> Economy:
-    machine = economy()
+def without_savings(whole_s: float) -> SpeedModel:
+    machine = speed_model()
     return replace(machine, costs=replace(machine.costs, attention_s=whole_s / 1600, mlp_s=whole_s / 1600))
 
 
 def test_drafting_goes_on_while_it_is_expected_to_pay_and_then_ends() -> None:
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     search.record(search.skipped, 190, 200)
     answers = []
     for _ in range(60):
         search.record(search.skipped, 5, 10)
-        answers.append((search.is_worth_it(CONTEXT), search.speed(CONTEXT) > economy().plain_speed()))
+        answers.append((search.is_worth_it(CONTEXT), search.speed(CONTEXT) > speed_model().plain_speed()))
     assert answers[0] == (True, True)
     assert answers[-1] == (False, False)
-    began = GatedSearch(NUM_LAYERS, economy())
+    began = SetSearch(NUM_LAYERS, speed_model())
     chance = next(chance for chance in np.linspace(0.5, 1, 500) if pays_by(began, chance) > 1.01)
     for _ in range(20):
         began.record(began.skipped, 500 * chance, 500)
     assert not began.is_worth_it(CONTEXT), "it would not begin for one per cent"
 
 
-def pays_by(search: GatedSearch, chance: float) -> float:
-    return economy().speed(chance, search.skipped, CONTEXT) / economy().plain_speed()
+def pays_by(search: SetSearch, chance: float) -> float:
+    return speed_model().speed(chance, search.skipped, CONTEXT) / speed_model().plain_speed()
 
 
 def test_measured_overheads_are_reckoned_with() -> None:
-    search = GatedSearch(NUM_LAYERS, economy())
+    search = SetSearch(NUM_LAYERS, speed_model())
     search.record(search.skipped, 97, 100)
     speed = search.speed(CONTEXT)
     assert search.is_worth_it(CONTEXT)
-    search.reckon_with(round_s=0.02, expansion_s=0.01)
+    search.take_overheads(round_s=0.02, expansion_s=0.01)
     assert search.speed(CONTEXT) < 0.7 * speed
     assert not search.is_worth_it(CONTEXT)

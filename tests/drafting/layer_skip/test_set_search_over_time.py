@@ -8,25 +8,25 @@ import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_pool import POOL_SIZE
-from forerun.drafting.layer_skip.set_search import LONGEST_HISTORY, GatedSearch
-from forerun.drafting.layer_skip.settling import LONGEST, STABLE, Settling
+from forerun.drafting.layer_skip.set_search import LONGEST_HISTORY, SetSearch
+from forerun.drafting.layer_skip.settings import TUNED
+from forerun.drafting.layer_skip.stopping_rule import StoppingRule
 from tests.drafting.layer_skip.skip_emulator import (
     CONTEXT,
     NUM_LAYERS,
     Emulator,
     best_speed,
     cnn_dm,
-    economy,
     random_set,
     score,
+    speed_model,
 )
 
 OTHER_HARM = frozenset((layer, kind) for layer in range(17, 23) for kind in (ATTENTION, MLP))
 
 
-def searched(seed: int, until: int) -> tuple[GatedSearch, Emulator]:
-    emulator, search = cnn_dm(seed), GatedSearch(NUM_LAYERS, economy(), seed=seed)
+def searched(seed: int, until: int) -> tuple[SetSearch, Emulator]:
+    emulator, search = cnn_dm(seed), SetSearch(NUM_LAYERS, speed_model(), seed=seed)
     score(search, emulator, np.random.default_rng(1000 + seed), until)
     return search, emulator
 
@@ -45,32 +45,32 @@ def test_it_settles_and_then_wants_few_evaluations() -> None:
 
 
 def test_a_choice_settles_when_nothing_gains_and_in_any_case_at_last() -> None:
-    settling = Settling()
-    settling.change(60, 1.5)
-    assert not settling.has_settled(60 + STABLE - 1)
-    settling.change(100, 1.001)
-    assert settling.has_settled(60 + STABLE)
-    assert not settling.has_settled(60 + STABLE + 1), "it did so before"
-    settling.reopen(2000)
-    for number in range(2000, 2000 + LONGEST, 50):
-        settling.change(number, 1.5)
-        assert not settling.has_settled(number)
-    assert settling.has_settled(2000 + LONGEST)
+    stopping = StoppingRule()
+    stopping.change(60, 1.5)
+    assert not stopping.settles(60 + TUNED.stable - 1)
+    stopping.change(100, 1.001)
+    assert stopping.settles(60 + TUNED.stable)
+    assert not stopping.settles(60 + TUNED.stable + 1), "it did so before"
+    stopping.reopen(2000)
+    for number in range(2000, 2000 + TUNED.longest, 50):
+        stopping.change(number, 1.5)
+        assert not stopping.settles(number)
+    assert stopping.settles(2000 + TUNED.longest)
 
 
-def one_round(search: GatedSearch, emulator: Emulator, rng: np.random.Generator) -> None:
+def one_round(search: SetSearch, emulator: Emulator, rng: np.random.Generator) -> None:
     """As in an engine: three tokens are drafted, and four candidates scored at four rows if the search wants it."""
-    search.record(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_on_policy=True)
+    search.record(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_draft=True)
     if rng.random() < search.share:
         for skipped in search.candidates(4, CONTEXT):
             search.record(skipped, emulator.score(skipped, 4, rng), 4)
 
 
-def speed_in_use(search: GatedSearch, emulator: Emulator) -> float:
-    return economy().speed(emulator.chance(search.skipped), search.skipped, CONTEXT)
+def speed_in_use(search: SetSearch, emulator: Emulator) -> float:
+    return speed_model().speed(emulator.chance(search.skipped), search.skipped, CONTEXT)
 
 
-def settle(search: GatedSearch, emulator: Emulator, rng: np.random.Generator) -> None:
+def settle(search: SetSearch, emulator: Emulator, rng: np.random.Generator) -> None:
     for number in range(2000):
         one_round(search, emulator, rng)
         if number >= 400 and not search.is_open:
@@ -78,7 +78,7 @@ def settle(search: GatedSearch, emulator: Emulator, rng: np.random.Generator) ->
     raise AssertionError("it never settles")
 
 
-def switch(search: GatedSearch, emulator: Emulator, rng: np.random.Generator, enough: float) -> tuple[int, int]:
+def switch(search: SetSearch, emulator: Emulator, rng: np.random.Generator, enough: float) -> tuple[int, int]:
     """Rounds after a switch to another text until the search opens again, and until it is as fast as is enough."""
     assert not search.is_open
     assert speed_in_use(search, emulator) < enough, "the switch hurts"
@@ -97,7 +97,7 @@ def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> 
     reopened, forth, back = [], [], []
     for seed in (0, 5, 6):
         here, there, rng = cnn_dm(seed), cnn_dm(seed + 50, OTHER_HARM), np.random.default_rng(seed)
-        search = GatedSearch(NUM_LAYERS, economy(), seed=seed)
+        search = SetSearch(NUM_LAYERS, speed_model(), seed=seed)
         settle(search, here, rng)
         enough = 0.9 * speed_in_use(search, here)
         for emulator, took in ((there, forth), (here, back)):
@@ -136,10 +136,10 @@ def test_a_later_search_begins_where_an_earlier_one_ended() -> None:
     earlier, emulator = searched(5, 200)
     known = earlier.known()
     assert known[0].skipped == earlier.skipped
-    assert len(known) <= POOL_SIZE
-    later = GatedSearch(NUM_LAYERS, economy(), known=known)
-    assert economy().speed(emulator.chance(later.skipped), later.skipped, CONTEXT) > 0.9 * best_speed(
-        emulator, economy()
+    assert len(known) <= TUNED.pool_size
+    later = SetSearch(NUM_LAYERS, speed_model(), known=known)
+    assert speed_model().speed(emulator.chance(later.skipped), later.skipped, CONTEXT) > 0.9 * best_speed(
+        emulator, speed_model()
     )
     assert later.is_worth_it(CONTEXT)
     assert later.num_evaluations == 0
@@ -147,7 +147,7 @@ def test_a_later_search_begins_where_an_earlier_one_ended() -> None:
 
 def test_a_set_of_which_nothing_but_its_name_is_known_may_begin() -> None:
     given = NamedSet(name="given", skipped=random_set(np.random.default_rng(0), 20))
-    assert GatedSearch(NUM_LAYERS, economy(), known=[given]).skipped == given.skipped
+    assert SetSearch(NUM_LAYERS, speed_model(), known=[given]).skipped == given.skipped
 
 
 def test_the_history_tells_how_the_search_went_and_stays_short() -> None:
@@ -180,7 +180,7 @@ def test_it_neither_reads_nor_moves_any_other_generator() -> None:
 def test_another_seed_tries_other_sets() -> None:
     tried: list[list[SkipSet]] = []
     for seed in (1, 2):
-        search = GatedSearch(NUM_LAYERS, economy(), seed=seed)
+        search = SetSearch(NUM_LAYERS, speed_model(), seed=seed)
         search.record(search.skipped, 32, 32)
         search.record(every_other_layer(NUM_LAYERS), 10, 32)
         tried.append(search.candidates(8, CONTEXT))
@@ -189,7 +189,7 @@ def test_another_seed_tries_other_sets() -> None:
 
 @pytest.mark.parametrize("num_layers", [3, 4, 6])
 def test_small_models_are_searched_too(num_layers: int) -> None:
-    search, rng = GatedSearch(num_layers, economy(num_layers)), np.random.default_rng(0)
+    search, rng = SetSearch(num_layers, speed_model(num_layers)), np.random.default_rng(0)
     for _ in range(200):
         candidates = search.candidates(8, CONTEXT)
         assert len(candidates) == len(set(candidates)) <= 8
@@ -208,7 +208,7 @@ def test_nothing_asked_and_nothing_told_changes_nothing() -> None:
 
 
 def test_a_proposal_is_quick_with_eighty_layers() -> None:
-    search, rng = GatedSearch(80, economy(80)), np.random.default_rng(0)
+    search, rng = SetSearch(80, speed_model(80)), np.random.default_rng(0)
     proposals, records = [], []
     for _ in range(60):
         began = time.perf_counter()

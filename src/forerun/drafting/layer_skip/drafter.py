@@ -14,14 +14,13 @@ from forerun.core.sublayers import skippable
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.layer_skip.gated import MOST_RIDERS, GatedSkips
-from forerun.drafting.layer_skip.measure_costs import measure_skip_costs
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
 from forerun.drafting.layer_skip.paper_search import FEWEST_ITEMS, PaperSearch, load_library
 from forerun.drafting.layer_skip.search import NoSearch, SkipSearch, first_set, given_set
-from forerun.drafting.layer_skip.set_choice import Economy
-from forerun.drafting.layer_skip.set_search import GatedSearch
-from forerun.drafting.layer_skip.skip_costs import SkipCosts
+from forerun.drafting.layer_skip.set_search import SetSearch
+from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
+from forerun.drafting.layer_skip.speed_model import SpeedModel
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import LentRunner
@@ -99,11 +98,11 @@ class LayerSkipDrafter(Drafter):
         """Choose what to skip and how far to draft by what passes cost from now on."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
-            economy = Economy(
+            speed_model = SpeedModel(
                 costs=costs, target=target, round_s=USUAL_ROUND_S, expansion_s=USUAL_EXPANSION_S,
                 max_depth=min(config.depth, max(1, config.verify_width - 1)),
             )  # fmt: skip
-            search = GatedSearch(self.runner.spec.num_layers, economy, seed=config.seed, known=self._known)
+            search = SetSearch(self.runner.spec.num_layers, speed_model, seed=config.seed, known=self._known)
             self._search = GatedSkips(search, self.runner, target, config.search_share)
         if config.adaptive:
             self._draft.rule = WidthRule(
@@ -226,7 +225,7 @@ class LayerSkipDrafter(Drafter):
         rule.change_draft(costs.draft(skipped, len(draft.token_ids)))
         if is_due:
             plain_s = 0.0 if self._plain_round_s is None else max(0.0, self._plain_round_s - self._pass_s)
-            self._search.reckon_with(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
+            self._search.take_overheads(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
 
 
 def search_of(drafter: Drafter) -> SkipSearch | None:

@@ -9,7 +9,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
-from forerun.drafting.layer_skip.set_search import GatedSearch
+from forerun.drafting.layer_skip.set_search import SetSearch
 from forerun.model.inputs import ForwardInput
 from forerun.model.shared_cache import LentRunner
 from forerun.speculation.time_share import TimeShare
@@ -32,7 +32,7 @@ class GatedSkips:
         share: of all time.
     """
 
-    def __init__(self, search: GatedSearch, runner: LentRunner, target: Pace, share: float) -> None:
+    def __init__(self, search: SetSearch, runner: LentRunner, target: Pace, share: float) -> None:
         self._search, self._runner, self._target = search, runner, target
         self._time = TimeShare(share, most_saved_s=PASSES_SAVED * target.step_s(1))
         self._layout = RiderLayout(runner.spec.num_layers)
@@ -42,7 +42,7 @@ class GatedSkips:
         self.spent_s = 0.0
 
     @property
-    def search(self) -> GatedSearch:
+    def search(self) -> SetSearch:
         """What has been found so far."""
         return self._search
 
@@ -55,11 +55,11 @@ class GatedSkips:
         self._search.begin_request()
 
     def is_worth_it(self, context: int) -> bool:
-        search, economy = self._search, self._search.economy
+        search, speed_model = self._search, self._search.speed_model
         if search.is_worth_it(context):
             return True
-        is_cheap_to_try = economy.round_s < CHEAP_TO_TRY * self._target.step_s(1)
-        return is_cheap_to_try and search.speed(context) > WORTH_A_TRIAL * economy.plain_speed()
+        is_cheap_to_try = speed_model.round_s < CHEAP_TO_TRY * self._target.step_s(1)
+        return is_cheap_to_try and search.speed(context) > WORTH_A_TRIAL * speed_model.plain_speed()
 
     @property
     def wants_to_look(self) -> bool:
@@ -104,13 +104,13 @@ class GatedSkips:
         self._time.hurry(seconds)
 
     def learn(self, skipped: SkipSet, is_hit: bool) -> None:
-        self._search.record(skipped, int(is_hit), 1, is_on_policy=True)
+        self._search.record(skipped, int(is_hit), 1, is_draft=True)
 
     def pass_by(self, seconds: float) -> None:
         self._time.pass_by(seconds, self._search.share)
 
-    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
-        self._search.reckon_with(round_s, expansion_s, plain_s)
+    def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+        self._search.take_overheads(round_s, expansion_s, plain_s)
 
     def _spend(self, seconds: float) -> None:
         self._time.spend(seconds)

@@ -74,5 +74,5 @@ class PaperSkips:
     def pass_by(self, seconds: float) -> None:
         pass
 
-    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+    def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
         pass

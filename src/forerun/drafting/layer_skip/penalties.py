@@ -1,42 +1,22 @@
 """What skipping each sublayer costs in acceptance: a Bayesian logistic ridge, learnt portion by portion."""
 
 import math
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from forerun.core.sublayers import SkipSet, skippable
+from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, TUNED, SearchSettings
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-INTERCEPT: Final = 4.5  # log-odds that a draft by the whole model is right: nearly always
-INTERCEPT_DEVIATION: Final = 0.7
-WHOLE_DAMAGE: Final = 11.0  # log-odds lost when all is skipped: 0.40 hits at 45 % of 13B, 0.26 at 50 % of 70B
-SPREAD: Final = 1.6  # deviation of a damage as a share of its mean
-OUTER: Final = 3.0  # by how much more the first and last layers are feared than those in the middle
-DISCOUNT: Final = 0.98  # what a hundred evaluations leave of the weight of those before them
-ROWS_PER_EVALUATION: Final = 32  # SWIFT's window
 NEWTON_STEPS: Final = 12
-CLOSE: Final = 1e-6
+CLOSE: Final = 1e-6  # in log-odds, where Newton's method ends
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Log-odds of a hit, and their standard deviation."""
-
-    logit: float
-    deviation: float
-
-    @property
-    def chance(self) -> float:
-        """The mean of a hit: less sure log-odds are nearer to one half (MacKay's approximation)."""
-        return sigmoid(self.logit / math.sqrt(1.0 + math.pi * self.deviation**2 / 8.0))
-
-
-class DamageModel:
-    """log-odds(S) = intercept - the sum of the damages of the sublayers in S, normally distributed.
+class PenaltyModel:
+    """log-odds(S) = intercept - the sum of the penalties of the sublayers in S, normally distributed.
 
     Each portion of hits is taken in at its mode along the one direction that it speaks about (Laplace); the covariance
     itself is kept, so that nothing need be solved: O(items^2) a portion.
@@ -45,21 +25,20 @@ class DamageModel:
 
     Args:
         num_layers: of the model; its skippable sublayers are the items.
-        discount: what a hundred evaluations leave of the weight of those before them.
     """
 
-    def __init__(self, num_layers: int, discount: float = DISCOUNT) -> None:
-        items = skippable(num_layers)
+    def __init__(self, num_layers: int, settings: SearchSettings = TUNED) -> None:
+        items, self._settings = skippable(num_layers), settings
         self._place = {item: number for number, item in enumerate(items, start=1)}
-        middle = (num_layers - 1) / 2
-        shape = np.array([1.0 + (OUTER - 1.0) * abs(layer / middle - 1.0) ** 4 for layer, _ in items])
-        damages = shape * (WHOLE_DAMAGE / shape.sum())
-        self._prior_mean: Floats = np.concatenate(([INTERCEPT], damages))
-        self._prior_precision: Floats = np.concatenate(([INTERCEPT_DEVIATION], SPREAD * damages)) ** -2.0
+        middle, outer = (num_layers - 1) / 2, settings.outer_penalty
+        shape = np.array([1.0 + (outer - 1.0) * abs(layer / middle - 1.0) ** 4 for layer, _ in items])
+        penalties = shape * (settings.whole_penalty / shape.sum())
+        deviations = np.concatenate(([settings.whole_deviation], settings.penalty_spread * penalties))
+        self._prior_mean: Floats = np.concatenate(([settings.whole_logit], penalties))
+        self._prior_precision: Floats = deviations**-2.0
         self._mean = self._prior_mean.copy()
         self._covariance: Floats = np.diag(1.0 / self._prior_precision)
         self._factor: Floats | None = None
-        self._discount = discount
         self._rows_left = 100.0 * ROWS_PER_EVALUATION  # until the next discount
 
     @property
@@ -67,8 +46,8 @@ class DamageModel:
         return float(self._mean[0])
 
     @property
-    def damages(self) -> Floats:
-        """Mean damage [items] in the order of `skippable`."""
+    def penalties(self) -> Floats:
+        """Mean penalty [items] in the order of `skippable`."""
         return self._mean[1:]
 
     def features(self, skipped: SkipSet) -> Floats:
@@ -91,8 +70,7 @@ class DamageModel:
             return
         row = self.features(skipped)
         direction = self._covariance @ row
-        variance = float(row @ direction)
-        before = float(row @ self._mean)
+        variance, before = float(row @ direction), float(row @ self._mean)
         after = mode(before, variance, num_hits, num_rows)
         chance = sigmoid(after)
         information = num_rows * chance * (1.0 - chance)
@@ -102,22 +80,17 @@ class DamageModel:
         self._rows_left -= num_rows
         if self._rows_left <= 0.0:
             self._rows_left = 100.0 * ROWS_PER_EVALUATION
-            self.forget(1.0 - self._discount)
-
-    def estimate(self, skipped: SkipSet) -> Estimate:
-        row = self.features(skipped)
-        return Estimate(float(row @ self._mean), math.sqrt(float(row @ self._covariance @ row)))
+            self.forget(1.0 - self._settings.discount)
 
     def estimates(self, rows: Floats) -> tuple[Floats, Floats]:
         """Log-odds and their deviations, [sets] each, of sets given by their features [sets, 1 + items]."""
         return rows @ self._mean, np.sqrt(((rows @ self._covariance) * rows).sum(axis=1))
 
     def sample(self, rng: np.random.Generator) -> tuple[float, Floats]:
-        """Intercept and damages [items] as they may be (Thompson)."""
-        factor = self._factor
-        if factor is None:
-            factor = self._factor = np.linalg.cholesky(self._covariance).astype(np.float64, copy=False)
-        drawn = self._mean + factor @ rng.standard_normal(len(self._mean))
+        """Intercept and penalties [items] as they may be (Thompson)."""
+        if self._factor is None:
+            self._factor = np.linalg.cholesky(self._covariance).astype(np.float64, copy=False)
+        drawn = self._mean + self._factor @ rng.standard_normal(len(self._mean))
         return float(drawn[0]), drawn[1:]
 
     def forget(self, share: float) -> None:

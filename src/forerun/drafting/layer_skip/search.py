@@ -68,7 +68,7 @@ class SkipSearch(Protocol):
         """Rounds took so long."""
         ...
 
-    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+    def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
         """Rounds, expansions and plain rounds take so many seconds beyond their passes."""
         ...
 
@@ -103,7 +103,7 @@ class NoSearch:
     def pass_by(self, seconds: float) -> None:
         pass
 
-    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float) -> None:
+    def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
         pass
 
 

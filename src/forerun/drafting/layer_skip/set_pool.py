@@ -1,24 +1,18 @@
-"""A few skip sets by name, each with its own record of hits, weighed with what the damage model thinks of it."""
+"""A few skip sets by name, each with its own record of hits, weighed with what the penalty model thinks of it."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from forerun.core.sublayers import ATTENTION, SkipSet
-from forerun.drafting.layer_skip.drift import RunningShare
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.layer_skip.hit_share import HitShare
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.penalties import DamageModel, Floats, sigmoid, sigmoids
-from forerun.drafting.layer_skip.set_choice import Economy
-
-POOL_SIZE: Final = 8
-FEWEST_ROWS: Final = 32.0  # of its own before a set can be compared with another
-NUM_KEPT: Final = 4  # sets that served other texts well and may do so again
-MEMORY: Final = 4096.0  # rows after which a record forgets
-UNEXPLAINED: Final = 0.5  # deviation, in log-odds, of what sets are from the sum of their damages
-MOST_PRIOR_ROWS: Final = 24.0  # how many rows the model's word counts as, at most
+from forerun.drafting.layer_skip.penalties import Floats, PenaltyModel, sigmoid, sigmoids
+from forerun.drafting.layer_skip.settings import TUNED, SearchSettings
+from forerun.drafting.layer_skip.skip_costs import numbers_of
+from forerun.drafting.layer_skip.speed_model import SpeedModel
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -26,36 +20,36 @@ class PooledSet:
     """A set in the pool.
 
     Args:
-        num_attention, num_mlp: how many sublayers of each kind it skips.
-        features: of the damage model.
+        numbers: how many attentions and MLPs it skips.
+        features: of the penalty model.
         seen: its own hits.
+        prior_hits, prior_rows: the model's word, as if it had been seen.
         num_due: rows it is to be scored at before anything else is.
         kept_since: how many sets were kept before it; 0 if it is not kept.
-        prior_hits, prior_rows: the model's word, as if it had been seen.
     """
 
     name: str
     skipped: SkipSet
-    num_attention: int
-    num_mlp: int
+    numbers: tuple[int, int]
     features: Floats
-    seen: RunningShare
+    seen: HitShare
+    prior_hits: float
+    prior_rows: float = 1.0
     num_due: float = 0.0
     kept_since: int = 0
-    prior_hits: float = 0.0
-    prior_rows: float = 1.0
 
     @property
     def num_rows(self) -> float:
         """Rows that it was scored at."""
         return self.seen.num_rows
 
-    def chance(self) -> float:
-        """The mean of its chance of a hit."""
-        return (self.seen.num_hits + self.prior_hits) / (self.seen.num_rows + self.prior_rows)
+    def chance(self, num_deviations: float = 0.0) -> float:
+        """Its chance of a hit, so many deviations off its mean."""
+        chance = (self.seen.num_hits + self.prior_hits) / (self.seen.num_rows + self.prior_rows)
+        return chance + num_deviations * self.deviation(chance) if num_deviations else chance
 
-    def deviation(self) -> float:
-        chance = self.chance()
+    def deviation(self, chance: float) -> float:
+        """Of this chance."""
         return math.sqrt(chance * (1.0 - chance) / (self.seen.num_rows + self.prior_rows + 1.0))
 
     def record(self, num_hits: float, num_rows: float) -> None:
@@ -63,27 +57,25 @@ class PooledSet:
         self.num_due = max(0.0, self.num_due - num_rows)
 
 
-class SkipPool:
-    """At most POOL_SIZE sets; one of them, the incumbent, is in use and never leaves.
+class SetPool:
+    """A few sets; one of them is in use and never leaves.
 
     Args:
         model: what is thought of a set before it was seen itself.
-        economy: what a chance is worth.
-        first: the first incumbent.
+        speed_model: what a chance is worth.
+        first: the set that is in use at first.
     """
 
-    def __init__(self, model: DamageModel, economy: Economy, first: NamedSet) -> None:
-        self._model = model
-        self.economy = economy
+    def __init__(
+        self, model: PenaltyModel, speed_model: SpeedModel, first: NamedSet, settings: SearchSettings = TUNED
+    ) -> None:
+        self._model, self.speed_model, self._settings = model, speed_model, settings
         self._members: dict[SkipSet, PooledSet] = {}
         self._num_kept = 0
-        self.incumbent = self._enter(first)
+        self.in_use = self._enter(first)
 
     def __iter__(self) -> Iterator[PooledSet]:
         return iter(self._members.values())
-
-    def __len__(self) -> int:
-        return len(self._members)
 
     def __contains__(self, member: PooledSet) -> bool:
         return self._members.get(member.skipped) is member
@@ -95,40 +87,40 @@ class SkipPool:
         """Let a set in; where the pool is full, the one worth least at its best leaves it."""
         if (member := self._members.get(named.skipped)) is not None:
             return member
-        if len(self._members) == POOL_SIZE:
+        if len(self._members) == self._settings.pool_size:
             order = self.ranked(context, 1.0)
-            last = next(one for one in reversed(order) if one is not self.incumbent and not one.kept_since)
+            last = next(one for one in reversed(order) if one is not self.in_use and not one.kept_since)
             del self._members[last.skipped]
         return self._enter(named)
 
     def keep(self) -> None:
-        """Let the incumbent stay even after others have taken its place; the set kept for longest loses this right."""
+        """Let the set in use stay even after others have taken its place; the one kept for longest loses this right."""
         self._num_kept += 1
-        self.incumbent.kept_since = self._num_kept
-        kept = sorted((member for member in self if member.kept_since), key=lambda member: member.kept_since)
-        for member in kept[:-NUM_KEPT]:
-            member.kept_since = 0
+        self.in_use.kept_since = self._num_kept
+        for member in self:
+            if member.kept_since <= self._num_kept - self._settings.num_kept:
+                member.kept_since = 0
 
     def refresh(self) -> None:
         """Ask the model anew what it thinks of the members."""
         logits, deviations = self._model.estimates(np.stack([member.features for member in self]))
-        variances = deviations * deviations + UNEXPLAINED**2
-        chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))
-        num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, MOST_PRIOR_ROWS)
+        variances = deviations * deviations + self._settings.unexplained**2
+        chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # the mean of a chance (MacKay)
+        num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, self._settings.most_prior_rows)
         for member, chance, rows in zip(self, chances.tolist(), num_rows.tolist(), strict=True):
             member.prior_hits, member.prior_rows = chance * rows, rows
 
     def speed(self, member: PooledSet, context: int, num_deviations: float = 0.0) -> float:
         """Tokens per second of one member if its chance is so many deviations off its mean."""
-        chance = min(1.0, max(0.0, member.chance() + num_deviations * member.deviation()))
-        return self.economy.speed(chance, member.skipped, context)
+        chance = min(1.0, max(0.0, member.chance(num_deviations)))
+        return self.speed_model.speed(chance, member.skipped, context)
 
     def ranked(self, context: int, num_deviations: float) -> list[PooledSet]:
         """The members, fastest first, if each one's chance is so many deviations off its mean."""
-        chances = np.array([member.chance() + num_deviations * member.deviation() for member in self])
-        numbers = np.array([(member.num_attention, member.num_mlp) for member in self], dtype=float)
-        speeds = self.economy.speeds(np.clip(chances, 0.0, 1.0), numbers[:, 0], numbers[:, 1], context)
         members = list(self)
+        chances = np.array([member.chance(num_deviations) for member in members])
+        numbers = np.array([member.numbers for member in members], dtype=float)
+        speeds = self.speed_model.speeds(np.clip(chances, 0.0, 1.0), numbers[:, 0], numbers[:, 1], context)
         return [members[place] for place in (-speeds).argsort(kind="stable").tolist()]
 
     def forget(self, share: float) -> None:
@@ -137,26 +129,21 @@ class SkipPool:
             member.seen.forget(share)
 
     def known(self) -> tuple[NamedSet, ...]:
-        """All members, the incumbent first."""
-        members = sorted(self, key=lambda member: member is not self.incumbent)
+        """All members, the one in use first."""
         return tuple(
-            NamedSet(
-                name=member.name, skipped=member.skipped, num_hits=member.seen.num_hits, num_rows=member.seen.num_rows
-            )
-            for member in members
+            NamedSet(name=one.name, skipped=one.skipped, num_hits=one.seen.num_hits, num_rows=one.seen.num_rows)
+            for one in sorted(self, key=lambda member: member is not self.in_use)
         )
 
     def _enter(self, named: NamedSet) -> PooledSet:
-        num_attention = sum(kind == ATTENTION for _, kind in named.skipped)
+        features, model = self._model.features(named.skipped), self._model
         member = PooledSet(
             name=named.name,
             skipped=named.skipped,
-            num_attention=num_attention,
-            num_mlp=len(named.skipped) - num_attention,
-            features=self._model.features(named.skipped),
-            seen=RunningShare(MEMORY, named.num_hits, named.num_rows),
+            numbers=numbers_of(named.skipped),
+            features=features,
+            seen=HitShare(self._settings.record_memory, named.num_hits, named.num_rows),
+            prior_hits=sigmoid(float(features @ np.concatenate(([model.intercept], model.penalties)))),
         )
-        chance = sigmoid(float(member.features @ np.concatenate(([self._model.intercept], self._model.damages))))
-        member.prior_hits = chance  # of one row, until the model is asked properly
         self._members[member.skipped] = member
         return member

@@ -1,4 +1,4 @@
-"""Which sublayers a draft by the target itself skips: learnt from rows that ride along in verification passes."""
+"""Which sublayers a draft by the target itself skips: learnt from how often guesses of such drafts come true."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,33 +8,20 @@ import numpy as np
 
 from forerun.core.sublayers import SkipSet, every_other_layer
 from forerun.drafting.layer_skip.candidates import SkipCandidates
-from forerun.drafting.layer_skip.drift import DriftWatch, RunningShare
+from forerun.drafting.layer_skip.hit_share import FallDetector, HitShare
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.penalties import ROWS_PER_EVALUATION, DamageModel
-from forerun.drafting.layer_skip.set_choice import Economy
-from forerun.drafting.layer_skip.set_pool import FEWEST_ROWS, PooledSet, SkipPool
-from forerun.drafting.layer_skip.settling import Settling
+from forerun.drafting.layer_skip.penalties import PenaltyModel
+from forerun.drafting.layer_skip.set_pool import PooledSet, SetPool
+from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, TUNED, SearchSettings
+from forerun.drafting.layer_skip.speed_model import SpeedModel
+from forerun.drafting.layer_skip.stopping_rule import StoppingRule
 
-CAUTION: Final = 1.0  # deviations below its mean at which what is not in use is judged
-MARGIN: Final = 1.005  # by so much a challenger must be faster
-JUDGED_EVERY: Final = 32.0  # rows
-ALIKE: Final = 48.0  # rows of one set that say as much about other sets as all that follow
-REQUEST_ROWS: Final = 8.0  # at which the best of the pool are scored when a request begins
-NUM_GREETED: Final = 4  # that many of them
-FORGOTTEN: Final = 0.95  # of what was learnt of damages, when the text turns out to be another
-AGEING: Final = 0.001  # of what was seen of each set, given up with every evaluation: texts change unnoticed too
-POLICY_ROWS: Final = 64.0  # of a set's record that its drafts are first held against
-KNOWN_ROWS: Final = 256.0  # that the record of an earlier session counts as at most
-RECENT_ROWS: Final = 512.0  # by which the set in use is said to do well or badly
-BEGIN_MARGIN: Final = 1.03  # by so much drafting must be faster than plain decoding to begin
-CONTEXT_STEP: Final = 64  # tokens by which a context must grow before it is worth a new calculation
-LONGEST_HISTORY: Final = 512
-
+LONGEST_HISTORY: Final = 512  # points; every second one goes when there are more
 HistoryPoint = tuple[int, float, int, float]  # evaluations, chance, sublayers skipped, tokens per second
 
 
-class GatedSearch:
-    """Learns damages, tries the sets they point at beside the one in use, and changes only for what is surely faster.
+class SetSearch:
+    """Learns penalties, tries the sets they point at beside the one in use, and changes only for what is surely faster.
 
     One search serves all requests of an engine. It draws from a generator of its own.
 
@@ -42,63 +29,58 @@ class GatedSearch:
 
     Args:
         num_layers: of the target, at least 3.
-        economy: what drafting costs and brings on this machine.
+        speed_model: what drafting costs and brings on this machine.
         seed: of its random choices.
         known: sets of earlier sessions with what they were worth.
         num_skipped: how many sublayers each set skips; None: as many as pay.
     """
 
     def __init__(
-        self,
-        num_layers: int,
-        economy: Economy,
-        *,
-        seed: int = 0,
-        known: Sequence[NamedSet] = (),
-        num_skipped: int | None = None,
-    ) -> None:
+        self, num_layers: int, speed_model: SpeedModel, *, seed: int = 0, known: Sequence[NamedSet] = (),
+        num_skipped: int | None = None, settings: SearchSettings = TUNED,
+    ) -> None:  # fmt: skip
         assert num_layers >= 3, "only the layers between the first and the last can be skipped"
-        self._context = economy.costs.context
-        self._model = DamageModel(num_layers)
-        choice = economy.best_set(self._model.intercept, self._model.damages, self._context, num_skipped)
-        first = [believed(one) for one in known] or [NamedSet(name="prior", skipped=choice)]
-        self._pool = SkipPool(self._model, economy, first[0])
+        self._settings, self._context = settings, speed_model.costs.context
+        self._model = PenaltyModel(num_layers, settings)
+        choice = speed_model.best_set(self._model.intercept, self._model.penalties, self._context, num_skipped)
+        first = [self._limited(one) for one in known] or [NamedSet(name="prior", skipped=choice)]
+        self._pool = SetPool(self._model, speed_model, first[0], settings)
         for named in (*first[1:], NamedSet(name="every other layer", skipped=every_other_layer(num_layers))):
             self._pool.add(named, self._context)
         self._pool.refresh()
         if known:
-            self._pool.incumbent = self._pool.ranked(self._context, -CAUTION)[0]
+            self._pool.in_use = self._pool.ranked(self._context, -settings.caution)[0]
         rng = np.random.default_rng(seed)
-        self._candidates = SkipCandidates(num_layers, self._model, self._pool, rng, num_skipped)
-        self._settling = Settling()
+        self._candidates = SkipCandidates(num_layers, self._model, self._pool, rng, settings, num_skipped)
+        self._stopping = StoppingRule(settings)
         self._num_rows = self._judged_at = 0.0
-        self._num_changes = 0  # of anything an answer depends on
+        self._num_changes = 0  # of anything that `is_worth_it` depends on
         self._answer: tuple[int, int, bool] = (-1, -1, False)
-        self._meet_incumbent()
+        self._watch_set_in_use()
         for member in self._pool:
-            member.num_due = max(0.0, FEWEST_ROWS - member.num_rows)
+            member.num_due = max(0.0, settings.comparable_rows - member.num_rows)
         self.history: list[HistoryPoint] = []
         self._history_step = 1
 
     @property
     def skipped(self) -> SkipSet:
         """The set in use."""
-        return self._pool.incumbent.skipped
+        return self._pool.in_use.skipped
 
     @property
-    def economy(self) -> Economy:
-        """What drafting is reckoned to cost and to bring."""
-        return self._pool.economy
+    def speed_model(self) -> SpeedModel:
+        """What drafting is expected to cost and to bring."""
+        return self._pool.speed_model
 
     @property
     def is_open(self) -> bool:
         """Whether better sets are still being found."""
-        return self._settling.is_open
+        return self._stopping.is_open
 
     @property
     def share(self) -> float:
         """Of the evaluation rows that a pass could carry, how many are wanted."""
-        return 1.0 if any(member.num_due for member in self._pool) else self._settling.share
+        return 1.0 if any(member.num_due for member in self._pool) else self._stopping.share
 
     @property
     def num_evaluations(self) -> int:
@@ -108,16 +90,16 @@ class GatedSearch:
     @property
     def num_reopened(self) -> int:
         """How often the text turned out to be another."""
-        return self._settling.num_reopened
+        return self._stopping.num_reopened
 
     def begin_request(self) -> None:
         """A new text begins: the best of the pool are scored first, since one of them may suit it better."""
-        for member in self._pool.ranked(self._context, 0.0)[:NUM_GREETED]:
-            member.num_due = max(member.num_due, REQUEST_ROWS)
+        for member in self._pool.ranked(self._context, 0.0)[: self._settings.request_sets]:
+            member.num_due = max(member.num_due, self._settings.request_rows)
 
-    def reckon_with(self, round_s: float, expansion_s: float, plain_s: float = 0.0) -> None:
+    def take_overheads(self, round_s: float, expansion_s: float, plain_s: float = 0.0) -> None:
         """Take what rounds, drafted tokens and plain rounds were measured to cost beyond their passes, in seconds."""
-        self._pool.economy = replace(self._pool.economy, round_s=round_s, expansion_s=expansion_s, plain_s=plain_s)
+        self._pool.speed_model = replace(self.speed_model, round_s=round_s, expansion_s=expansion_s, plain_s=plain_s)
         self._num_changes += 1
 
     def candidates(self, count: int, context: int) -> list[SkipSet]:
@@ -125,99 +107,105 @@ class GatedSearch:
         self._context = context
         return self._candidates.next(count, context, self._num_rows) if count > 0 else []
 
-    def record(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_on_policy: bool = False) -> None:
+    def record(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         """Take a portion of evidence.
 
         Args:
             num_hits: of `num_rows` positions, those where the set's guess was the text's token.
-            is_on_policy: these are guesses of a draft in use. They tell how well that goes, but they lie where the
+            is_draft: these are guesses of a draft in use. They tell how well that goes, but they lie where the
                 draft led, so that sets are not compared by them.
         """
         if num_rows <= 0:
             return
         self._num_changes += 1
         member = self._pool.find(skipped)
-        if not is_on_policy:
+        if not is_draft:
             self._record_scores(skipped, member, num_hits, num_rows)
-        if member is self._pool.incumbent:
+        if member is self._pool.in_use:
             self._recent.record(num_hits, num_rows)
-            watch = self._policy_watch if is_on_policy else self._watch
-            watch.record(num_hits, num_rows)
-            if watch.has_fallen():
+            detector = self._of_drafts if is_draft else self._of_scores
+            detector.record(num_hits, num_rows)
+            if detector.has_fallen():
                 self._reopen()
-        if self._num_rows >= self._judged_at + JUDGED_EVERY:
+        if self._num_rows >= self._judged_at + self._settings.judged_every:
             self._judge()
 
     def chance(self) -> float:
         """That a guess of the set in use is right, by how it has done lately."""
-        incumbent, recent = self._pool.incumbent, self._recent
-        return (recent.num_hits + incumbent.prior_hits) / (recent.num_rows + incumbent.prior_rows)
+        in_use, recent = self._pool.in_use, self._recent
+        return (recent.num_hits + in_use.prior_hits) / (recent.num_rows + in_use.prior_rows)
 
     def speed(self, context: int) -> float:
         """Expected tokens per second of drafting with the set in use."""
-        return self._pool.economy.speed(self.chance(), self.skipped, context)
+        return self.speed_model.speed(self.chance(), self.skipped, context)
 
     def is_worth_it(self, context: int) -> bool:
         """Whether drafting surely beats plain decoding; once it does, until it is expected not to."""
-        place, num_changes, was_worth_it = self._answer
-        if (place, num_changes) == (context // CONTEXT_STEP, self._num_changes):
-            return was_worth_it
-        plain = self._pool.economy.plain_speed()
-        if was_worth_it:
-            is_worth_it = self.speed(context) > plain
-        else:
-            chance = max(0.0, self.chance() - CAUTION * self._pool.incumbent.deviation())
-            is_worth_it = self._pool.economy.speed(chance, self.skipped, context) > BEGIN_MARGIN * plain
-        self._answer = (context // CONTEXT_STEP, self._num_changes, is_worth_it)
+        place, num_changes, is_worth_it = self._answer
+        step = context // self._settings.context_step
+        if (place, num_changes) != (step, self._num_changes):
+            chance, margin, in_use = self.chance(), 1.0, self._pool.in_use
+            if not is_worth_it:
+                chance = max(0.0, chance - self._settings.caution * in_use.deviation(in_use.chance()))
+                margin = self._settings.begin_margin
+            speed = self.speed_model.speed(chance, self.skipped, context)
+            is_worth_it = speed > margin * self.speed_model.plain_speed()
+            self._answer = (step, self._num_changes, is_worth_it)
         return is_worth_it
 
     def known(self) -> tuple[NamedSet, ...]:
         """What to hand on to a later search: the pool, the set in use first."""
         return self._pool.known()
 
+    def _limited(self, named: NamedSet) -> NamedSet:
+        """The set with a record that does not outweigh what is to come."""
+        share = min(1.0, self._settings.known_rows / max(named.num_rows, 1.0))
+        return replace(named, num_hits=share * named.num_hits, num_rows=share * named.num_rows)
+
     def _record_scores(self, skipped: SkipSet, member: PooledSet | None, num_hits: float, num_rows: float) -> None:
-        seen = 0.0 if member is None else member.num_rows
-        self._model.record(skipped, num_hits, num_rows, weight=ALIKE**2 / ((ALIKE + seen) * (ALIKE + seen + num_rows)))
+        seen, alike = 0.0 if member is None else member.num_rows, self._settings.rows_alike
+        weight = alike**2 / ((alike + seen) * (alike + seen + num_rows))
+        self._model.record(skipped, num_hits, num_rows, weight)
         self._num_rows += num_rows
         if member is not None:
             member.record(num_hits, num_rows)
 
     def _judge(self) -> None:
         """Take the challenger that is surely faster than the set in use, if both have been seen enough."""
-        self._pool.forget(AGEING * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
+        pool, context, settings = self._pool, self._context, self._settings
+        pool.forget(settings.ageing * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
-        self._pool.refresh()
-        incumbent = self._pool.incumbent
-        ranked = self._pool.ranked(self._context, -CAUTION)
-        challenger = next((one for one in ranked if one.num_rows >= FEWEST_ROWS), incumbent)
-        speed = self._pool.speed(incumbent, self._context)
-        is_faster = self._pool.speed(challenger, self._context, -CAUTION) > MARGIN * speed
-        if challenger is not incumbent and is_faster and incumbent.num_rows >= FEWEST_ROWS:
-            self._pool.incumbent = challenger
-            self._settling.change(self.num_evaluations, self._pool.speed(challenger, self._context) / speed)
-            self._meet_incumbent()
-        if self._settling.has_settled(self.num_evaluations):
-            self._pool.keep()
+        pool.refresh()
+        ranked = pool.ranked(context, -settings.caution)
+        challenger = next((one for one in ranked if one.num_rows >= settings.comparable_rows), pool.in_use)
+        speed = pool.speed(pool.in_use, context)
+        is_faster = pool.speed(challenger, context, -settings.caution) > settings.margin * speed
+        if challenger is not pool.in_use and is_faster and pool.in_use.num_rows >= settings.comparable_rows:
+            pool.in_use = challenger
+            self._stopping.change(self.num_evaluations, pool.speed(challenger, context) / speed)
+            self._watch_set_in_use()
+        if self._stopping.settles(self.num_evaluations):
+            pool.keep()
         self._write_history()
 
-    def _meet_incumbent(self) -> None:
-        """Hold what it will do against what it did when it was scored."""
-        incumbent = self._pool.incumbent
-        num_rows = min(incumbent.num_rows, RECENT_ROWS)
-        self._recent = RunningShare(RECENT_ROWS, incumbent.chance() * num_rows, num_rows)
-        self._watch = DriftWatch(incumbent.chance() * incumbent.num_rows, incumbent.num_rows)
-        num_rows = min(incumbent.num_rows, POLICY_ROWS)
-        self._policy_watch = DriftWatch(incumbent.chance() * num_rows, num_rows)
+    def _watch_set_in_use(self) -> None:
+        """Compare what it will do with what it did when it was scored."""
+        in_use, settings = self._pool.in_use, self._settings
+        chance, num_rows = in_use.chance(), in_use.num_rows
+        recent_rows, draft_rows = min(num_rows, settings.recent_rows), min(num_rows, settings.draft_rows)
+        self._recent = HitShare(settings.recent_rows, chance * recent_rows, recent_rows)
+        self._of_scores = FallDetector(settings, chance * num_rows, num_rows)
+        self._of_drafts = FallDetector(settings, chance * draft_rows, draft_rows)
 
     def _reopen(self) -> None:
         """The text is another: give up most of what was learnt and begin with the sets that served before."""
-        self._settling.reopen(self.num_evaluations)
+        self._stopping.reopen(self.num_evaluations)
         self._pool.keep()
         self._pool.forget(1.0)
-        self._model.forget(FORGOTTEN)
+        self._model.forget(self._settings.forgotten)
         for member in self._pool:
-            member.num_due = FEWEST_ROWS
-        self._meet_incumbent()
+            member.num_due = self._settings.comparable_rows
+        self._watch_set_in_use()
 
     def _write_history(self) -> None:
         if self.num_evaluations < self._history_step * len(self.history):
@@ -226,9 +214,3 @@ class GatedSearch:
         if len(self.history) == LONGEST_HISTORY:
             del self.history[1::2]
             self._history_step *= 2
-
-
-def believed(named: NamedSet) -> NamedSet:
-    """The set with a record of at most KNOWN_ROWS rows."""
-    share = min(1.0, KNOWN_ROWS / max(named.num_rows, 1.0))
-    return replace(named, num_hits=share * named.num_hits, num_rows=share * named.num_rows)

@@ -1,9 +1,19 @@
-"""What a pass of a model costs when some of its sublayers are left out."""
+"""What a pass of a model costs when some of its sublayers are left out: measured, and reckoned from that."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import torch
 
 from forerun.core.pace import Pace
-from forerun.core.sublayers import ATTENTION, SkipSet
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, all_sublayers
+from forerun.model.measure import empty_cache, quartiles, stand_in, time_pass
+from forerun.model.shared_cache import DraftRunner
+
+KINDS: Final = (ATTENTION, MLP)
+LONG_CONTEXT: Final = 1024  # tokens, where attention takes enough to see what each of them costs
+SHORT_CONTEXT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,48 @@ class SkipCosts:
 
     def draft(self, skipped: SkipSet, context: int) -> Pace:
         """The pace of draft passes that skip these; more rows cost as much more as they do in a whole pass."""
-        num_attention = sum(kind == ATTENTION for _, kind in skipped)
-        share = self.draft_s(num_attention, len(skipped) - num_attention, context) / self.whole.step_s(1)
+        share = self.draft_s(*numbers_of(skipped), context) / self.whole.step_s(1)
         return Pace(steps=tuple((rows, seconds * share) for rows, seconds in self.whole.steps))
+
+
+def numbers_of(skipped: SkipSet) -> tuple[int, int]:
+    """How many attentions and how many MLPs are skipped."""
+    num_attention = sum(kind == ATTENTION for _, kind in skipped)
+    return num_attention, len(skipped) - num_attention
+
+
+@torch.inference_mode()
+def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
+    """What sublayers take of a pass, by passes without those of a kind, with little text before them and with much.
+
+    Empties the cache.
+
+    Args:
+        whole: seconds of a pass with all sublayers, by its rows.
+        budget_s: no further repeat once this has passed.
+    """
+    cache, num_layers = empty_cache(runner), runner.spec.num_layers
+    short, long = min(SHORT_CONTEXT, (cache.capacity - 1) // 2), min(LONG_CONTEXT, cache.capacity - 1)
+    attentions, mlps = (frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in KINDS)
+    runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, attentions, mlps)]
+
+    def time_run(context: int, skipped: SkipSet) -> float:
+        stand_in(cache, context)
+        return time_pass(runner, 1, skipped)
+
+    seconds = dict(zip(runs, quartiles([partial(time_run, *run) for run in runs], budget_s), strict=True))
+    cache.truncate(0)
+
+    def share_s(context: int, skipped: SkipSet) -> float:
+        return max(0.0, seconds[context, NOTHING] - seconds[context, skipped]) / num_layers
+
+    scale = whole.step_s(1) / seconds[short, NOTHING]
+    slope = (share_s(long, attentions) - share_s(short, attentions)) / max(1, long - short)
+    return SkipCosts(
+        whole=whole,
+        attention_s=scale * share_s(short, attentions),
+        mlp_s=scale * share_s(short, mlps),
+        context=short,
+        attention_slope_s=scale * max(0.0, slope),
+        num_layers=num_layers,
+    )

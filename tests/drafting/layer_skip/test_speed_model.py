@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +10,15 @@ import pytest
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.penalties import sigmoid
-from forerun.drafting.layer_skip.set_choice import LEAST_DAMAGE, Economy, expected_speed
+from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_costs import SkipCosts
-from tests.drafting.layer_skip.skip_emulator import economy
+from forerun.drafting.layer_skip.speed_model import SpeedModel
+from tests.drafting.layer_skip.skip_emulator import speed_model
 
 STEEP = Pace(steps=tuple((rows, 0.010 + 0.001 * rows) for rows in range(1, 17)))
 
 
-def uneven(num_layers: int, whole_s: float = 0.011) -> Economy:
+def uneven(num_layers: int, whole_s: float = 0.011) -> SpeedModel:
     """An MLP costs thrice what an attention does, at first; passes get slower with their rows."""
     costs = SkipCosts(
         whole=Pace(steps=((16, whole_s),)),
@@ -26,18 +28,20 @@ def uneven(num_layers: int, whole_s: float = 0.011) -> Economy:
         attention_slope_s=1e-6,
         num_layers=num_layers,
     )
-    return Economy(costs=costs, target=STEEP, round_s=0.0003, expansion_s=0.0001, max_depth=6)
+    return SpeedModel(costs=costs, target=STEEP, round_s=0.0003, expansion_s=0.0001, max_depth=6)
 
 
-def speed_of(economy: Economy, intercept: float, damages: dict[tuple[int, str], float], skipped: SkipSet) -> float:
+def speed_of(
+    speed_model: SpeedModel, intercept: float, penalties: dict[tuple[int, str], float], skipped: SkipSet
+) -> float:
     """Written out, at a context of 500."""
-    chance = sigmoid(intercept - sum(max(LEAST_DAMAGE, damages[sublayer]) for sublayer in skipped))
+    chance = sigmoid(intercept - sum(max(TUNED.least_penalty, penalties[sublayer]) for sublayer in skipped))
     num_attention = sum(kind == ATTENTION for _, kind in skipped)
-    draft_s = economy.costs.draft_s(num_attention, len(skipped) - num_attention, 500)
+    draft_s = speed_model.costs.draft_s(num_attention, len(skipped) - num_attention, 500)
     return max(
         (1 - chance ** (depth + 1)) / (1 - chance)
-        / (depth * (draft_s + economy.expansion_s) + economy.target.step_s(depth + 1) + economy.round_s)
-        for depth in range(1, economy.max_depth + 1)
+        / (depth * (draft_s + speed_model.expansion_s) + speed_model.target.step_s(depth + 1) + speed_model.round_s)
+        for depth in range(1, speed_model.max_depth + 1)
     )  # fmt: skip
 
 
@@ -46,12 +50,12 @@ def speed_of(economy: Economy, intercept: float, damages: dict[tuple[int, str], 
 def test_the_best_set_is_the_best_of_all_sets(seed: int, num_skipped: int | None) -> None:
     rng = np.random.default_rng(seed)
     machine, items = uneven(6), skippable(6)
-    intercept, damages = 3.5, rng.normal(0.3, 0.4, len(items))
-    by_item = dict(zip(items, damages.tolist(), strict=True))
+    intercept, penalties = 3.5, rng.normal(0.3, 0.4, len(items))
+    by_item = dict(zip(items, penalties.tolist(), strict=True))
     sizes = range(1, len(items) + 1) if num_skipped is None else [num_skipped]
     sets = [frozenset(chosen) for size in sizes for chosen in itertools.combinations(items, size)]
     best = max(speed_of(machine, intercept, by_item, skipped) for skipped in sets)
-    found = machine.best_set(intercept, damages, 500, num_skipped)
+    found = machine.best_set(intercept, penalties, 500, num_skipped)
     assert found in sets
     assert speed_of(machine, intercept, by_item, found) == pytest.approx(best)
 
@@ -63,17 +67,17 @@ def test_the_whole_model_drafts_only_where_it_is_cheaper_than_the_target() -> No
 
 
 def test_more_is_skipped_where_passes_are_dear_and_less_where_drafted_tokens_are_anyway() -> None:
-    damages = np.full(76, 0.12)
-    numbers = [len(economy(draft_share=share).best_set(5.0, damages, 100)) for share in (0.1, 0.5, 1.0)]
+    penalties = np.full(76, 0.12)
+    numbers = [len(speed_model(draft_share=share).best_set(5.0, penalties, 100)) for share in (0.1, 0.5, 1.0)]
     assert numbers == sorted(numbers)
     assert numbers[0] < numbers[-1]
 
 
 def test_attention_is_skipped_rather_where_the_text_before_it_is_long() -> None:
-    damages, machine = np.full(28, 0.2), uneven(16)
+    penalties, machine = np.full(28, 0.2), uneven(16)
 
     def share(context: int) -> float:
-        skipped = machine.best_set(4.0, damages, context)
+        skipped = machine.best_set(4.0, penalties, context)
         return sum(kind == ATTENTION for _, kind in skipped) / len(skipped)
 
     assert share(64) < 0.5 < share(20_000)
@@ -88,15 +92,20 @@ def test_speeds_at_once_are_those_one_by_one(chance: float) -> None:
     assert together == pytest.approx([machine.speed(chance, skipped, 900) for skipped in sets])
 
 
-def test_expected_speed_is_tokens_over_seconds_at_the_best_depth() -> None:
+@pytest.mark.parametrize(
+    ("chance", "draft_s", "round_s", "expansion_s", "depth", "tokens_per_s"),
+    [
+        (1.0, 0.001, 0.0, 0.0, 4, 5 / 0.014),
+        (0.0, 0.001, 0.0, 0.001, 4, 1 / 0.012),
+        (0.8, 0.005, 0.001, 0.0, 8, (1 + 0.8 + 0.64) / 0.021),
+    ],
+)
+def test_expected_speed_is_tokens_over_seconds_at_the_best_depth(
+    chance: float, draft_s: float, round_s: float, expansion_s: float, depth: int, tokens_per_s: float
+) -> None:
     target = Pace(steps=((64, 0.010),))
-    speed, depth = expected_speed(1.0, 0.001, target, 0.0, 0.0, 4)
-    assert (speed, depth) == (pytest.approx(5 / 0.014), 4)
-    speed, depth = expected_speed(0.0, 0.001, target, 0.0, 0.001, 4)
-    assert (speed, depth) == (pytest.approx(1 / 0.012), 1)
-    speed, depth = expected_speed(0.8, 0.005, target, 0.001, 0.0, 8)
-    assert (speed, depth) == (pytest.approx((1 + 0.8 + 0.64) / 0.021), 2)
-    assert uneven(10).plan(0.8, NOTHING, 64) == expected_speed(0.8, 0.011, STEEP, 0.0003, 0.0001, 6)
+    machine = replace(uneven(10, draft_s), target=target, round_s=round_s, expansion_s=expansion_s, max_depth=depth)
+    assert machine.speed(chance, NOTHING, 64) == pytest.approx(tokens_per_s)
 
 
 def test_plain_speed_is_that_of_bare_passes() -> None:
@@ -104,10 +113,10 @@ def test_plain_speed_is_that_of_bare_passes() -> None:
 
 
 def test_choosing_is_quick_with_eighty_layers() -> None:
-    machine, damages = economy(80), np.random.default_rng(0).normal(0.1, 0.1, 156)
+    machine, penalties = speed_model(80), np.random.default_rng(0).normal(0.1, 0.1, 156)
     took = []
     for _ in range(30):
         began = time.perf_counter()
-        machine.best_set(5.0, damages, 100)
+        machine.best_set(5.0, penalties, 100)
         took.append(time.perf_counter() - began)
     assert sorted(took)[15] < 1e-3, "0.11 ms on a quiet core"
