@@ -82,12 +82,11 @@ def count(kernels: ModelBackend, dtype: str, num_checks: int, num_threads: int) 
     found = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
     runner = Runner(
         found.spec,
-        found.source.weights(dtype=found.dtype),
+        found.source.weights(dtype=found.dtype, weight_format=found.weight_format),
         backend=kernels,
         capacity=CAPACITY,
         dtype=found.dtype,
         device="cpu",
-        weight_format=found.weight_format,
     )
     num_done = num_different = seed = 0
     while num_done < num_checks:

@@ -23,6 +23,7 @@ from torch.nn import functional
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.linear import PackedLinear, functions
 from forerun.model.quantise import dequantise, quantise
+from forerun.model.weights import DenseWeight
 
 SHAPES = ((8192, 2048), (2048, 2048))  # outputs, inputs
 ROWS = (1, 2, 4, 8, 12, 16, 64, 256)
@@ -56,13 +57,17 @@ def main() -> None:
     write_results(arguments, "Native linear layers", rows, notes)
 
 
+def dense(weight_OI: torch.Tensor, name: str) -> DenseWeight:
+    return DenseWeight(values_OI=weight_OI.to(getattr(torch, name)))
+
+
 def measure_format(
     arguments: Namespace, num_threads: int, shape: tuple[int, int], name: str
 ) -> Iterator[dict[str, object]]:
     num_out, num_in = shape
     weight_OI = torch.randn(shape) / num_in**0.5
-    weight = quantise(weight_OI, name) if name.startswith("int") else weight_OI.to(getattr(torch, name))
-    plain = dequantise(weight).float() if name.startswith("int") else weight
+    weight = quantise(weight_OI, name) if name.startswith("int") else dense(weight_OI, name)
+    plain = dequantise(weight) if name.startswith("int") else weight.values_OI
     first = PackedLinear.pack(weight, None)
     count = max(2, round(COPIES_BYTES / first.num_bytes))
     packed = [first, *(PackedLinear.pack(weight, None) for _ in range(count - 1))]

@@ -9,6 +9,7 @@ from torch import Tensor
 from forerun.backends.backend import Backend
 from forerun.backends.choose import choose_backend
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.host_loop import Round, TargetSide, decode
@@ -119,7 +120,7 @@ def tiny_runner(
     dtype = weights["embedding.weight"].dtype
     return Runner(
         spec,
-        {name: weight.to(device) for name, weight in weights.items()},
+        LoadedWeights({name: weight.to(device) for name, weight in weights.items()}),
         backend=backend or choose_backend(exactness, dtype=dtype, device="cpu", head_dim=spec.head_dim).backend,
         capacity=capacity,
         dtype=dtype,

@@ -13,6 +13,7 @@ from benchmarks.gpu.layers import KERNELS, Layers, context_of, kernel_of, reduce
 from benchmarks.gpu.models import Model, RandomWeights, filled_cache, models, pass_of, rows_of
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec
 from forerun.model.diff import diff_buffers
 from forerun.model.quantise import dequantise, head_format, quantise
@@ -77,9 +78,9 @@ def errors(model: Model, setting: Setting) -> Iterator[Row]:
     context, device = context_of(setting), setting.device
     cache = filled_cache(spec, context + 64, device)
     wide_cache = TreeCache(spec, context + 64, dtype=torch.float64, device=device)
-    weights = dict(RandomWeights(spec, device=device))
-    tried = TRITON.executor(spec, dict(weights), cache, model.weight_format)
-    reference = REFERENCE.executor(spec, widened(weights, model), wide_cache, "plain")
+    weights = RandomWeights(spec, device=device).tensors()
+    tried = TRITON.executor(spec, LoadedWeights(weights, model.weight_format), cache)
+    reference = REFERENCE.executor(spec, LoadedWeights(widened(weights, model)), wide_cache)
     for num_rows in rows_of(setting):
         wide_cache.keys_LSKD.copy_(cache.keys_LSKD)
         wide_cache.values_LSKD.copy_(cache.values_LSKD)

@@ -8,10 +8,10 @@ from math import ceil
 import torch
 
 from benchmarks.gpu.cases import Setting
-from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of, quantised_at_random
+from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_of
-from forerun.backends.gpu.launches import Buffers, LaunchList, Parameters, PassShape
+from forerun.backends.gpu.launches import Buffers, DeviceWeights, LaunchList, PassShape
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear
 from forerun.backends.torch.backend import FUSED
@@ -96,15 +96,15 @@ class Layers:
     @classmethod
     def make(cls, model: Model, spec: ModelSpec, setting: Setting) -> "Layers":
         cache = filled_cache(spec, context_of(setting) + 64, setting.device)
-        weights = RandomWeights(spec, device=setting.device, is_hollow=model.weight_format != "plain")
-        with torch.inference_mode(), quantised_at_random():
-            executor = TRITON.executor(spec, weights, cache, model.weight_format)  # type: ignore[arg-type]
+        with torch.inference_mode():
+            weights = RandomWeights(spec, device=setting.device, weight_format=model.weight_format)
+            executor = TRITON.executor(spec, weights, cache)
         assert isinstance(executor, DeviceExecutor)
         return cls(spec=spec, executor=executor, cache=cache, setting=setting)
 
     @property
-    def parameters(self) -> Parameters:
-        return self.executor._parameters
+    def bound(self) -> DeviceWeights:
+        return self.executor.bound
 
     def aim(self, num_rows: int) -> PassShape:
         """Describe a pass to the kernels, and give them inputs."""
@@ -121,23 +121,24 @@ class Layers:
         return [lambda run=launch: run(shape) for op, launch in launches if kernel_of(op) == kernel]
 
     def packed(self, kernel: str) -> dict[str, PackedLinear]:
-        """The kernel's weight in each layer, by the name that `Parameters` gives it."""
+        """The kernel's weight in each layer, by its name."""
         program = build_program(self.spec)
         if kernel == "head":
-            return {program[-1].writes + program[-1].weights: self.parameters.linear(program[-1])}
+            return {program[-1].weights: self.bound.linears[program[-1].weights]}
         part = {"qkv": ".qkv", "gate_up": ".gate_up"}.get(kernel, f".{kernel}")
-        return {name: packed for name, packed in self.parameters.linears.items() if name.endswith(part)}
+        return {name: packed for name, packed in self.bound.linears.items() if name.endswith(part)}
 
     def with_packed(self, kernel: str, changed: Mapping[str, PackedLinear]) -> tuple[Buffers, Divided]:
         """Buffers of its own and the kernel's launches with other weights, or the same ones tiled otherwise."""
         executor, dtype = self.executor, self.cache.keys_LSKD.dtype
-        parameters = replace(self.parameters, linears={**self.parameters.linears, **changed})
-        buffers = Buffers(parameters, max_rows=64, max_splits=num_splits_for(self.cache.capacity) + 1, dtype=dtype)
+        bound = replace(self.bound, linears={**self.bound.linears, **changed})
+        max_splits = num_splits_for(self.cache.capacity) + 1
+        buffers = Buffers(self.spec, bound, max_rows=64, max_splits=max_splits, dtype=dtype)
         fill(buffers)
         if kernel == "head":
             (head,) = changed.values()
             return buffers, lambda shape: [lambda: self._head(head, shape, buffers)]
-        launches = LaunchList(parameters, buffers, executor.rows, self.cache, overlaps=executor.overlaps)
+        launches = LaunchList(self.spec, bound, buffers, executor.rows, self.cache, overlaps=executor.overlaps)
         built = launches.build(build_program(self.spec))
         return buffers, lambda shape: [lambda run=launch: run(shape) for op, launch in built if kernel_of(op) == kernel]
 
@@ -208,4 +209,4 @@ def torch_calls(spec: ModelSpec, kernel: str, num_rows: int, setting: Setting) -
 @lru_cache(maxsize=1)
 def torch_executor(spec: ModelSpec, setting: Setting):
     cache = filled_cache(spec, context_of(setting) + 64, setting.device)
-    return FUSED.executor(spec, RandomWeights(spec, device=setting.device), cache, "plain")  # type: ignore[arg-type]
+    return FUSED.executor(spec, RandomWeights(spec, device=setting.device), cache)

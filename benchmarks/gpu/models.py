@@ -4,10 +4,7 @@ Legend: V vocabulary, H hidden size, O outputs, I inputs, G groups.
 """
 
 import random
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -16,8 +13,9 @@ from benchmarks.gpu.cases import Setting
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
-from forerun.model.quantise import Int4Weight, Int8Weight, Weight, group_size_of
+from forerun.model.quantise import group_size_of, head_format
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 from forerun.speculation.ancestry import ancestry_matrix
 
 DTYPE = torch.bfloat16
@@ -78,42 +76,40 @@ def rows_of(setting: Setting) -> tuple[int, ...]:
     return REHEARSED_ROWS if setting.is_rehearsal else ROWS
 
 
-class RandomWeights(MutableMapping[str, Tensor]):
-    """What an executor takes its weights from. A weight exists from when it is asked for until it is popped.
-
-    With `is_hollow` those of the layers and the head have no memory: only their shape is of use to whoever quantises
-    them, see `quantised_at_random`. The embedding is always whole.
-    """
+class RandomWeights:
+    """A WeightSource: a weight is made when it is asked for. Quantised ones are those of `quantise_at_random`."""
 
     def __init__(
-        self, spec: ModelSpec, *, device: str, dtype: torch.dtype = DTYPE, is_hollow: bool = False, seed: int = 0
-    ) -> None:
+        self, spec: ModelSpec, *, device: str, weight_format: WeightFormat = "plain", dtype: torch.dtype = DTYPE,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
         self._shapes, self._device, self._dtype = fused_shapes(tensor_plan(spec)), device, dtype
-        self._is_hollow, self._made = is_hollow, dict[str, Tensor]()
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._format, self._generator = weight_format, torch.Generator(device).manual_seed(seed)
+        self._table = self._make("embedding.weight")
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._made:
-            self._made[name] = self._make(name, self._shapes[name])
-        return self._made[name]
+    def table(self) -> Tensor:
+        return self._table
 
-    def __setitem__(self, name: str, weight: Tensor) -> None:
-        self._made[name] = weight
+    def vector(self, name: str) -> Tensor:
+        return self._make(f"{name}.weight")
 
-    def __delitem__(self, name: str) -> None:
-        self._made.pop(name, None)
-        del self._shapes[name]
+    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
+        is_shared, form = f"{name}.weight" not in self._shapes, self._format
+        if name == "head":
+            form = head_format(form)
+        bias_O = self._make(f"{name}.bias") if f"{name}.bias" in self._shapes else None
+        if form == "plain":
+            return DenseWeight(values_OI=self._table if is_shared else self._make(f"{name}.weight")), bias_O
+        shape = self._shapes["embedding.weight" if is_shared else f"{name}.weight"]
+        return quantise_at_random(torch.empty(shape, device="meta", dtype=self._dtype), form, self._device), bias_O
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them at once, dense."""
+        return {name: self._make(name) for name in self._shapes}
 
-    def __len__(self) -> int:
-        return len(self._shapes)
-
-    def _make(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _make(self, name: str) -> Tensor:
         """Sizes that keep the residual stream and the logits at a few units."""
-        if len(shape) == 2 and self._is_hollow and name != "embedding.weight":
-            return torch.zeros(1, 1, device=self._device, dtype=self._dtype).expand(shape)
+        shape = self._shapes[name]
         values = torch.empty(shape, device=self._device, dtype=self._dtype)
         values.normal_(generator=self._generator)
         if name.endswith("norm.weight"):
@@ -121,12 +117,12 @@ class RandomWeights(MutableMapping[str, Tensor]):
         return values.mul_(shape[-1] ** -0.5)
 
 
-def quantise_at_random(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
-    """A quantised weight of this shape, of the usual size, whatever the weight's values are: quick, and as large."""
-    (num_out, num_in), device = weight_OI.shape, weight_OI.device
+def quantise_at_random(weight_OI: Tensor, weight_format: WeightFormat, device: str) -> Weight:
+    """A weight of this shape, of the usual size; a quantised one whatever the values are: quick, and as large."""
+    num_out, num_in = weight_OI.shape
     match weight_format:
         case "plain":
-            return weight_OI
+            return DenseWeight(values_OI=weight_OI)
         case "int8":
             return Int8Weight(
                 values_OI=torch.randint(-127, 128, (num_out, num_in), dtype=torch.int8, device=device),
@@ -143,13 +139,6 @@ def quantise_at_random(weight_OI: Tensor, weight_format: WeightFormat) -> Weight
                 group_size=group_size,
                 dtype=weight_OI.dtype,
             )
-
-
-@contextmanager
-def quantised_at_random() -> Iterator[None]:
-    """Within, the device executor's layers are quantised by `quantise_at_random`."""
-    with patch("forerun.backends.gpu.executor.quantise", quantise_at_random):
-        yield
 
 
 def filled_cache(spec: ModelSpec, capacity: int, device: str, dtype: torch.dtype = DTYPE) -> TreeCache:

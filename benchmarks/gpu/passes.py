@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_replay
 from benchmarks.gpu.layers import context_of
-from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, quantised_at_random, rows_of
+from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, rows_of
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, shape_of
 from forerun.bench.run.call_times import Spread
@@ -29,12 +29,8 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 def runner_of(model: Model, setting: Setting, *, capacity: int) -> Runner:
     """The model on the device. Quantised weights are random ones of their format, made at once."""
-    weights = RandomWeights(model.spec, device=setting.device, is_hollow=model.weight_format != "plain")
-    with quantised_at_random():
-        return Runner(
-            model.spec, weights, backend=TRITON, capacity=capacity, dtype=DTYPE, device=setting.device,  # type: ignore[arg-type]
-            weight_format=model.weight_format,
-        )  # fmt: skip
+    weights = RandomWeights(model.spec, device=setting.device, weight_format=model.weight_format)
+    return Runner(model.spec, weights, backend=TRITON, capacity=capacity, dtype=DTYPE, device=setting.device)
 
 
 def launch_once(model: Model, setting: Setting) -> None:

@@ -19,6 +19,7 @@ from benchmarks.gpu.models import DTYPE, Model, models
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tensor_plan
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.host_loop import TargetSide
@@ -120,7 +121,7 @@ def our_writer(
     """The engine's loop without a drafter: a pass, a choice on the host, a commit."""
     params = SamplingParams(temperature=0.0)
     runner = Runner(
-        model.spec, dict(pair.weights), backend=kernels, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
+        model.spec, LoadedWeights(pair.weights), backend=kernels, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
         device=setting.device,
     )  # fmt: skip
 

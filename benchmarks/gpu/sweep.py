@@ -21,7 +21,8 @@ from forerun.backends.gpu.passes.tiles import Tiles
 from forerun.backends.gpu.passes.weights import pack
 from forerun.bench.run.call_times import Call
 from forerun.core.model_spec import ModelSpec
-from forerun.model.quantise import Weight, head_format
+from forerun.model.quantise import head_format
+from forerun.model.weights import Weight
 
 MODELS = ("8b bf16", "8b int4", "70b int4", "1b bf16", "1b int4")
 DECIDING_ROWS, OTHER_ROWS = 8, 32
@@ -78,7 +79,7 @@ class Bench:
         with torch.inference_mode():
             self._layers = Layers.make(model, self._spec, setting)
             self._names = self._layers.packed(kernel)
-            self._weights = [quantise_at_random(self._plain(), self._format) for _ in self._names]
+            self._weights = [quantise_at_random(self._plain(), self._format, self._setting.device) for _ in self._names]
         self._default = next(iter(self._names.values())).tiles
         self._expected: Tensor | None = None
 

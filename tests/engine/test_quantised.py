@@ -18,6 +18,7 @@ from forerun import (
 )
 from forerun.backends import choose
 from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.checkpoints.open import open_source
 from forerun.core.config import DTypeName
 from forerun.core.drafter_config import DrafterConfig
@@ -81,8 +82,8 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
             chosen: WeightFormat = "int8" if name == "head.weight" else weight_format
             by_hand[name] = dequantise(quantise(weight, chosen)).double()
     settings = {"backend": REFERENCE, "capacity": 64, "dtype": torch.float64, "device": "cpu"}
-    rounded = Runner(spec, dict(weights), weight_format=weight_format, **settings)  # type: ignore[arg-type]
-    expected = Runner(replace(spec, tied_embeddings=False), by_hand, **settings)  # type: ignore[arg-type]
+    rounded = Runner(spec, LoadedWeights(weights, weight_format), **settings)  # type: ignore[arg-type]
+    expected = Runner(replace(spec, tied_embeddings=False), LoadedWeights(by_hand), **settings)  # type: ignore[arg-type]
     rows = [3, 1, 4, 1, 5]
     assert torch.equal(rounded.extend(rows, num_logit_rows=5), expected.extend(rows, num_logit_rows=5))
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES, Golden
@@ -29,7 +30,7 @@ def build_runner(golden: Golden, kernels: ModelBackend) -> Runner:
     spec = read_model_spec(golden.folder)
     weights = load_weights(golden.folder, spec, dtype=torch.float32)
     capacity = NUM_PROMPT + NUM_NEW
-    return Runner(spec, weights, backend=kernels, capacity=capacity, dtype=torch.float32, device="cpu")
+    return Runner(spec, LoadedWeights(weights), backend=kernels, capacity=capacity, dtype=torch.float32, device="cpu")
 
 
 def random_prompt(golden: Golden, seed: int) -> list[int]:

@@ -17,6 +17,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.weights import DenseWeight
 from forerun.speculation.ancestry import ancestry_matrix
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
@@ -157,7 +158,7 @@ def assert_rows_stand_alone(compute: Callable[[Tensor], Tensor], x: Tensor) -> N
 @pytest.mark.parametrize("shape", [(33, 65), (64, 64), (77, 500), (9, 9), (6, 593), (4, 10), (45, 77), (1000, 77)])
 def test_a_linear_rows_bits_depend_on_no_other_row(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """Odd sizes matter: rows of odd length begin at addresses that a matrix kernel may treat differently."""
-    linear = REFERENCE.ops.pack_linear(random_tensor(*shape, dtype=dtype, seed=6), None)
+    linear = REFERENCE.ops.pack_linear(DenseWeight(values_OI=random_tensor(*shape, dtype=dtype, seed=6)), None)
     assert_rows_stand_alone(linear, random_tensor(33, shape[1], dtype=dtype))
 
 

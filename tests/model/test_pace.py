@@ -5,6 +5,7 @@ from time import perf_counter
 import torch
 
 from forerun.backends.torch.backend import FUSED
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.pace import Pace
 from forerun.model.runner import Runner
 from tests.tiny import CAPACITY, plain_spec, random_weights
@@ -15,7 +16,9 @@ PACE = Pace(steps=((2, 0.03), (4, 0.05)))
 def paced_runner(pace: Pace | None) -> Runner:
     spec = plain_spec()
     weights = random_weights(spec, torch.Generator().manual_seed(6))
-    return Runner(spec, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace)
+    return Runner(
+        spec, LoadedWeights(weights), backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace
+    )
 
 
 def test_a_pace_changes_no_bit_of_the_logits() -> None:

@@ -9,8 +9,6 @@ from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
 from forerun.model import quantise as module
 from forerun.model.quantise import (
-    Int4Weight,
-    Int8Weight,
     dequantise,
     fit_groups,
     group_size_of,
@@ -20,6 +18,7 @@ from forerun.model.quantise import (
     round_to_int4,
     weight_bytes,
 )
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight
 
 SHAPES = [(5, 1), (3, 31), (4, 33), (7, 160), (2, 64), (6, 704), (3, 128), (1, 200), (9, 256)]
 FORMATS: tuple[WeightFormat, ...] = ("int8", "int4")
@@ -168,8 +167,10 @@ def test_bits_are_the_same_in_every_version() -> None:
 
 def test_a_plain_weight_passes_through() -> None:
     weight = random_weight(3, 5)
-    assert quantise(weight, "plain") is weight
-    assert torch.equal(dequantise(weight), weight)
+    dense = quantise(weight, "plain")
+    assert isinstance(dense, DenseWeight)
+    assert dense.values_OI is weight
+    assert torch.equal(dequantise(dense), weight)
 
 
 def test_a_head_is_never_of_4_bits() -> None:
@@ -177,10 +178,9 @@ def test_a_head_is_never_of_4_bits() -> None:
 
 
 def test_bytes_are_those_of_values_scales_and_zeros() -> None:
-    weight = random_weight(10, 704)
-    assert int8(weight).num_bytes == 10 * 704 + 10 * 4
-    assert int4(weight).num_bytes == 10 * 352 + 10 * 11 * (4 + 1)
-    assert int4(random_weight(3, 33)).num_bytes == 3 * 17 + 3 * 2 * (4 + 1)
+    assert weight_bytes((10, 704), "int8") == 10 * 704 + 10 * 4
+    assert weight_bytes((10, 704), "int4") == 10 * 352 + 10 * 11 * (4 + 1)
+    assert weight_bytes((3, 33), "int4") == 3 * 17 + 3 * 2 * (4 + 1)
     assert weight_bytes((10, 704), "plain", 2) == 2 * 7040
 
 
@@ -193,8 +193,8 @@ def test_a_quantised_weight_multiplies_as_the_plain_one_it_stands_for(
     weight, bias = random_weight(24, 50, dtype=dtype), random_weight(1, 24, dtype=dtype)[0]
     quantised = quantise(weight, weight_format)
     x_TI = random_weight(3, 50, dtype=dtype)
-    expected = kernels.ops.pack_linear(dequantise(quantised).to(dtype), bias)(x_TI)
+    expected = kernels.ops.pack_linear(DenseWeight(values_OI=dequantise(quantised).to(dtype)), bias)(x_TI)
     actual = kernels.ops.pack_linear(quantised, bias)(x_TI)
     assert actual.dtype == dtype
     assert torch.equal(actual, expected)
-    assert not torch.equal(actual, kernels.ops.pack_linear(weight, bias)(x_TI))
+    assert not torch.equal(actual, kernels.ops.pack_linear(DenseWeight(values_OI=weight), bias)(x_TI))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kept_share
 from forerun.model.executor import Executor
@@ -26,12 +27,14 @@ Passes = Callable[[], object]
 
 def owner_of(seed: int = 6, pace: Pace | None = None) -> Runner:
     weights = random_weights(SPEC, torch.Generator().manual_seed(seed))
-    return Runner(SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace)
+    return Runner(
+        SPEC, LoadedWeights(weights), backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=pace
+    )
 
 
 def copy_for(owner: Runner, seed: int) -> Executor:
     """Other weights on the owner's cache."""
-    return FUSED.executor(SPEC, random_weights(SPEC, torch.Generator().manual_seed(seed)), owner.cache, "plain")
+    return FUSED.executor(SPEC, LoadedWeights(random_weights(SPEC, torch.Generator().manual_seed(seed))), owner.cache)
 
 
 def draft_rows(runner: LentRunner, token_ids: list[int], skipped: SkipSet = NOTHING) -> Tensor:
@@ -136,10 +139,10 @@ def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(
             chosen = "int8" if name == "head.weight" else weight_format
             by_hand[name] = dequantise(quantise(weight, chosen)).double()  # type: ignore[arg-type]
     drafted = []
-    for copied, chosen in ((dict(weights), weight_format), (by_hand, "plain")):
+    for copied, chosen in ((weights, weight_format), (by_hand, "plain")):
         owner = owner_of()
         owner.sync(TEXT)
-        copy = REFERENCE.executor(SPEC, copied, owner.cache, chosen)  # type: ignore[arg-type]
+        copy = REFERENCE.executor(SPEC, LoadedWeights(copied, chosen), owner.cache)  # type: ignore[arg-type]
         drafted.append(draft_rows(LentRunner(owner, copy), [7, 8], every_other_layer(SPEC.num_layers)))
     assert torch.equal(*drafted)
 
@@ -175,7 +178,8 @@ def test_a_pass_of_a_copy_takes_its_share_of_the_stated_time(monkeypatch: pytest
 
 def test_what_is_not_there_at_all_takes_no_time_and_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     unused = every_other_layer(SPEC.num_layers)
-    clock, weights = rule_time(monkeypatch), random_weights(SPEC, torch.Generator().manual_seed(6))
+    clock = rule_time(monkeypatch)
+    weights = LoadedWeights(random_weights(SPEC, torch.Generator().manual_seed(6)))
     runner = Runner(
         SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
     )

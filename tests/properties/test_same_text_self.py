@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -76,7 +77,7 @@ def random_case(number: int) -> Case:
 def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
     copy = None
     if case.copy != "plain":
-        copy = target.backend.executor(case.spec, dict(case.weights), target.cache, case.copy)
+        copy = target.backend.executor(case.spec, LoadedWeights(case.weights, case.copy), target.cache)
     drafter = LayerSkipDrafter(LentRunner(target, copy), case.drafter)
     if drafter.needs_costs:
         adapt_to_slow_passes(drafter)

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.model.runner import Runner
 from training.dataset import function_headers
 from training.export import hugging_face_config, hugging_face_tensors, write_json
@@ -26,7 +27,7 @@ def test_the_exported_model_is_the_trained_one(shape: Shape, tmp_path: Path) -> 
     write_json(tmp_path / "config.json", hugging_face_config(shape, "float32"))
     spec = read_model_spec(tmp_path)
     weights = load_weights(tmp_path, spec, dtype=torch.float32)
-    runner = Runner(spec, weights, backend=FUSED, capacity=32, dtype=torch.float32, device="cpu")
+    runner = Runner(spec, LoadedWeights(weights), backend=FUSED, capacity=32, dtype=torch.float32, device="cpu")
     ids = torch.randint(0, shape.vocab_size, (20,))
     with torch.inference_mode():
         expected = network(ids[None])[0]

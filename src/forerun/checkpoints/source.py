@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from forerun.core.config import SamplingParams
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 
 if TYPE_CHECKING:  # neither torch nor tokenizers is needed to ask for anything else
     import torch
-    from torch import Tensor
 
+    from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
 BytesRead = Callable[[int, int], None]  # bytes read so far, bytes to read in all
@@ -59,7 +59,12 @@ class CheckpointSource(Protocol):
         ...
 
     def weights(
-        self, *, dtype: "torch.dtype", device: str = "cpu", on_progress: BytesRead | None = None
-    ) -> "dict[str, Tensor]":
-        """Every weight of the model in `dtype`, under the names that the model's program uses."""
+        self,
+        *,
+        dtype: "torch.dtype",
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        on_progress: BytesRead | None = None,
+    ) -> "WeightSource":
+        """Every weight of the model, in `dtype`; those of linear layers in a format, or the one they are stored in."""
         ...

@@ -89,7 +89,9 @@ class Checkpoint:
             if on_progress is not None:
                 on_progress(self.source.name, done, total)
 
-        weights = self.source.weights(dtype=self.dtype, device=device, on_progress=report)
+        weights = self.source.weights(
+            dtype=self.dtype, weight_format=self.weight_format, device=device, on_progress=report
+        )
         return Runner(
             self.spec,
             weights,
@@ -98,7 +100,6 @@ class Checkpoint:
             dtype=self.dtype,
             device=device,
             pace=pace,
-            weight_format=self.weight_format,
             unused=unused,
         )
 

@@ -56,8 +56,8 @@ def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, k
     """
     spec, cache = target.spec, target.cache
     unused = first_set(drafter, spec.num_layers, known) if drafter.search == "off" else NOTHING
-    weights = checkpoint.source.weights(dtype=checkpoint.dtype, device=target.device)
-    copy = target.backend.executor(spec, weights, cache, drafter.weights, unused)
+    weights = checkpoint.source.weights(dtype=checkpoint.dtype, weight_format=drafter.weights, device=target.device)
+    copy = target.backend.executor(spec, weights, cache, unused)
     return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
 
 

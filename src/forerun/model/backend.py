@@ -5,10 +5,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.tree_cache import TreeCache, move_slots_by_index
+from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import Choices, TopK, sample, topk
 
@@ -28,15 +29,8 @@ class ModelBackend(Protocol):
     row_exact: bool
     thread_exact: bool
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: dict[str, Tensor],
-        cache: TreeCache,
-        weight_format: WeightFormat,
-        unused: SkipSet = NOTHING,
-    ) -> Executor:
-        """The model's program without the sublayers `unused`, bound to weights and a cache. `weights` is emptied."""
+    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+        """The model's program without the sublayers `unused`, bound to weights and a cache."""
         ...
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:

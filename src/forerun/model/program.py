@@ -40,12 +40,11 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING) -> tuple[Op, ...]:
     ]
     for layer in range(spec.num_layers):
         ops += attention_ops(layer) + mlp_ops(layer)
-    head = "embedding" if spec.tied_embeddings else "head"
     return (
         *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),
         Op(kind="norm", reads=("x",), writes="h", weights="final_norm"),
-        Op(kind="linear", reads=("h",), writes="logits", weights=head),
+        Op(kind="linear", reads=("h",), writes="logits", weights="head"),
     )
 
 

@@ -7,8 +7,7 @@ Legend: O output features, I input features, G groups of consecutive input featu
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,59 +15,13 @@ from torch.nn import functional
 
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
 MAX_INT8: Final = 127
 MAX_INT4: Final = 15
 GROUP_SIZES: Final = (128, 64, 32)
 CLIPPING: Final = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72)  # shares of a group's range that are tried
 ELEMENTS_PER_BLOCK: Final = 1 << 21  # of a weight quantised at a time: few enough for a cache, enough for threads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Int8Weight:
-    """value * scale, with one scale for each output.
-
-    Args:
-        values_OI: int8 [O, I], from -127 to 127.
-        scales_O: float32 [O], finite, at least 0; 0 for an output without any weight.
-        dtype: of the weight before, in which a kernel without products of 8 bits computes.
-    """
-
-    values_OI: Tensor
-    scales_O: Tensor
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values and scales."""
-        return weight_bytes(self.values_OI.shape, "int8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Int4Weight:
-    """(value - zero) * scale, with a scale and a zero for each group of an output. Source: AWQ (arXiv 2306.00978).
-
-    Args:
-        values_OI: uint8 [O, I], from 0 to 15, one value to a byte.
-        scales_OG: float32 [O, G], finite, at least 0; 0 for a group without any weight. G is ceil(I / group_size).
-        zeros_OG: uint8 [O, G], from 0 to 15.
-        group_size: input features of a group; the last one may be shorter.
-        dtype: of the weight before, in which a kernel without products of 4 bits computes.
-    """
-
-    values_OI: Tensor
-    scales_OG: Tensor
-    zeros_OG: Tensor
-    group_size: int
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values, scales and zeros, two values to a byte."""
-        return weight_bytes(self.values_OI.shape, "int4")
-
-
-Weight: TypeAlias = Tensor | Int8Weight | Int4Weight
 
 
 def head_format(weight_format: WeightFormat) -> WeightFormat:
@@ -100,7 +53,7 @@ def group_size_of(num_in: int) -> int:
 
 
 def quantise(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
-    """A weight [O, I] of any floating dtype in a format; "plain" returns it as it is.
+    """A weight [O, I] of any floating dtype in a format; "plain" keeps it as it is.
 
     The same weight gives the same bits, whatever the number of threads.
 
@@ -109,7 +62,7 @@ def quantise(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
     """
     match weight_format:
         case "plain":
-            return weight_OI
+            return DenseWeight(values_OI=weight_OI)
         case "int8":
             return to_int8(weight_OI)
         case "int4":
@@ -126,13 +79,13 @@ def dequantise(weight: Weight) -> Tensor:
             values_OGN = in_groups(weight.values_OI.float(), weight.group_size)
             plain_OGN = (values_OGN - weight.zeros_OG[:, :, None]) * weight.scales_OG[:, :, None]
             return plain_OGN.flatten(1)[:, :num_in]
-        case _:
-            return weight.float()
+        case DenseWeight():
+            return weight.values_OI.float()
 
 
 def as_plain(weight: Weight) -> Tensor:
     """The weight [O, I] in the dtype it is computed in, for kernels that multiply plain weights."""
-    return weight if isinstance(weight, Tensor) else dequantise(weight).to(weight.dtype)
+    return weight.values_OI if isinstance(weight, DenseWeight) else dequantise(weight).to(weight.dtype)
 
 
 def to_int8(weight_OI: Tensor) -> Int8Weight:

@@ -6,13 +6,14 @@ from time import perf_counter, sleep
 import torch
 from torch import Tensor
 
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
@@ -30,21 +31,20 @@ class Runner:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: WeightSource,
         *,
         backend: ModelBackend,
         capacity: int,
         dtype: torch.dtype,
         device: str,
         pace: Pace | None = None,
-        weight_format: WeightFormat = "plain",
         unused: SkipSet = NOTHING,
     ) -> None:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
         self.cached_ids: list[int] = []
         with inference():
-            self._executor = backend.executor(spec, weights, self.cache, weight_format, unused)
+            self._executor = backend.executor(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""

@@ -14,6 +14,7 @@ from forerun.backends.choose import runs_native
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
 from forerun.model.diff import Difference, diff_buffers
@@ -78,8 +79,8 @@ def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> l
     wide = {name: weight.float() for name, weight in weights.items()}
     with torch.inference_mode():
         executors = (
-            NATIVE.executor(spec, dict(weights), mine, weight_format),
-            REFERENCE.executor(spec, wide, theirs, weight_format),
+            NATIVE.executor(spec, LoadedWeights(weights, weight_format), mine),
+            REFERENCE.executor(spec, LoadedWeights(wide, weight_format), theirs),
         )
         prefix_len = rng.choice([0, 1, 15, 16, 40])
         for cache in (mine, theirs):
@@ -114,7 +115,7 @@ def test_fused_ops_and_threads_change_no_bit(
 ) -> None:
     rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
     runner = Runner(
-        spec, weights, backend=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu", weight_format=weight_format
+        spec, LoadedWeights(weights, weight_format), backend=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu"
     )
     prefix = [rng.randrange(spec.vocab_size) for _ in range(rng.randrange(50))]
     inputs = random_pass(rng, spec, len(prefix))

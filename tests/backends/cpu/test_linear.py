@@ -13,7 +13,8 @@ from torch import Tensor
 
 from forerun.backends.cpu.layouts import EPILOGUES
 from forerun.backends.cpu.linear import PackedLinear, functions
-from forerun.model.quantise import Int4Weight, Int8Weight, Weight, dequantise, quantise
+from forerun.model.quantise import dequantise, quantise
+from forerun.model.weights import DenseWeight, Int8Weight, Weight
 
 pytestmark = pytest.mark.usefixtures("tier")
 FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
@@ -33,7 +34,7 @@ def weight_of(name: str, num_out: int, num_in: int) -> Weight:
         case "int4":
             return quantise(weight_OI, "int4")
         case _:
-            return weight_OI.to(getattr(torch, name))
+            return DenseWeight(values_OI=weight_OI.to(getattr(torch, name)))
 
 
 def packed(name: str, weight: Weight, bias_O: Tensor | None = None, paired: int = 0) -> PackedLinear:
@@ -56,13 +57,15 @@ def rounded(name: str, x_TI: Tensor, linear: PackedLinear) -> tuple[Tensor, int]
 
 def products(name: str, x_TI: Tensor, weight: Weight, linear: PackedLinear) -> tuple[Tensor, Tensor]:
     """x W^T in float64, and how far a float32 sum may be from it."""
-    weight_OI = (weight if isinstance(weight, Tensor) else exact(weight)).double()
+    weight_OI = exact(weight)
     inputs, roundings = rounded(name, x_TI, linear)
     return inputs @ weight_OI.T, 2 * roundings * ROUNDING * (inputs.abs() @ magnitudes(weight).T) + 1e-30
 
 
-def exact(weight: Int8Weight | Int4Weight) -> Tensor:
+def exact(weight: Weight) -> Tensor:
     """The weight in float64."""
+    if isinstance(weight, DenseWeight):
+        return weight.values_OI.double()
     if isinstance(weight, Int8Weight):
         return weight.values_OI.double() * weight.scales_O.double()[:, None]
     scales, zeros = (
@@ -73,7 +76,7 @@ def exact(weight: Int8Weight | Int4Weight) -> Tensor:
 
 
 def magnitudes(weight: Weight) -> Tensor:
-    return (weight if isinstance(weight, Tensor) else exact(weight)).double().abs()
+    return exact(weight).abs()
 
 
 def close(y: Tensor, expected: Tensor, bound: Tensor) -> bool:

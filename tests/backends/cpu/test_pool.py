@@ -11,6 +11,7 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.slots import move_slots
+from forerun.model.weights import DenseWeight
 
 TASKS = Path("/proc/self/task")
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 def product() -> tuple[PackedLinear, torch.Tensor, torch.Tensor]:
     """A linear, inputs, and what they give on one thread."""
     generator = torch.Generator().manual_seed(1)
-    linear = PackedLinear.pack(torch.randn(256, 128, generator=generator), None)
+    linear = PackedLinear.pack(DenseWeight(values_OI=torch.randn(256, 128, generator=generator)), None)
     x = torch.randn(5, 128, generator=generator)
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.gpu.tooling.compiling import compiling
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import WeightFormat
@@ -34,7 +35,7 @@ def runner_of(weight_format: WeightFormat) -> Runner:
     )  # fmt: skip
     weights = random_weights(spec, torch.Generator().manual_seed(1), dtype=torch.bfloat16)
     return Runner(
-        spec, weights, backend=TRITON, capacity=1024, dtype=torch.bfloat16, device="cpu", weight_format=weight_format
+        spec, LoadedWeights(weights, weight_format), backend=TRITON, capacity=1024, dtype=torch.bfloat16, device="cpu"
     )
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from forerun.backends.gpu.passes.launching import NormFold, Workspace
 from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.core.model_spec import WeightFormat
-from forerun.model.quantise import Weight, dequantise, quantise
+from forerun.model.quantise import dequantise, quantise
+from forerun.model.weights import Weight
 
 FORMATS: tuple[WeightFormat, ...] = ("plain", "int8", "int4")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet
 from forerun.model.diff import diff_buffers
@@ -78,7 +79,7 @@ class Pair:
         self.caches = [TreeCache(spec, CAPACITY, dtype=dtype, device=device) for _ in range(2)]
         weights = {name: weight.to(device) for name, weight in weights_of(spec, dtype).items()}
         self.executors: list[Executor] = [
-            kernels.executor(spec, dict(weights), cache, weight_format)
+            kernels.executor(spec, LoadedWeights(weights, weight_format), cache)
             for cache, kernels in zip(self.caches, (TRITON, REFERENCE), strict=True)
         ]
 

@@ -13,6 +13,7 @@ from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu, 
 from forerun.backends.gpu.passes.tiles import choose_tiles
 from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.core.model_spec import WeightFormat
+from forerun.model.weights import DenseWeight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
@@ -192,7 +193,9 @@ def test_sums_have_the_same_bits_in_any_company() -> None:
 
 def test_plain_weights_are_not_copied() -> None:
     weight_OI = random_rows(64, torch.bfloat16, num_rows=32)
-    assert pack(weight_OI, None, compute=torch.bfloat16).values.data_ptr() == weight_OI.data_ptr()
+    assert (
+        pack(DenseWeight(values_OI=weight_OI), None, compute=torch.bfloat16).values.data_ptr() == weight_OI.data_ptr()
+    )
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)

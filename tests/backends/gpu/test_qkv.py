@@ -15,8 +15,8 @@ from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.torch.reference.norm import pack_norm
 from forerun.backends.torch.reference.rope import rotate
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
-from forerun.model.quantise import Weight
 from forerun.model.rope import rope_table
+from forerun.model.weights import Weight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
+from forerun.model.weights import DenseWeight
 from tests.backends.torch.ops import AttentionCase
 
 # (dtype, atol, rtol)
@@ -72,7 +73,7 @@ def test_linear_equals_the_product(
         expected = expected if extra is None else expected + extra.double()
     before = None if residual is None else residual.clone()
     with torch.inference_mode():
-        linear = kernels.ops.pack_linear(weight, bias)
+        linear = kernels.ops.pack_linear(DenseWeight(values_OI=weight), bias)
         assert_close(linear(x, residual), expected, dtype, atol, rtol)
     assert residual is None or torch.equal(residual, before), "the residual was written to"
 

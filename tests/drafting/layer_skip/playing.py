@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 import pytest
 import torch
 
+from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
@@ -78,7 +79,7 @@ def drafter_on(
     """
     copy = None
     if copy_of is not None:
-        copy = target.backend.executor(target.spec, dict(copy_of), target.cache, config.weights)
+        copy = target.backend.executor(target.spec, LoadedWeights(copy_of, config.weights), target.cache)
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
     drafter = LayerSkipDrafter(LentRunner(target, copy), config, known=known)
     if drafter.needs_costs:

@@ -9,11 +9,12 @@ from forerun.backends.backend import Backend
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.sampler import MAX_TOPK, sample_rows, topk_rows
 from forerun.backends.cpu.slots import move_slots
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import Choices, TopK, topk
 
@@ -26,15 +27,8 @@ class CpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: dict[str, Tensor],
-        cache: TreeCache,
-        weight_format: WeightFormat,
-        unused: SkipSet = NOTHING,
-    ) -> Executor:
-        return NativeExecutor(spec, build_program(spec, unused), weights, cache, weight_format)
+    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+        return NativeExecutor(spec, build_program(spec, unused), weights, cache)
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
         return Choices.of(*sample_rows(scores_TV, noise, temperature))

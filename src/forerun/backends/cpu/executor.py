@@ -12,44 +12,42 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
 from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
 from forerun.backends.cpu.layouts import Op as NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.program import NativeProgram
 from forerun.backends.cpu.sampler import address
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import Sublayer, all_sublayers
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
-from forerun.model.quantise import head_format, quantise
-from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
 NOT_RUN: Final = ("mask", "select_rows")  # what they say is part of a pass
 
 
 class NativeExecutor:
-    """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it."""
+    """A program bound to weights and a cache."""
 
-    def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache,
-        weight_format: WeightFormat,
-    ) -> None:  # fmt: skip
-        self._spec, self._program, self._weights, self._cache = spec, program, weights, cache
-        self._format = weight_format
-        self._holds: list[object] = [cache]
+    def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
+        self._spec, self._program, self._cache = spec, program, cache
         self._sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
-        self._linears = {op.writes + op.weights: self._pack(op) for op in program if "linear" in op.kind}
+        self._bound = bind_weights(
+            spec,
+            program,
+            weights,
+            num_positions=cache.capacity,
+            rope_dtype=torch.float32,
+            pack_linear=pack_for,
+            pack_norm=lambda weight_H: weight_H.float().contiguous(),
+        )
+        self._table_VH = self._bound.table_VH.contiguous()
         self._stream_past_caches()
-        self._norms = {op.weights: self._vector(op.weights) for op in program if op.kind == "norm"}
-        self._head_norms = {
-            op.weights: (self._vector(op.weights + "q_norm"), self._vector(op.weights + "k_norm"))
-            for op in program
-            if op.kind == "rope_append" and spec.qk_norm
-        }
         self._shape = self._describe_model()
         self._fused = self._build(fuse=True)
         self._stepwise: NativeProgram | None = None
@@ -108,7 +106,7 @@ class NativeExecutor:
             else:
                 ops.append(native)
             previous = op
-        return NativeProgram(self._shape, ops, widths, "logits", self._holds)
+        return NativeProgram(self._shape, ops, widths, "logits", [self._bound, self._table_VH, self._cache])
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
         assert op.kind != "linear_add" or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
@@ -122,54 +120,43 @@ class NativeExecutor:
             after_select=int(op in self._program[-2:]),
         )
         if "linear" in op.kind:
-            native.linear = self._linears[op.writes + op.weights].descriptor
+            native.linear = self._bound.linears[op.weights].descriptor
             native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
         elif op.kind == "norm":
-            native.norm = self._norms[op.weights].data_ptr()
-        elif op.weights in self._head_norms:
-            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._head_norms[op.weights])
+            native.norm = self._bound.norms[op.weights].data_ptr()
+        elif op.weights in self._bound.head_norms:
+            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._bound.head_norms[op.weights])
         return native
 
     def _describe_model(self) -> Shape:
         spec, cache = self._spec, self._cache
         keys, values = cache.keys_LSKD, cache.values_LSKD
-        table = self._weights["embedding.weight"].contiguous()
-        turns = rope_table(spec.rope, spec.head_dim, cache.capacity, dtype=torch.float32, device="cpu").contiguous()
-        self._holds += [table, turns]
         return Shape(
             heads=Heads(spec.num_heads, spec.num_kv_heads, spec.head_dim),
             num_layers=spec.num_layers,
             capacity=cache.capacity,
             eps=spec.norm_eps,
-            table=table.data_ptr(),
-            table_is_bf16=int(table.dtype == torch.bfloat16),
-            turns=turns.data_ptr(),
+            table=self._table_VH.data_ptr(),
+            table_is_bf16=int(self._table_VH.dtype == torch.bfloat16),
+            cos_sin=self._bound.cos_sin_P2D.data_ptr(),
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),
             num_sublayers=len(self._sublayers),
         )
 
-    def _pack(self, op: Op) -> PackedLinear:
-        """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
-        take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
-        weight, bias = take(op.weights + ".weight"), self._weights.pop(op.weights + ".bias", None)
-        paired = weight.shape[0] // 2 if op.writes == "gate_up" else 0
-        weight_format = head_format(self._format) if op.sublayer is None else self._format
-        packed = PackedLinear.pack(quantise(weight, weight_format), bias, paired=paired)
-        self._holds.append(packed)
-        return packed
-
     def _stream_past_caches(self) -> None:
         """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
-        streams = sum(linear.num_bytes for linear in self._linears.values()) > last_cache_bytes() * MOST_OF_CACHE
-        for linear in self._linears.values():
+        linears = self._bound.linears.values()
+        streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
+        for linear in linears:
             linear.descriptor.streams = streams
 
-    def _vector(self, name: str) -> Tensor:
-        weight = self._weights.pop(name + ".weight").float().contiguous()
-        self._holds.append(weight)
-        return weight
+
+def pack_for(op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
+    """The weight of an op in the library's layout, gate and up side by side."""
+    paired = weight.values_OI.shape[0] // 2 if op.writes == "gate_up" else 0
+    return PackedLinear.pack(weight, bias_O, paired=paired)
 
 
 class PassBuffers:

@@ -59,7 +59,7 @@ class Shape(Structure):
         ("eps", c_float),
         ("table", c_void_p),
         ("table_is_bf16", c_int32),
-        ("turns", c_void_p),
+        ("cos_sin", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
         ("cache_is_bf16", c_int32),

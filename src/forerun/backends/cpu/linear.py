@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, Linear
-from forerun.model.quantise import Int4Weight, Int8Weight, Weight
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
 
 class Source(Structure):
@@ -113,6 +113,6 @@ def parts(weight: Weight) -> tuple[Tensor, Tensor | None, Tensor | None, str, in
         case Int4Weight():
             scales, zeros = weight.scales_OG.contiguous(), weight.zeros_OG.contiguous()
             return weight.values_OI.contiguous(), scales, zeros, "int4", weight.group_size
-        case _:
+        case DenseWeight():
             assert weight.dtype in (torch.float32, torch.bfloat16), weight.dtype
-            return weight.contiguous(), None, None, str(weight.dtype).removeprefix("torch."), 0
+            return weight.values_OI.contiguous(), None, None, str(weight.dtype).removeprefix("torch."), 0

@@ -62,7 +62,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 def rope_append(
     qkv: Tensor,
-    turns_P2D: Tensor,
+    cos_sin_P2D: Tensor,
     positions: list[int],
     keys_SKD: Tensor,
     values_SKD: Tensor,
@@ -74,7 +74,7 @@ def rope_append(
     """Turn queries and keys of [T, (Q + 2K) D], store keys and values from first_slot on.
 
     Args:
-        turns_P2D: float32 cosines and sines, see `forerun.model.rope.rope_table`.
+        cos_sin_P2D: float32 cosines and sines, see `forerun.model.rope.rope_table`.
         norms: weights [D] of the RMS norm of every query head and every key head before the turn.
 
     Returns:
@@ -86,7 +86,7 @@ def rope_append(
     places = torch.tensor(positions, dtype=torch.int32)
     q_norm, k_norm = (None, None) if norms is None else map(floats, norms)
     library().forerun_rope_append(
-        floats(qkv), num_rows, byref(Heads(num_heads, num_kv_heads, head_dim)), floats(turns_P2D),
+        floats(qkv), num_rows, byref(Heads(num_heads, num_kv_heads, head_dim)), floats(cos_sin_P2D),
         c_void_p(places.data_ptr()), q_norm, k_norm, c_float(eps), floats(q_TQD),
         byref(layer_cache(keys_SKD, values_SKD)), first_slot,
     )  # fmt: skip

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from forerun.backends.backend import Backend
 from forerun.backends.gpu.executor import DeviceExecutor
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +20,8 @@ class GpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: dict[str, Tensor],
-        cache: TreeCache,
-        weight_format: WeightFormat,
-        unused: SkipSet = NOTHING,
-    ) -> Executor:
-        return DeviceExecutor(spec, build_program(spec, unused), weights, cache, weight_format)
+    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+        return DeviceExecutor(spec, build_program(spec, unused), weights, cache)
 
 
 TRITON = GpuBackend()

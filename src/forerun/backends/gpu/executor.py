@@ -11,22 +11,22 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.backends.bind import bind_weights
 from forerun.backends.gpu.graphs import GraphPool
 from forerun.backends.gpu.language import on_device
-from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, Parameters, PassShape
+from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, PassShape
 from forerun.backends.gpu.passes.attention import SPLIT
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.row_writer import RowWriter
-from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.sublayers import SkipSet, all_sublayers
+from forerun.core.model_spec import ModelSpec
+from forerun.core.sublayers import SkipSet
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
-from forerun.model.quantise import head_format, quantise
-from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import Weight, WeightSource
 from forerun.runtime.inference import inference
 
 MAX_ROWS: Final = 256  # of one pass
@@ -35,30 +35,36 @@ FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # programmatic dependent launch
 
 
 class DeviceExecutor:
-    """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it.
+    """A program bound to weights and a cache.
 
     Args of a caller that works on the device itself: `rows` is the table that every pass reads, `logits_RV` where
     narrow passes leave their scores.
     """
 
-    def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache,
-        weight_format: WeightFormat,
-    ) -> None:  # fmt: skip
+    def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
         keys = cache.keys_LSKD
         self.spec, self.graphs = spec, GraphPool(str(keys.device))
-        self._program, self._weights, self._cache, self._format = program, weights, cache, weight_format
+        self._program, self._cache = program, cache
         self.overlaps = can_overlap(keys.device)
         num_sublayers = 2 * spec.num_layers
         self.rows = RowTable(
             max_rows=MAX_ROWS, max_tail_entries=MAX_TAIL_ENTRIES, num_sublayers=num_sublayers, device=str(keys.device)
         )
-        self._writer, self._parameters = RowWriter(self.rows), self._read_parameters()
+        self._writer = RowWriter(self.rows)
+        self.bound = bind_weights(
+            spec,
+            program,
+            weights,
+            num_positions=cache.capacity,
+            rope_dtype=torch.float32,
+            pack_linear=self._pack,
+            pack_norm=lambda weight_H: weight_H.float().contiguous(),
+        )
         self.buffers = Buffers(
-            self._parameters, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
+            spec, self.bound, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
         )
         self.logits_RV = torch.zeros(NARROW_ROWS, spec.vocab_size, device=keys.device)
-        self._launches = LaunchList(self._parameters, self.buffers, self.rows, cache, overlaps=self.overlaps)
+        self._launches = LaunchList(spec, self.bound, self.buffers, self.rows, cache, overlaps=self.overlaps)
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
         self.head, self.fold = self._launches.head(program)
 
@@ -102,40 +108,10 @@ class DeviceExecutor:
             self._lists[skipped] = self._launches.build([op for op in self._program if op.sublayer not in skipped])
         return self._lists[skipped]
 
-    def _read_parameters(self) -> Parameters:
-        spec, program, keys = self.spec, self._program, self._cache.keys_LSKD
-        table_VH = self._weights["embedding.weight"]
-        turns_P2D = rope_table(
-            spec.rope, spec.head_dim, self._cache.capacity, dtype=torch.float32, device=str(keys.device)
-        )
-        return Parameters(
-            spec=spec,
-            linears={op.writes + op.weights: self._pack(op) for op in program if op.kind in ("linear", "linear_add")},
-            norms={op.weights: self._vector(op.weights) for op in program if op.kind == "norm"},
-            head_norms={
-                op.weights: (self._vector(op.weights + "q_norm"), self._vector(op.weights + "k_norm"))
-                for op in program
-                if op.kind == "rope_append" and spec.qk_norm
-            },
-            turns_P2D=turns_P2D.contiguous(),
-            table_VH=table_VH,
-            sublayers={name: number for number, name in enumerate(all_sublayers(spec.num_layers))},
-        )
-
-    def _pack(self, op: Op) -> PackedLinear:
-        """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
-        take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
-        weight, bias = take(op.weights + ".weight"), self._weights.pop(op.weights + ".bias", None)
-        return pack(
-            quantise(weight, head_format(self._format) if op.sublayer is None else self._format),
-            bias,
-            compute=self._cache.keys_LSKD.dtype,
-            paired=op.writes == "gate_up",
-            head_dim=self.spec.head_dim if op.writes == "qkv" else None,
-        )
-
-    def _vector(self, name: str) -> Tensor:
-        return self._weights.pop(name + ".weight").float().contiguous()
+    def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
+        head_dim = self.spec.head_dim if op.writes == "qkv" else None
+        compute = self._cache.keys_LSKD.dtype
+        return pack(weight, bias_O, compute=compute, paired=op.writes == "gate_up", head_dim=head_dim)
 
 
 def can_overlap(device: torch.device) -> bool:

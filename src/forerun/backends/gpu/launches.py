@@ -6,13 +6,14 @@ next, and the squares by which the reader of h divides.
 Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I intermediate size, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
+from forerun.backends.bind import BoundWeights
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
 from forerun.backends.gpu.passes.linear import NextNorm, NormFold, Workspace, linear_add, linear_silu, num_tiles
@@ -20,7 +21,7 @@ from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.passes.weights import PackedLinear
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import SkipSet, Sublayer
+from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 
@@ -46,38 +47,16 @@ class PassShape:
 
 
 Launch = Callable[[PassShape], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parameters:
-    """Everything that launches read and no pass changes.
-
-    Args:
-        linears: by the op's `writes` and `weights`.
-        norms: float32 weights by name.
-        head_norms: weights of query and key heads, by the name of their rope_append.
-        turns_P2D: float32, see model.rope.
-        table_VH: the embedding.
-    """
-
-    spec: ModelSpec
-    linears: Mapping[str, PackedLinear]
-    norms: Mapping[str, Tensor]
-    head_norms: Mapping[str, tuple[Tensor, Tensor]]
-    turns_P2D: Tensor
-    table_VH: Tensor
-    sublayers: Mapping[Sublayer, int]
-
-    def linear(self, op: Op) -> PackedLinear:
-        return self.linears[op.writes + op.weights]
+DeviceWeights: TypeAlias = BoundWeights[PackedLinear, Tensor]
 
 
 class Buffers:
     """What a pass writes besides the cache. `x` is the residual stream; `h`, `q`, `mixed`, `gated` have the dtype."""
 
-    def __init__(self, parameters: Parameters, *, max_rows: int, max_splits: int, dtype: torch.dtype) -> None:
-        spec, device = parameters.spec, parameters.turns_P2D.device
-        linears = list(parameters.linears.values())
+    def __init__(
+        self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
+    ) -> None:
+        device, linears = bound.table_VH.device, list(bound.linears.values())
         most_tiles = max(num_tiles(packed) for packed in linears)
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -97,10 +76,11 @@ class LaunchList:
     """Builds the launches of a program without its skipped sublayers."""
 
     def __init__(
-        self, parameters: Parameters, buffers: Buffers, rows: RowTable, cache: TreeCache, *, overlaps: bool
-    ) -> None:
-        self._parameters, self._buffers, self._rows, self._cache = parameters, buffers, rows, cache
-        self._overlaps = overlaps
+        self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
+        overlaps: bool,
+    ) -> None:  # fmt: skip
+        self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
+        self._overlaps, self._sublayers = overlaps, all_sublayers(spec.num_layers)
         self._scale = HALF_SCALE if buffers.h.dtype == torch.float16 else 1.0
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
@@ -124,7 +104,7 @@ class LaunchList:
                     assert inputs is not None, "silu_mul stands behind a linear"
                     launches.append((op, self._gate(inputs, tiles)))
                 case "linear_add":
-                    tiles = num_tiles(self._parameters.linear(op))
+                    tiles = num_tiles(self._bound.linears[op.weights])
                     launches.append((op, self._add(op, next_norm(program, place))))
                 case "mask" | "norm" | "select_rows":
                     pass  # what they say is in other launches
@@ -133,22 +113,20 @@ class LaunchList:
     def head(self, program: Sequence[Op]) -> tuple[PackedLinear, NormFold]:
         """The head's weights, and how its inputs are still to be scaled."""
         writer = next(op for op in reversed(program) if op.kind in ("linear_add", "embed"))
-        tiles = EMBED_TILES if writer.kind == "embed" else num_tiles(self._parameters.linear(writer))
-        return self._parameters.linear(program[-1]), self._fold(tiles)
+        tiles = EMBED_TILES if writer.kind == "embed" else num_tiles(self._bound.linears[writer.weights])
+        return self._bound.linears[program[-1].weights], self._fold(tiles)
 
     def _fold(self, tiles: int) -> NormFold:
-        spec = self._parameters.spec
-        return NormFold(
-            squares=self._buffers.squares, num_tiles=tiles, size=spec.hidden_size, eps=spec.norm_eps, scale=self._scale
-        )
+        size, eps = self._spec.hidden_size, self._spec.norm_eps
+        return NormFold(squares=self._buffers.squares, num_tiles=tiles, size=size, eps=eps, scale=self._scale)
 
     def _next(self, norm: str) -> NextNorm:
         return NextNorm(
-            weight=self._parameters.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scale
+            weight=self._bound.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scale
         )
 
     def _embed(self, norm: str) -> Launch:
-        table_VH, token_ids, x = self._parameters.table_VH, self._rows.token_ids, self._buffers.x
+        table_VH, token_ids, x = self._bound.table_VH, self._rows.token_ids, self._buffers.x
         following, overlaps = self._next(norm), self._overlaps
 
         def launch(shape: PassShape) -> None:
@@ -157,14 +135,14 @@ class LaunchList:
         return launch
 
     def _qkv(self, op: Op, inputs: Op, tiles: int) -> Launch:
-        parameters, buffers, rows, overlaps = self._parameters, self._buffers, self._rows, self._overlaps
+        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        packed, fold, head_norms = parameters.linear(inputs), self._fold(tiles), parameters.head_norms.get(op.weights)
+        packed, fold, head_norms = bound.linears[inputs.weights], self._fold(tiles), bound.head_norms.get(op.weights)
 
         def launch(shape: PassShape) -> None:
             qkv(
-                buffers.h, packed, buffers.q, keys_SKD, values_SKD, parameters.turns_P2D, rows,
-                num_rows=shape.num_rows, spec=parameters.spec, head_norms=head_norms, fold=fold,
+                buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
+                num_rows=shape.num_rows, spec=spec, head_norms=head_norms, fold=fold,
                 workspace=buffers.workspace, overlaps=overlaps,
             )  # fmt: skip
 
@@ -173,7 +151,7 @@ class LaunchList:
     def _attention(self, op: Op) -> Launch:
         buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        num_heads = self._parameters.spec.num_heads
+        num_heads = self._spec.num_heads
 
         def launch(shape: PassShape) -> None:
             if shape.num_rows > NARROW_ROWS:
@@ -194,7 +172,7 @@ class LaunchList:
     def _gate(self, inputs: Op, tiles: int) -> Launch:
         buffers, packed, fold, overlaps = (
             self._buffers,
-            self._parameters.linear(inputs),
+            self._bound.linears[inputs.weights],
             self._fold(tiles),
             self._overlaps,
         )
@@ -210,20 +188,19 @@ class LaunchList:
     def _add(self, op: Op, norm: str) -> Launch:
         buffers, packed, following, overlaps = (
             self._buffers,
-            self._parameters.linear(op),
+            self._bound.linears[op.weights],
             self._next(norm),
             self._overlaps,
         )
         inputs = buffers.mixed if op.reads[0] == "mixed" else buffers.gated
-        sublayers, gates = self._parameters.sublayers, self._rows.gates
         assert op.sublayer is not None, "a sum belongs to a sublayer"
-        sublayer = sublayers[op.sublayer]
+        gates, sublayer, num_sublayers = self._rows.gates, self._sublayers.index(op.sublayer), len(self._sublayers)
 
         def launch(shape: PassShape) -> None:
             linear_add(
                 inputs, packed, buffers.x,
                 num_rows=shape.num_rows, next_norm=following, gates=gates if shape.is_gated else None,
-                sublayer=sublayer, num_sublayers=len(sublayers), workspace=buffers.workspace, overlaps=overlaps,
+                sublayer=sublayer, num_sublayers=num_sublayers, workspace=buffers.workspace, overlaps=overlaps,
             )  # fmt: skip
 
         return launch

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from forerun.backends.backend import Backend
 from forerun.backends.torch.executor import EagerExecutor
 from forerun.backends.torch.ops import FUSED_OPS, REFERENCE_OPS, TorchOps
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +22,8 @@ class TorchBackend(Backend):
     ops: TorchOps
     thread_exact: bool = False
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: dict[str, Tensor],
-        cache: TreeCache,
-        weight_format: WeightFormat,
-        unused: SkipSet = NOTHING,
-    ) -> Executor:
-        return EagerExecutor(spec, build_program(spec, unused), weights, cache, self.ops, weight_format)
+    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+        return EagerExecutor(spec, build_program(spec, unused), weights, cache, self.ops)
 
 
 REFERENCE = TorchBackend(name="reference", row_exact=True, ops=REFERENCE_OPS)

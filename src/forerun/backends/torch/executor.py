@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.backends.bind import bind_weights
 from forerun.backends.torch.layers import Linear, Norm
 from forerun.backends.torch.mask import TreeMask
 from forerun.backends.torch.ops import TorchOps
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
-from forerun.model.quantise import head_format, quantise
-from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
 
@@ -57,18 +57,23 @@ Step = Callable[[Frame], None]
 
 
 class EagerExecutor:
-    """A program bound to weights and a cache. `weights` is emptied while linear layers are packed from it."""
+    """A program bound to weights and a cache."""
 
     def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: dict[str, Tensor], cache: TreeCache, ops: TorchOps,
-        weight_format: WeightFormat = "plain",
-    ) -> None:  # fmt: skip
-        self._spec, self._weights, self._cache, self._ops = spec, weights, cache, ops
-        self._format, self._sublayers = weight_format, all_sublayers(spec.num_layers)
+        self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache, ops: TorchOps
+    ) -> None:
+        self._spec, self._cache, self._ops = spec, cache, ops
+        self._sublayers = all_sublayers(spec.num_layers)
         storage = cache.keys_LSKD
         self._device = storage.device
-        self._turns_P2D = rope_table(
-            spec.rope, spec.head_dim, cache.capacity, dtype=storage.dtype, device=str(storage.device)
+        self._bound = bind_weights(
+            spec,
+            program,
+            weights,
+            num_positions=cache.capacity,
+            rope_dtype=storage.dtype,
+            pack_linear=lambda _, weight, bias_O: ops.pack_linear(weight, bias_O),
+            pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
         )
         self._steps = [(op, self._bind(op)) for op in program]
         self._steps_without_logits = self._steps[: [op.kind for op in program].index("select_rows")]
@@ -97,8 +102,8 @@ class EagerExecutor:
         frame = Frame()
         frame.token_ids = torch.tensor(inputs.token_ids, device=self._device)
         positions = torch.tensor(inputs.positions, device=self._device)
-        turns_T2D = self._turns_P2D.index_select(0, positions)
-        frame.cos, frame.sin = turns_T2D[:, :1], turns_T2D[:, 1:]
+        cos_sin_T2D = self._bound.cos_sin_P2D.index_select(0, positions)
+        frame.cos, frame.sin = cos_sin_T2D[:, :1], cos_sin_T2D[:, 1:]
         frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
@@ -114,37 +119,23 @@ class EagerExecutor:
     def _bind(self, op: Op) -> Step:
         match op.kind:
             case "embed":
-                return bind_embed(self._weights[op.weights + ".weight"])
+                return bind_embed(self._bound.table_VH)
             case "mask":
                 return bind_mask(self._spec, self._ops, self._cache)
             case "norm":
-                return bind_norm(op, self._norm(op.weights))
+                return bind_norm(op, self._bound.norms[op.weights])
             case "linear":
-                return bind_linear(op, self._linear(op))
+                return bind_linear(op, self._bound.linears[op.weights])
             case "linear_add":
-                return bind_linear_add(op, self._linear(op), self._sublayers.index(op.sublayer))
+                return bind_linear_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
             case "rope_append":
-                head_norms = self._head_norms(op.weights) if self._spec.qk_norm else None
-                return bind_rope_append(op, self._spec, self._cache, self._ops, head_norms)
+                return bind_rope_append(op, self._spec, self._cache, self._ops, self._bound.head_norms.get(op.weights))
             case "tree_attention":
                 return bind_tree_attention(op, self._cache, self._ops)
             case "silu_mul":
                 return bind_silu_mul(op, self._ops)
             case "select_rows":
                 return select_rows
-
-    def _norm(self, name: str) -> Norm:
-        return self._ops.pack_norm(self._weights.pop(name + ".weight"), self._spec.norm_eps)
-
-    def _head_norms(self, part: str) -> tuple[Norm, Norm]:
-        return self._norm(part + "q_norm"), self._norm(part + "k_norm")
-
-    def _linear(self, op: Op) -> Linear:
-        """Pack a weight and drop the plain copy, unless the embedding still looks rows up in it."""
-        take = self._weights.__getitem__ if op.weights == "embedding" else self._weights.pop
-        weight_format = head_format(self._format) if op.sublayer is None else self._format
-        weight = quantise(take(op.weights + ".weight"), weight_format)
-        return self._ops.pack_linear(weight, self._weights.pop(op.weights + ".bias", None))
 
 
 def bind_embed(table_VH: Tensor) -> Step:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from forerun.backends.torch import fused, reference
 from forerun.backends.torch.layers import Linear, Norm
-from forerun.model.quantise import Weight
+from forerun.model.weights import Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from forerun.checkpoints.huggingface.generation import read_default_sampling, re
 from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.source import BytesRead
 from forerun.core.config import SamplingParams
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
+    from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
 
@@ -50,8 +50,15 @@ class HuggingFaceFolder:
         return read_default_sampling(self.folder)
 
     def weights(
-        self, *, dtype: "torch.dtype", device: str = "cpu", on_progress: BytesRead | None = None
-    ) -> "dict[str, Tensor]":
+        self,
+        *,
+        dtype: "torch.dtype",
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        on_progress: BytesRead | None = None,
+    ) -> "WeightSource":
         from forerun.checkpoints.huggingface.load import load_weights  # brings torch along
+        from forerun.checkpoints.loaded import LoadedWeights
 
-        return load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)
+        tensors = load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)
+        return LoadedWeights(tensors, weight_format)

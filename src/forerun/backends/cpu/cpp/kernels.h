@@ -105,10 +105,10 @@ struct Kernels {
     // y = silu(gate) * up for rows [t_begin, t_end) of gate_up [T][2 * size].
     void (*silu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
 
-    // Norms (weights null: none) and turns the heads of row t, stores queries in q [T][num_heads * head_dim], and
+    // Norms (weights null: none) and rotates the heads of row t, stores queries in q [T][num_heads * head_dim], and
     // keys and values in slot first_slot + t. Heads are numbered queries, keys, values; [head_begin, head_end) of
-    // row t are done. turns [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
-    void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* turns,
+    // row t are done. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
+    void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
                         int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
                         int slot);
 

@@ -19,12 +19,12 @@ FORERUN_EXPORT void forerun_silu_mul(const float* gate_up, int num_rows, int siz
 }
 
 // All heads of T rows; row t goes to slot first_slot + t. See Kernels::rope_append.
-FORERUN_EXPORT void forerun_rope_append(const float* qkv, int num_rows, const Heads* heads, const float* turns,
+FORERUN_EXPORT void forerun_rope_append(const float* qkv, int num_rows, const Heads* heads, const float* cos_sin,
                                         const int32_t* positions, const float* q_norm, const float* k_norm, float eps,
                                         float* q, const LayerCache* cache, int first_slot) {
     const int num_heads = heads->num_heads + 2 * heads->num_kv_heads;
     for (int row = 0; row < num_rows; row++)
-        kernels().rope_append(qkv, row, 0, num_heads, *heads, turns, positions[row], q_norm, k_norm, eps, q, *cache,
+        kernels().rope_append(qkv, row, 0, num_heads, *heads, cos_sin, positions[row], q_norm, k_norm, eps, q, *cache,
                               first_slot + row);
 }
 

@@ -45,7 +45,7 @@ struct Shape {
     float eps;
     const void* table;  // the embedding [V][H]
     int32_t table_is_bf16;
-    const float* turns;  // [P][2][D]
+    const float* cos_sin;  // [P][2][D]
     void* keys;          // [L][capacity][num_kv_heads][head_dim], values likewise
     void* values;
     int32_t cache_is_bf16;

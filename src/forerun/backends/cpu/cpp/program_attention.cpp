@@ -24,7 +24,7 @@ void Program::rope_append(const Run& run, const Op& op, int thread, Team& team) 
     for (int item = items.begin; item < items.end;) {
         const int row = item / num_heads, head = item % num_heads;
         const int last = items.end - item < num_heads - head ? head + items.end - item : num_heads;
-        run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, shape_.turns,
+        run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, shape_.cos_sin,
                                 static_cast<int>(pass.positions[row]), op.q_norm, op.k_norm, shape_.eps,
                                 buffer(op.writes), layer_cache(op.layer), pass.first_slot + row);
         item += last - head;

@@ -98,12 +98,12 @@ inline void turn(const Turn& head, void* to, bool is_bf16, int64_t first) {
     }
 }
 
-inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* turns,
+inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
                         int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
                         int slot) {
     const int size = heads.head_dim, num_kv = heads.num_kv_heads;
     const float* of_row = qkv + static_cast<int64_t>(row) * (heads.num_heads + 2 * num_kv) * size;
-    const float* cosines = turns + static_cast<int64_t>(position) * 2 * size;
+    const float* cosines = cos_sin + static_cast<int64_t>(position) * 2 * size;
     for (int head = head_begin; head < head_end; head++) {
         const float* x = of_row + static_cast<int64_t>(head) * size;
         const int kv_head = head - heads.num_heads;

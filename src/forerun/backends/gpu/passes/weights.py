@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
 from forerun.core.model_spec import WeightFormat
-from forerun.model.quantise import Int4Weight, Int8Weight, Weight
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
 NIBBLES: Final = 8  # int4 weights of a word
 ZERO_BITS: Final = 4  # of a scale's word, taken by its zero
@@ -53,21 +53,21 @@ def pack(
     head_dim: int | None = None,
 ) -> PackedLinear:
     """A weight for the kernels here; `head_dim` if it is that of queries, keys and values: a program does a head."""
-    values, scales, group_size = weight, None, 0
     weight_format: WeightFormat = "plain"
-    if isinstance(weight, Int8Weight):
-        weight_format, values, scales = "int8", weight.values_OI.contiguous(), weight.scales_O
-    elif isinstance(weight, Int4Weight):
-        weight_format, group_size = "int4", weight.group_size
-    plain = weight if isinstance(weight, Tensor) else weight.values_OI
-    num_out, num_in = plain.shape
+    if not isinstance(weight, DenseWeight):
+        weight_format = "int8" if isinstance(weight, Int8Weight) else "int4"
+    num_out, num_in = weight.values_OI.shape
     assert not paired or num_out % 2 == 0, num_out
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=compute, head_dim=head_dim)
-    if isinstance(weight, Int4Weight):
-        values, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in)
-    elif isinstance(weight, Tensor):
-        values = weight.to(compute).contiguous()
-    assert isinstance(values, Tensor)
+    scales, group_size = None, 0
+    match weight:
+        case DenseWeight():
+            values = weight.values_OI.to(compute).contiguous()
+        case Int8Weight():
+            values, scales = weight.values_OI.contiguous(), weight.scales_O
+        case Int4Weight():
+            values, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in)
+            group_size = weight.group_size
     return PackedLinear(
         values=values,
         scales=scales,

@@ -15,7 +15,8 @@ from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.tooling.compiling import compiling
 from forerun.backends.gpu.tooling.resources import Resources, launch_resources
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.quantise import Int4Weight, Int8Weight, Weight, group_size_of, head_format
+from forerun.model.quantise import group_size_of, head_format
+from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
 DEVICE: Final = "meta"
 COMPUTE: Final = torch.bfloat16
@@ -114,7 +115,7 @@ def weight(num_out: int, num_in: int, weight_format: WeightFormat) -> Weight:
     """A weight [O, I] in a format."""
     match weight_format:
         case "plain":
-            return empty(num_out, num_in, dtype=COMPUTE)
+            return DenseWeight(values_OI=empty(num_out, num_in, dtype=COMPUTE))
         case "int8":
             values_OI = empty(num_out, num_in, dtype=torch.int8)
             return Int8Weight(values_OI=values_OI, scales_O=empty(num_out), dtype=COMPUTE)

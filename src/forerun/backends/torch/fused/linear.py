@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.torch.layers import Linear
-from forerun.model.quantise import Weight, as_plain
+from forerun.model.quantise import as_plain
+from forerun.model.weights import Weight
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:

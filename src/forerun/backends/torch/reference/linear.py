@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.torch.layers import Linear
-from forerun.model.quantise import Weight, as_plain
+from forerun.model.quantise import as_plain
+from forerun.model.weights import Weight
 
 # A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
 # count fixed and every row aligned alike they do not: neither the row's index nor the other rows' values change them

@@ -1,0 +1,67 @@
+"""A model's weights bound to its program: each is taken from its source once and packed as the backend wants it.
+
+Legend: V vocabulary, H hidden size, P positions, D head size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from forerun.core.model_spec import ModelSpec
+from forerun.model.program import Op
+from forerun.model.rope import rope_table
+from forerun.model.weights import Weight, WeightSource
+
+LinearT = TypeVar("LinearT")
+NormT = TypeVar("NormT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundWeights(Generic[LinearT, NormT]):
+    """Everything that a program reads and no pass changes; by the names in `Op.weights`.
+
+    Args:
+        linears: of linear and linear_add.
+        norms: of norm.
+        head_norms: of rope_append: those of query heads and of key heads; empty where the family has none.
+        table_VH: the embedding.
+        cos_sin_P2D: see `model.rope.rope_table`.
+    """
+
+    linears: Mapping[str, LinearT]
+    norms: Mapping[str, NormT]
+    head_norms: Mapping[str, tuple[NormT, NormT]]
+    table_VH: Tensor
+    cos_sin_P2D: Tensor
+
+
+def bind_weights(
+    spec: ModelSpec,
+    program: Sequence[Op],
+    weights: WeightSource,
+    *,
+    num_positions: int,
+    rope_dtype: torch.dtype,
+    pack_linear: Callable[[Op, Weight, Tensor | None], LinearT],
+    pack_norm: Callable[[Tensor], NormT],
+) -> BoundWeights[LinearT, NormT]:
+    """Pack what the ops of `program` need; other weights are left in their source."""
+    table_VH = weights.table()
+    return BoundWeights(
+        linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
+        norms={op.weights: pack_norm(weights.vector(op.weights)) for op in program if op.kind == "norm"},
+        head_norms={
+            op.weights: (
+                pack_norm(weights.vector(op.weights + "q_norm")), pack_norm(weights.vector(op.weights + "k_norm"))
+            )
+            for op in program
+            if op.kind == "rope_append" and spec.qk_norm
+        },
+        table_VH=table_VH,
+        cos_sin_P2D=rope_table(
+            spec.rope, spec.head_dim, num_positions, dtype=rope_dtype, device=str(table_VH.device)
+        ),
+    )  # fmt: skip
