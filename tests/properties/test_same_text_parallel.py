@@ -126,7 +126,6 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
         pace,
         vocab_size=case.draft_spec.vocab_size,
         make_grower=make_grower,
-        make_noise=lambda seed: None if seed is None else KeyedNoise(seed, case.spec.vocab_size),
     )
     policy = RemotePolicy(
         sends_ahead=rng.random() < 0.7,

@@ -1,7 +1,6 @@
 """A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
 
-What `drafting.remote.worker` does with a process and a socket is done here step by step, so that the two ends of the
-protocol and how long the target waits can be simulated as they are.
+Both ends are the engine's own: here they are given the wire and the clock of a simulation.
 """
 
 from collections import deque
@@ -9,14 +8,13 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
-from forerun.drafting.remote.messages import Beat, Hello, Message, Setup
-from forerun.drafting.remote.protocol import DrafterEnd, Grower
-from forerun.drafting.remote.worker import BEAT_S
+from forerun.drafting.remote.messages import Hello, Setup
+from forerun.drafting.remote.protocol import Grower
+from forerun.drafting.remote.worker import LoadedDraft, WorkerSession
+from forerun.sampling.noise import KeyedNoise
 
 WIRE_S: Final = 0.1e-3  # one way through a local socket, the waking of the other process included
-VOCABULARY: Final = bytes(32)
-MAX_LENGTH: Final = 1 << 30
+HELLO: Final = Hello(pid=0, vocab_size=1, max_length=1 << 30, vocabulary=bytes(32))
 
 
 class VirtualClock:
@@ -61,13 +59,11 @@ class VirtualWorker:
     """The drafter's process: takes what has come, does one thing, and sleeps when there is nothing to do."""
 
     def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower]) -> None:
-        self._clock, self._make_grower = clock, make_grower
+        self._clock = clock
         self.inbox, self.outbox = Lane(clock), Lane(clock)
-        self._reader = FrameReader()
-        self._end: DrafterEnd | None = None
-        self._free_at = self._last_sent = clock.now
-        self._wakes_at = inf
-        self._send(Hello(pid=0, vocab_size=1, max_length=MAX_LENGTH, vocabulary=VOCABULARY))
+        draft = LoadedDraft(hello=HELLO, grower=make_grower, noise=KeyedNoise)
+        self._session = WorkerSession(draft, self.outbox.put, clock)
+        self._free_at, self._wakes_at = clock.now, inf
 
     @property
     def next_at(self) -> float:
@@ -77,32 +73,10 @@ class VirtualWorker:
     def step(self) -> None:
         """Do it; the clock stands where it ends."""
         self._clock.now = self.next_at
-        data = self.inbox.take()
-        for message in self._reader.feed(data) if data else ():
-            if isinstance(message, Setup):
-                grower = self._make_grower(message)
-                self._end = DrafterEnd(grower, message, make_noise=lambda _: None, clock=self._clock)
-            elif self._end is not None:
-                self._end.receive(message)
-        if self._end is not None:
-            self._wakes_at = self._work(self._end)
+        self._session.receive(self.inbox.take())
+        rest_s = self._session.work()
         self._free_at = self._clock.now
-
-    def _work(self, end: DrafterEnd) -> float:
-        """Work if there is something to do; return when to look again."""
-        if end.idle_s() == 0:
-            for proposal in end.work():
-                self._send(proposal)
-        if not end.is_active:
-            return inf
-        if self._clock.now - self._last_sent > BEAT_S:
-            self._send(Beat(request=end.request))
-        idle_s = end.idle_s()
-        return self._clock.now + (BEAT_S if idle_s is None else min(idle_s, BEAT_S))
-
-    def _send(self, message: Message) -> None:
-        self.outbox.put(to_frame(message))
-        self._last_sent = self._clock.now
+        self._wakes_at = inf if rest_s is None else self._free_at + rest_s
 
 
 class VirtualWire:

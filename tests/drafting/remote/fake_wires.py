@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
-from forerun.drafting.remote.messages import Beat, Hello, Message, Setup
-from forerun.drafting.remote.protocol import DrafterEnd, Grower
-from forerun.drafting.remote.worker import BEAT_S
+from forerun.drafting.remote.frames import MAX_FAULTS
+from forerun.drafting.remote.messages import Hello, Setup
+from forerun.drafting.remote.protocol import Grower
+from forerun.drafting.remote.worker import LoadedDraft, WorkerSession
 from forerun.sampling.noise import KeyedNoise
 
 Spend = Callable[[float], object]  # lets virtual seconds pass
@@ -120,12 +120,14 @@ class FakeWorker:
             for _ in range(2)
         )
         self.is_open = True
-        self.end: DrafterEnd | None = None
-        self.grower: Grower | None = None
-        self.at = self._last_sent = world.clock.now
-        self._wakes_at, self._num_steps, self._reader = NEVER, 0, FrameReader()
-        hello = Hello(pid=pid, vocab_size=world.vocab_size, max_length=1 << 20, vocabulary=bytes(32))
-        self._send(hello)
+        self.at = world.clock.now
+        self._wakes_at, self._num_steps = NEVER, 0
+        draft = LoadedDraft(
+            hello=Hello(pid=pid, vocab_size=world.vocab_size, max_length=1 << 20, vocabulary=bytes(32)),
+            grower=lambda setup: world.make_grower(setup, self._spend),
+            noise=KeyedNoise,
+        )
+        self._session = WorkerSession(draft, self.outbox.put, world.clock)
 
     @property
     def next_at(self) -> float:
@@ -137,39 +139,16 @@ class FakeWorker:
         self._clock.now = self.next_at
         self._num_steps += 1
         assert self._num_steps < MAX_STEPS, "the drafter never comes to rest"
-        data = self.inbox.take()
-        for message in self._reader.feed(data) if data else ():
-            if not isinstance(message, Setup):
-                if self.end is not None:
-                    self.end.receive(message)
-            else:
-                self._set_up(message)
-        if self._reader.num_faults > MAX_FAULTS:
+        self._session.receive(self.inbox.take())
+        if self._session.num_faults > MAX_FAULTS:
             self._world.end_worker()
-        elif self.end is not None:
-            self._do_next(self.end)
+        else:
+            rest_s = self._session.work()
+            self._wakes_at = NEVER if rest_s is None else self._clock.now + rest_s
         self.at = self._clock.now
-
-    def _set_up(self, setup: Setup) -> None:
-        self.grower = self._world.make_grower(setup, self._spend)
-        self.end = DrafterEnd(self.grower, setup, make_noise=self._world.make_noise, clock=self._clock)
-
-    def _do_next(self, end: DrafterEnd) -> None:
-        if end.idle_s() == 0:
-            for proposal in end.work():
-                self._send(proposal)
-        if end.is_active and self._clock.now - self._last_sent > BEAT_S:
-            self._send(Beat(request=end.request))
-        idle_s = end.idle_s()
-        rest_s = BEAT_S if idle_s is None else min(idle_s, BEAT_S)
-        self._wakes_at = self._clock.now + rest_s if end.is_active else NEVER
 
     def _spend(self, seconds: float) -> None:
         self._clock.now += seconds
-
-    def _send(self, message: Message) -> None:
-        if self.outbox.put(to_frame(message)):
-            self._last_sent = self._clock.now
 
 
 class FakeWire:
@@ -207,10 +186,10 @@ class World:
 
     def __init__(
         self, rng: random.Random, pace: Pace, *, vocab_size: int,
-        make_grower: Callable[[Setup, Spend], Grower], make_noise: Callable[[int | None], KeyedNoise | None],
+        make_grower: Callable[[Setup, Spend], Grower],
     ) -> None:  # fmt: skip
         self.rng, self.pace, self.vocab_size = rng, pace, vocab_size
-        self.make_grower, self.make_noise = make_grower, make_noise
+        self.make_grower = make_grower
         self.clock, self.counts = Clock(), Counter[str]()
         self.fault_rate = pace.fault_rate
         self.worker: FakeWorker | None = None

@@ -103,7 +103,6 @@ class Life:
             schedule.pace,
             vocab_size=schedule.language.vocab_size,
             make_grower=self.make_grower,
-            make_noise=lambda _: None,
         )
         self.world.starves = schedule.starves
         self.drafter = ParallelDrafter(

@@ -124,9 +124,7 @@ class Round:
     def __init__(self, *, answers_in_s: float) -> None:
         self.language = Language(5, vocab_size=9, skill=1.0, num_guesses=2)
         pace = Pace(expansion_s=answers_in_s, latency_s=0.0, revival_s=0.01, fault_rate=0.0)
-        self.world = World(
-            random.Random(5), pace, vocab_size=9, make_grower=self.make_grower, make_noise=lambda _: None
-        )
+        self.world = World(random.Random(5), pace, vocab_size=9, make_grower=self.make_grower)
         draft, policy = DraftModel(verify_width=4, draft_width=2), RemotePolicy(looks_up=False)
         self.drafter = ParallelDrafter(
             self.world, draft, policy, target_vocab_size=9, check=lambda _: None, clock=self.world.clock

@@ -30,6 +30,8 @@ class Wire(Protocol):
 
     def wait(self, timeout_s: float | None) -> bool: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDraft:
@@ -49,68 +51,81 @@ class LoadedDraft:
 def serve(wire: Wire, draft: LoadedDraft) -> None:
     """Answer one target until it hangs up or sends nothing but garbage; say why, should it fail."""
     try:
-        _answer(wire, draft)
+        session = WorkerSession(draft, wire.send, perf_counter)
+        while wire.is_open:
+            session.receive(wire.receive())
+            if session.num_faults > MAX_FAULTS:
+                logger.warning("the target sent %d faulty frames: hanging up", session.num_faults)
+                return
+            rest_s = session.work()
+            if rest_s != 0.0:
+                wire.wait(rest_s)
     except Exception:
         wire.send(to_frame(Failure(text=traceback.format_exc())))
         raise
 
 
-def _answer(wire: Wire, draft: LoadedDraft) -> None:
-    reader = FrameReader()
-    wire.send(to_frame(draft.hello))
-    session: Session | None = None
-    while wire.is_open:
-        for message in reader.feed(wire.receive()):
-            if isinstance(message, Setup) and session is None:
-                session = Session(wire, draft, message)
-            elif session is not None:
-                session.end.receive(message)
-        if reader.num_faults > MAX_FAULTS:
-            logger.warning("the target sent %d faulty frames: hanging up", reader.num_faults)
-            return
-        if session is None:
-            wire.wait(None)
-        else:
-            session.do_next()
+class WorkerSession:
+    """One target's wishes, and the work for them. It waits for nothing: `serve` and simulations do.
 
+    Args:
+        send: takes a frame; False where that is not possible now.
+        clock: seconds.
+    """
 
-class Session:
-    """One target's wishes, and the work for them."""
-
-    def __init__(self, wire: Wire, draft: LoadedDraft, setup: Setup) -> None:
-        self._wire, self._setup = wire, setup
+    def __init__(self, draft: LoadedDraft, send: Callable[[bytes], bool], clock: Callable[[], float]) -> None:
+        self._draft, self._send_frame, self._clock = draft, send, clock
+        self._reader = FrameReader()
+        self._end: DrafterEnd | None = None
+        self._is_traced = False
         self._spans: list[tuple[float, float]] = []
-        self._last_sent = 0.0
-        self.end = DrafterEnd(
-            draft.grower(setup),
-            setup,
-            make_noise=lambda seed: None if seed is None else draft.noise(seed, setup.target_vocab_size),
-            clock=perf_counter,
-        )
+        self._last_sent = clock()
+        self._send(draft.hello)
 
-    def do_next(self) -> None:
-        """One piece of work, or a wait for the next message or the time to give a sign of life."""
-        idle_s = self.end.idle_s()
-        if idle_s == 0:
-            self._work()
-        elif self.end.is_active:
-            self._wire.wait(BEAT_S if idle_s is None else min(idle_s, BEAT_S))
-        else:
-            self._wire.wait(None)
-        if self.end.is_active and perf_counter() - self._last_sent > BEAT_S:
-            self._send(Beat(request=self.end.request))
+    @property
+    def num_faults(self) -> int:
+        """Faulty frames that the target has sent."""
+        return self._reader.num_faults
 
-    def _work(self) -> None:
-        began, num_expansions = perf_counter(), self.end.num_expansions
-        proposals = self.end.work()
-        if self._setup.is_traced and self.end.num_expansions > num_expansions:
-            self._spans.append((began, perf_counter()))
+    def receive(self, data: bytes) -> None:
+        """Take what has come."""
+        for message in self._reader.feed(data):
+            if self._end is not None:
+                self._end.receive(message)
+            elif isinstance(message, Setup):
+                self._end, self._is_traced = self._begin(message), message.is_traced
+
+    def work(self) -> float | None:
+        """Do one thing, if there is one to do; return the seconds to rest, None until a message comes."""
+        end = self._end
+        if end is None:
+            return None
+        if end.idle_s() == 0:
+            self._work(end)
+        if not end.is_active:
+            return None
+        if self._clock() - self._last_sent > BEAT_S:
+            self._send(Beat(request=end.request))
+        idle_s = end.idle_s()
+        return BEAT_S if idle_s is None else min(idle_s, BEAT_S)
+
+    def _begin(self, setup: Setup) -> DrafterEnd:
+        def noise_of(seed: int | None) -> KeyedNoise | None:
+            return None if seed is None else self._draft.noise(seed, setup.target_vocab_size)
+
+        return DrafterEnd(self._draft.grower(setup), setup, make_noise=noise_of, clock=self._clock)
+
+    def _work(self, end: DrafterEnd) -> None:
+        began, num_expansions = self._clock(), end.num_expansions
+        proposals = end.work()
+        if self._is_traced and end.num_expansions > num_expansions:
+            self._spans.append((began, self._clock()))
         for proposal in proposals:
             self._send(proposal)
         if len(self._spans) >= SPANS_PER_MESSAGE or (self._spans and proposals):
-            self._send(Spans(request=self.end.request, times=tuple(self._spans)))
+            self._send(Spans(request=end.request, times=tuple(self._spans)))
             self._spans.clear()
 
     def _send(self, message: Message) -> None:
-        if self._wire.send(to_frame(message)):
-            self._last_sent = perf_counter()
+        if self._send_frame(to_frame(message)):
+            self._last_sent = self._clock()
