@@ -22,9 +22,7 @@ def time_sides(sides: Sequence[Sequence[Call]], device: str, *, budget_s: float)
     rounds = time_in_turn([[work] for work, _ in works], torch.device(device), budget_s=budget_s)
     counts = [count * len(calls) for calls, (_, count) in zip(sides, works, strict=True)]
     columns = zip(*rounds, strict=True)
-    return [
-        Spread.of([block.call_s / count for block in column]) for column, count in zip(columns, counts, strict=True)
-    ]
+    return [Spread.of([call_s / count for call_s in column]) for column, count in zip(columns, counts, strict=True)]
 
 
 def time_calls(calls: Sequence[Call], device: str, *, budget_s: float) -> Spread:
@@ -38,7 +36,7 @@ def time_replay(replay: Call, device: str, *, budget_s: float) -> Spread:
         return once([replay])
     work, count = repeated(replay)
     rounds = time_in_turn([[work]], torch.device(device), budget_s=budget_s)
-    return Spread.of([block.call_s / count for (block,) in rounds])
+    return Spread.of([call_s / count for (call_s,) in rounds])
 
 
 def once(calls: Sequence[Call]) -> Spread:

@@ -1,11 +1,10 @@
-"""Short calls are timed in blocks that take turns; blocks that others disturbed do not count."""
+"""Short calls are timed in blocks that take turns."""
 
 from itertools import pairwise
 
-import pytest
 import torch
 
-from forerun.bench.run.call_times import MIN_BLOCKS, Block, Spread, time_in_turn, undisturbed
+from forerun.bench.run.call_times import MIN_BLOCKS, Spread, time_in_turn
 
 CPU = torch.device("cpu")
 
@@ -19,24 +18,6 @@ def test_sides_take_turns_and_go_round_their_copies() -> None:
     num_switches = sum(left != right for left, right in pairwise(turns))
     assert num_switches == 1 + 2 * MIN_BLOCKS  # a to b in the warm-up, and between the blocks
     assert abs(log.count("a0") - log.count("a1")) <= 2
-
-
-QUIET = (Block(call_s=1.0), Block(call_s=1.0, lost=0.01))
-NOISY = (Block(call_s=9.0, lost=0.5), Block(call_s=1.0))
-
-
-def test_disturbed_rounds_do_not_count() -> None:
-    assert undisturbed([NOISY, *[QUIET] * MIN_BLOCKS]) == [QUIET] * MIN_BLOCKS
-
-
-@pytest.mark.parametrize(("num_threads", "call_s"), [(1, 4.5), (2, 9.0)])
-def test_with_too_few_quiet_rounds_the_least_disturbed_count_and_one_threads_loss_is_taken_off(
-    monkeypatch: pytest.MonkeyPatch, num_threads: int, call_s: float
-) -> None:
-    worse = (Block(call_s=99.0, lost=0.9), Block(call_s=1.0))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
-    chosen = undisturbed([worse, *[NOISY] * MIN_BLOCKS])
-    assert chosen == [(Block(call_s=call_s, lost=0.5), Block(call_s=1.0))] * MIN_BLOCKS
 
 
 def test_a_spread_is_median_and_quartiles() -> None:

@@ -13,8 +13,6 @@ from forerun.bench.run.machine import (
     commit_of,
     describe_machine,
     foreign_load,
-    last_level_cache_bytes,
-    lost_share,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,12 +69,3 @@ def test_a_folder_without_version_control_has_no_commit(tmp_path: Path) -> None:
 
 def test_foreign_load_is_a_share() -> None:
     assert 0.0 <= foreign_load(0.01) <= 1.0
-
-
-@pytest.mark.parametrize(("wall_s", "thread_s", "lost"), [(1.0, 0.25, 0.75), (2.0, 2.0, 0.0), (1.0, 1.01, 0.0)])
-def test_the_time_a_thread_did_not_run_is_lost(wall_s: float, thread_s: float, lost: float) -> None:
-    assert lost_share(wall_s, thread_s) == lost
-
-
-def test_there_are_cores_and_a_cache() -> None:
-    assert last_level_cache_bytes(torch.device("cpu")) >= 1 << 18

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from forerun.bench.run.call_times import Call, Spread, time_in_turn, undisturbed
+from forerun.bench.run.call_times import Call, Spread, time_in_turn
 from forerun.bench.run.machine import last_level_cache_bytes
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -70,8 +70,7 @@ def copies(buffers: Sequence[torch.Tensor]) -> list[Call]:
 
 def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: float) -> Spread:
     """`amount` per second, where each call is worth `amount`."""
-    rounds = undisturbed(time_in_turn([calls], device, budget_s=budget_s))
-    return Spread.of([amount / block.call_s for (block,) in rounds])
+    return Spread.of([amount / call_s for (call_s,) in time_in_turn([calls], device, budget_s=budget_s)])
 
 
 def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:

@@ -57,12 +57,7 @@ def foreign_load(seconds: float = 0.2) -> float:
     began, worked = perf_counter(), thread_time()
     while (wall := perf_counter() - began) < seconds:
         pass
-    return lost_share(wall, thread_time() - worked)
-
-
-def lost_share(wall_s: float, thread_s: float) -> float:
-    """The part of a wall time in which a thread that never waits did not run."""
-    return min(1.0, max(0.0, 1.0 - thread_s / wall_s))
+    return min(1.0, max(0.0, 1.0 - (thread_time() - worked) / wall))
 
 
 def last_level_cache_bytes(device: torch.device) -> int:
