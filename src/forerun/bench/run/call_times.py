@@ -51,7 +51,7 @@ def _time_cuda_block(calls: Sequence[Call], device: torch.device) -> float:
             call()
         end.record()
         end.synchronize()
-    return start.elapsed_time(end) / 1e3 / len(calls)
+    return float(start.elapsed_time(end)) / 1e3 / len(calls)
 
 
 class Rotation:
