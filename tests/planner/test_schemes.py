@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.errors import ConfigError
+from forerun.core.trace import AnswerTrace
 from forerun.planner.roofline import SizedModel, known_models, machine_named, pace_of
-from forerun.planner.schemes import Scheme, play_scheme
 from forerun.planner.simulate import Costs
-from forerun.planner.synthetic import FREE, REFERENCE, SyntheticPair, traces_for
+from forerun.planner.synthetic import FREE, SyntheticPair, accepted_per_round, traces_for
 from tests.planner.paces import costs, flat, known_answer
 from tests.planner.paper_inputs import (
     PARALLEL,
@@ -19,9 +19,14 @@ from tests.planner.paper_inputs import (
     WIDER_TAKES,
     serial_overhead_s,
 )
+from tests.planner.schemes import Scheme, play_scheme
 
 PAIR = SyntheticPair(num_answers=12)
 PUBLISHED_RATIO = PARALLEL.tokens_per_s / SERIAL.tokens_per_s
+
+
+def scheme_traces(accepted: float, scheme: Scheme, pair: SyntheticPair) -> list[AnswerTrace]:
+    return traces_for(accepted, pair, lambda traces: play_scheme(traces, scheme, FREE).accepted_per_round)
 
 
 def test_a_serial_round_is_its_expansions_and_a_pass() -> None:
@@ -58,14 +63,18 @@ def test_the_synthetic_pair_gives_the_known_figures() -> None:
 
 @pytest.mark.parametrize("accepted", [1.5, 3.3])
 def test_a_stated_acceptance_is_met(accepted: float) -> None:
-    outcome = play_scheme(traces_for(accepted, pair=PAIR), REFERENCE, FREE)
-    assert outcome.accepted_per_round == pytest.approx(accepted, rel=0.02)
+    assert accepted_per_round(traces_for(accepted, PAIR)) == pytest.approx(accepted, rel=0.02)
+
+
+def test_the_reference_tree_is_the_serial_scheme() -> None:
+    traces = PAIR.traces()
+    assert accepted_per_round(traces) == play_scheme(traces, Scheme(kind="serial"), FREE).accepted_per_round
 
 
 @pytest.mark.parametrize("accepted", [0.0, 7.0])
 def test_an_acceptance_that_no_pair_can_have_is_refused(accepted: float) -> None:
     with pytest.raises(ConfigError, match="without the bonus token"):
-        traces_for(accepted, pair=PAIR)
+        traces_for(accepted, PAIR)
 
 
 def test_the_published_ratio_follows_from_the_published_times_and_lengths() -> None:
@@ -74,7 +83,7 @@ def test_the_published_ratio_follows_from_the_published_times_and_lengths() -> N
     round_s = SERIAL_DEPTH * serial.expansion_s(8) + serial.target.step_s(8) + serial.serial_overhead_s
     scheme = Scheme(kind="parallel", depth=PARALLEL_DEPTH)
     parallel = play_scheme(
-        traces_for(PARALLEL.accept_length, scheme, PAIR), scheme, Costs(target=PARALLEL.target, draft=PARALLEL.draft)
+        scheme_traces(PARALLEL.accept_length, scheme, PAIR), scheme, Costs(target=PARALLEL.target, draft=PARALLEL.draft)
     )
     ratio = parallel.tokens_per_s / ((1.0 + SERIAL.accept_length) / round_s)
     assert ratio == pytest.approx(PUBLISHED_RATIO, rel=0.10)
@@ -83,7 +92,7 @@ def test_the_published_ratio_follows_from_the_published_times_and_lengths() -> N
 def test_the_published_speeds_follow_from_the_serial_length_alone() -> None:
     """Second reading: lengths count the bonus token, a draft time is that of two expansions. No speed is fitted."""
     scheme = Scheme(kind="serial", depth=4)
-    traces = traces_for(SERIAL.accept_length - 1.0, scheme, SyntheticPair(num_answers=24))
+    traces = scheme_traces(SERIAL.accept_length - 1.0, scheme, SyntheticPair(num_answers=24))
     serial = play_scheme(traces, scheme, Costs(target=SERIAL.target, draft=flat(3.73 / 2)))
     parallel = play_scheme(
         traces, Scheme(kind="parallel", depth=PARALLEL_DEPTH), Costs(target=PARALLEL.target, draft=flat(3.25 / 2))

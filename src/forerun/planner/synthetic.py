@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
-from forerun.planner.schemes import Scheme, play_scheme
-from forerun.planner.simulate import Costs
+from forerun.planner.simulate import Costs, simulate
 
 TOP_ALPHA, TOP_BETA = 1.2, 0.4
 NUM_OTHERS, RATIO, OUTSIDE = 7, 0.5, 0.15
@@ -28,7 +28,10 @@ MAX_BISECTIONS: Final = 16
 CLOSE: Final = 0.004  # as near to the wanted acceptance as there is any point in being
 LEAST_PROBABILITY: Final = 1e-9
 FREE: Final = Costs(target=Pace(steps=((1 << 20, 1.0),)), draft=Pace(steps=((1 << 20, 1.0),)))  # times do not matter
-REFERENCE: Final = Scheme(kind="serial", verify_width=8, draft_width=8, depth=5)
+# The tree that a stated acceptance is about: five expansions of 8 nodes, of which 8 rows are verified.
+REFERENCE: Final = DraftModel(
+    verify_width=8, draft_width=8, depth=5, min_mass=0.0, children=NUM_OTHERS + 1, lookup=False, adaptive=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +81,31 @@ def draw(ids: Sequence[int], probabilities: Sequence[float], uniform: float) -> 
     return ids[-1] + 1
 
 
-def traces_for(accepted: float, scheme: Scheme = REFERENCE, pair: SyntheticPair | None = None) -> list[AnswerTrace]:
-    """Traces on which `scheme` accepts so many tokens per round, the bonus token not included.
+def accepted_per_round(traces: Sequence[AnswerTrace]) -> float:
+    """Tokens that the reference tree has accepted in a round, the bonus token not included."""
+    return simulate(traces, REFERENCE, FREE).accepted_per_round
+
+
+def traces_for(
+    accepted: float,
+    pair: SyntheticPair | None = None,
+    measure: Callable[[Sequence[AnswerTrace]], float] = accepted_per_round,
+) -> list[AnswerTrace]:
+    """Traces on which so many tokens per round are accepted, the bonus token not included.
 
     Raises:
-        ConfigError: no pair of models can reach that under this scheme.
+        ConfigError: no pair of models can reach that.
     """
     pair = pair or SyntheticPair()
 
     def accepts(exponent: float) -> float:
-        return play_scheme(replace(pair, exponent=exponent).traces(), scheme, FREE).accepted_per_round
+        return measure(replace(pair, exponent=exponent).traces())
 
     worst, best = accepts(MOST_EXPONENT), accepts(LEAST_EXPONENT)
     if not worst <= accepted <= best:
         raise ConfigError(
-            f"{accepted:g} accepted tokens per round cannot be had from {scheme.verify_width} rows and {scheme.depth} "
-            f"levels, only {worst:.2f} to {best:.2f}: count accepted tokens without the bonus token"
+            f"{accepted:g} accepted tokens per round cannot be had from {REFERENCE.verify_width} rows and "
+            f"{REFERENCE.depth} levels, only {worst:.2f} to {best:.2f}: count accepted tokens without the bonus token"
         )
     return replace(pair, exponent=bisect(accepts, accepted)).traces()
 
