@@ -58,15 +58,15 @@ def test_a_prompt_has_the_median_speed_of_its_repeats() -> None:
 
 
 def test_the_mean_counts_every_prompt_alike() -> None:
-    speed = metrics.decode_speed([lasting(1.0), lasting(4.0, question_id=2)])
+    records = [lasting(1.0), lasting(4.0, question_id=2)]
+    speed = metrics.speed(metrics.prompt_speeds(records, metrics.decode_tokens_per_s))
     assert speed.mean == pytest.approx((10 + 2.5) / 2)
     assert speed.slow == pytest.approx(2.5 + 0.05 * 7.5)
 
 
 def test_a_burst_is_one_arrival_and_its_tokens_share_the_gap() -> None:
-    assert metrics.arrival_gaps_s([TURN]) == pytest.approx([0.3, 0.2])
-    assert [num for _, num in metrics.token_latencies_s([TURN])] == [3, 1]
-    assert [seconds for seconds, _ in metrics.token_latencies_s([TURN])] == pytest.approx([0.1, 0.2])
+    assert [gap_s for gap_s, _ in metrics.bursts([TURN])] == pytest.approx([0.3, 0.2])
+    assert [num for _, num in metrics.bursts([TURN])] == [3, 1]
 
 
 def test_latency_percentiles_count_tokens_not_arrivals() -> None:

@@ -1,16 +1,14 @@
-"""The groups of numbers a report gives for some records. What cannot be known is None, never 0."""
+"""The groups of numbers a report gives for some records; `report.columns` says what each means.
+
+What cannot be known is None, never 0.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Tokens per second of several answers, taken together in two ways.
-
-    Args:
-        mean: mean over prompts of a prompt's tokens/s (the median over its repeats); the way speeds are published.
-        slow: the tokens/s that the slowest 5 % of prompts do not exceed.
-    """
+    """Tokens/s of several answers: the mean over prompts, and what the slowest 5 % of prompts do not exceed."""
 
     mean: float | None
     slow: float | None
@@ -21,11 +19,9 @@ class Latency:
     """Seconds until something came.
 
     Args:
-        first_token_s: from the call to the first token; median over answers.
-        slow_first_token_s: the same for the slowest 5 % of answers, at least.
-        round_s: mean time between two arrivals, however many tokens came together; the first arrival is left out.
-        token_p50_s, token_p95_s, token_p99_s: a token's share of the time its burst took, over tokens; the slowest 5 %
-            of tokens took token_p95_s or more.
+        slow_first_token_s: from the call to the first token for the slowest 5 % of answers, at least.
+        round_s: mean time between two arrivals.
+        token_p50_s, token_p95_s, token_p99_s: a token's share of the time its burst took, over tokens.
         token_curve_s: that share at each of CURVE_SHARES, for a picture of the distribution.
     """
 
@@ -40,15 +36,10 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What a round brought.
+    """What a round brought; `accepted` leaves out the bonus token.
 
     Args:
         num_rounds: rounds whose number of tokens is known.
-        tokens_per_round: with the bonus token; 1 is plain decoding.
-        accepted_per_round: without the bonus token.
-        drafted_per_round: tokens proposed; None where it is not known.
-        acceptance_rate: tokens accepted over tokens proposed; a tree's siblings can never all be accepted.
-        hit_rate: share of rounds whose bonus token was a node of the drafter's own tree, outside the proposal.
         accepted_counts: rounds in which 0, 1, 2, ... drafted tokens were accepted.
         reached: share of the rounds with a proposal in which at least 1, 2, ... drafted tokens were accepted.
         kept: the same among the rounds that had accepted one token less.
@@ -67,10 +58,7 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
-    """Where the time between the first and the last arrival went: parts that sum to 1.
-
-    `draft` is without `wait`, in which the target's process waited for a drafter elsewhere.
-    """
+    """Where the time between the first and the last arrival went: parts that sum to 1; `draft` is without `wait`."""
 
     draft: float
     wait: float
@@ -80,13 +68,7 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """How many answers are token for token those of drafter `none`, and why the others are not.
-
-    Args:
-        num_near_tie: answers that part where `none`'s lead was so small that rounding decides.
-        num_different: answers that part anywhere else; for an exact drafter there must be none.
-        first_difference: index of the earliest differing token over these answers; None where all are the same.
-    """
+    """How many answers are those of drafter `none`, part at a near-tie, or part anywhere else (an error of ours)."""
 
     num_compared: int
     num_same: int

@@ -1,14 +1,14 @@
 """Every number of a report, computed in one place: pure functions of records. What is not known is None, never 0."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from statistics import fmean, median
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from forerun.bench.records.answers import Record, RoundColumns, Turn
+from forerun.bench.records.answers import Record, Turn
 from forerun.bench.records.measures import Drafting, Exactness, Latency, Speed, TimeShares
 
 PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
@@ -43,8 +43,9 @@ def decode_tokens_per_s(record: Record) -> float | None:
     The first arrival closes the prefill for everyone who is measured from outside, so this is the same number for a
     drafter and for a peer. None where nothing came after it.
     """
-    num_tokens, seconds = _decoded([record])
-    return _ratio(num_tokens, seconds)
+    turns = [turn for turn in record.turns if has_times(turn)]
+    num_tokens = sum(max(min(turn.num_new_tokens, sum(turn.emitted)) - turn.emitted[0], 0) for turn in turns)
+    return _ratio(num_tokens, sum(turn.emitted_at_s[-1] - turn.emitted_at_s[0] for turn in turns))
 
 
 def prompt_speeds(records: Iterable[Record], speed_of: SpeedOf) -> dict[PromptKey, float]:
@@ -63,97 +64,71 @@ def prompt_tokens(records: Iterable[Record]) -> dict[PromptKey, int]:
     }
 
 
-def decode_speed(records: Sequence[Record]) -> Speed:
-    return _speed(prompt_speeds(records, decode_tokens_per_s))
-
-
-def whole_speed(records: Sequence[Record]) -> Speed:
-    return _speed(prompt_speeds(records, whole_tokens_per_s))
+def speed(by_prompt: Mapping[PromptKey, float]) -> Speed:
+    speeds = list(by_prompt.values())
+    slow = _quantiles(speeds, (SLOW,))
+    return Speed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
 
 
 def latency(records: Iterable[Record]) -> Latency:
     turns = [turn for turn in _turns(records) if has_times(turn)]
-    firsts, gaps, tokens = [turn.emitted_at_s[0] for turn in turns], arrival_gaps_s(turns), token_latencies_s(turns)
-    first, slow_first = _quantiles(firsts, (0.5, 1 - SLOW)) or (None, None)
-    p50, p95, p99 = _weighted_quantiles(tokens, (0.5, 1 - SLOW, 0.99)) or (None, None, None)
+    arrivals = bursts(turns)
+    first, slow_first = _quantiles([turn.emitted_at_s[0] for turn in turns], (0.5, 1 - SLOW)) or (None, None)
+    shares = [(gap_s / num, num) for gap_s, num in arrivals if num > 0]
+    p50, p95, p99 = _weighted_quantiles(shares, (0.5, 1 - SLOW, 0.99)) or (None, None, None)
     return Latency(
         first_token_s=first,
         slow_first_token_s=slow_first,
-        round_s=fmean(gaps) if gaps else None,
+        round_s=fmean(gap_s for gap_s, _ in arrivals) if arrivals else None,
         token_p50_s=p50,
         token_p95_s=p95,
         token_p99_s=p99,
-        token_curve_s=_weighted_quantiles(tokens, CURVE_SHARES),
+        token_curve_s=_weighted_quantiles(shares, CURVE_SHARES),
     )
 
 
-def arrival_gaps_s(turns: Iterable[Turn]) -> list[float]:
-    """Seconds between one arrival and the next, however many tokens came."""
-    return [
-        after - before
-        for turn in turns
-        if has_times(turn)
-        for before, after in zip(turn.emitted_at_s, turn.emitted_at_s[1:], strict=False)
-    ]
+def bursts(turns: Iterable[Turn]) -> list[tuple[float, int]]:
+    """For each arrival after the first: seconds since the one before, and how many tokens came.
 
-
-def token_latencies_s(turns: Iterable[Turn]) -> list[tuple[float, int]]:
-    """For each arrival after the first: the gap before it over the tokens of its burst, and how many these are.
-
-    Tokens of one round come together; to give the first the whole gap and the rest none would make any percentile
-    below the median of a good drafter zero.
+    Tokens of one round come together and share the gap: to give the first the whole of it and the rest none would make
+    any percentile below the median of a good drafter zero.
     """
     return [
-        ((after - before) / num, num)
+        (after - before, num)
         for turn in turns
         if has_times(turn)
         for before, after, num in zip(turn.emitted_at_s, turn.emitted_at_s[1:], delivered(turn)[1:], strict=False)
-        if num > 0
     ]
 
 
-def round_totals(records: Iterable[Record]) -> tuple[int, int]:
-    """Tokens of the rounds that are known, bonus tokens included, and how many rounds these are.
-
-    Tokens that came all at once say nothing of rounds, unless a drafter of ours says so.
-    """
-    lengths = [num for turn in _turns(records) for num in turn.emitted if turn.rounds or len(turn.emitted) > 1]
-    return sum(lengths), len(lengths)
-
-
-def drafting(records: Sequence[Record]) -> Drafting:
-    num_tokens, num_rounds = round_totals(records)
+def drafting(records: Iterable[Record]) -> Drafting:
+    """Tokens that came all at once say nothing of rounds, unless a drafter of ours says so."""
     turns = [turn for turn in _turns(records) if turn.rounds is not None or len(turn.emitted) > 1]
-    rounds = [turn.rounds for turn in turns if turn.rounds is not None]
+    emitted = [num for turn in turns for num in turn.emitted]
     accepted = [num for turn in turns for num in (turn.rounds.num_accepted if turn.rounds else _without_bonus(turn))]
-    drafted = [num for column in rounds for num in column.num_drafted]
-    hits = [was_hit for column in rounds for was_hit in column.was_hit]
     counts = Counter(min(num, MAX_DEPTH) for num in accepted)
-    reached = acceptance_by_depth(rounds)
+    rounds = [turn.rounds for turn in turns if turn.rounds is not None]
+    proposals = [pair for column in rounds for pair in zip(column.num_drafted, column.num_accepted, strict=True)]
+    num_drafted = sum(num for num, _ in proposals)
+    hits = [was_hit for column in rounds for was_hit in column.was_hit]
+    reached = _acceptance_by_depth([min(num, MAX_DEPTH) for drafted, num in proposals if drafted > 0])
     return Drafting(
-        num_rounds=num_rounds,
-        tokens_per_round=_ratio(num_tokens, num_rounds),
+        num_rounds=len(emitted),
+        tokens_per_round=_ratio(sum(emitted), len(emitted)),
         accepted_per_round=_ratio(sum(accepted), len(accepted)),
-        drafted_per_round=_ratio(sum(drafted), len(drafted)),
-        acceptance_rate=_ratio(sum(num for column in rounds for num in column.num_accepted), sum(drafted)),
-        hit_rate=_ratio(sum(hits), len(hits)) if any(drafted) else None,
+        drafted_per_round=_ratio(num_drafted, len(proposals)),
+        acceptance_rate=_ratio(sum(num for _, num in proposals), num_drafted),
+        hit_rate=_ratio(sum(hits), len(hits)) if num_drafted else None,
         accepted_counts=tuple(counts[num] for num in range(max(counts, default=-1) + 1)),
         reached=reached,
         kept=tuple(here / before for before, here in zip((1.0, *reached), reached, strict=False)),
     )
 
 
-def acceptance_by_depth(rounds: Iterable[RoundColumns]) -> tuple[float, ...]:
-    """P(accepted >= d) for d = 1, 2, ... over the rounds that proposed something, as deep as any went."""
-    accepted = [
-        min(num, MAX_DEPTH)
-        for column in rounds
-        for num, num_drafted in zip(column.num_accepted, column.num_drafted, strict=True)
-        if num_drafted > 0
-    ]
-    return tuple(
-        sum(num >= depth for num in accepted) / len(accepted) for depth in range(1, max(accepted, default=0) + 1)
-    )
+def _acceptance_by_depth(accepted: Sequence[int]) -> tuple[float, ...]:
+    """P(accepted >= d) for d = 1, 2, ... as deep as any round went."""
+    depths = range(1, max(accepted, default=0) + 1)
+    return tuple(sum(num >= depth for num in accepted) / len(accepted) for depth in depths)
 
 
 def time_shares(records: Iterable[Record]) -> TimeShares | None:
@@ -205,19 +180,6 @@ def _turns(records: Iterable[Record]) -> list[Turn]:
 
 def _without_bonus(turn: Turn) -> tuple[int, ...]:
     return tuple(max(num - 1, 0) for num in turn.emitted)
-
-
-def _decoded(records: Iterable[Record]) -> tuple[int, float]:
-    """Tokens after the first arrival and the seconds they took."""
-    turns = [turn for turn in _turns(records) if has_times(turn)]
-    num_tokens = sum(max(min(turn.num_new_tokens, sum(turn.emitted)) - turn.emitted[0], 0) for turn in turns)
-    return num_tokens, sum(turn.emitted_at_s[-1] - turn.emitted_at_s[0] for turn in turns)
-
-
-def _speed(by_prompt: dict[PromptKey, float]) -> Speed:
-    speeds = list(by_prompt.values())
-    slow = _quantiles(speeds, (SLOW,))
-    return Speed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
 
 
 def _ratio(part: float, whole: float) -> float | None:

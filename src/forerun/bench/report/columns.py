@@ -27,17 +27,14 @@ class Column:
 
 
 def speed(value: float | None) -> str:
-    """Tokens/s with three digits."""
+    """Tokens/s, or another positive number, with three digits."""
     if value is None:
         return UNKNOWN
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return UNKNOWN
-    value = 1e3 * seconds
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return speed(None if seconds is None else 1e3 * seconds)
 
 
 def number(value: float | None) -> str:

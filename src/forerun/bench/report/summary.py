@@ -207,7 +207,7 @@ def _row(
     base = metrics.prompt_speeds(compared_with, SPEED_OF[kind])
     common = [key for key in speeds if key in base]
     drafting = metrics.drafting(records)
-    decode, whole = metrics.decode_speed(records), metrics.whole_speed(records)
+    by_kind = {each: metrics.speed(metrics.prompt_speeds(records, speed_of)) for each, speed_of in SPEED_OF.items()}
     floor_s = floor["bytes_per_step"] / floor["bytes_per_s"] if floor else None
     one_row_s = metrics.one_row_verify_s(records)
     return Row(
@@ -217,11 +217,11 @@ def _row(
         num_answers=len(records),
         num_tokens=sum(turn.num_new_tokens for record in records for turn in record.turns),
         speed=estimate(*totals([tokens[key] for key in speeds], list(speeds.values()))) if speeds else None,
-        slow_tokens_per_s=(decode if kind == "decode" else whole).slow,
+        slow_tokens_per_s=by_kind[kind].slow,
         ratio=estimate(*times_taken(tokens, base, speeds, common)) if common else None,
         mean_ratio=estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None,
-        decode=decode,
-        whole=whole,
+        decode=by_kind["decode"],
+        whole=by_kind["whole"],
         latency=metrics.latency(records),
         drafting=drafting,
         shares=metrics.time_shares(records),
