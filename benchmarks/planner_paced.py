@@ -8,6 +8,7 @@ the trace; then it is measured. Every number is *paced*.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -162,7 +163,7 @@ def main() -> None:
     greedy = SamplingParams(max_new_tokens=arguments.num_new, seed=1, ignore_eos=True)
     rows: list[dict[str, object]] = []
     for params in (greedy, replace(greedy, temperature=1.0)):
-        with Recorder(EngineConfig(num_threads=1), "builtin-draft") as recorder:
+        with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
             traces = list(recorder.record(prompts[0], params))
         for pair in PAIRS:
             for lookup in (True, False):

@@ -1,6 +1,7 @@
 """Adaptive widths: the simulated drafter decides as the real one, which is put into virtual time for that."""
 
 import random
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -97,7 +98,7 @@ def test_the_built_in_pairs_rounds_are_foretold(monkeypatch: pytest.MonkeyPatch,
     """Not exactly: guesses behind a wrong one are borrowed, and their chances weigh in every decision."""
     prompts = ["def add(left, right):", "class Point:"]
     params = SamplingParams(max_new_tokens=72, temperature=temperature, seed=1, ignore_eos=True)
-    with Recorder(EngineConfig(num_threads=1), "builtin-draft") as recorder:
+    with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
         traces = list(recorder.record(prompts, params))
     paces = read_device(DEVICE)
     assert paces.target is not None

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +44,7 @@ def trace(
     from forerun.bench.run.draft_traces import Recorder  # imports torch
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
-    with Recorder(config, draft) as recorder, _progress(min(num_prompts, len(questions))) as on_answer:
+    with closing(Recorder(config, draft)) as recorder, _progress(min(num_prompts, len(questions))) as on_answer:
         reader = Reader(tokenizer=recorder.engine.tokenizer, max_length=recorder.engine.max_length)
         chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
         prompts = [reader.prompt_after(question, ()) for question in chosen]

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -173,7 +174,7 @@ def check_records(path: Path) -> None:
 def check_going_on(path: Path) -> None:
     """A damaged file of ours is refused, or can be appended to."""
     before = read_records(path)
-    with RecordFile(path) as file:
+    with closing(RecordFile(path)) as file:
         file.append(record(77))
     assert read_records(path) == (*before, record(77))
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -162,7 +163,7 @@ def test_a_file_is_gone_on_with_behind_a_whole_or_a_torn_line(tmp_path: Path, nu
     path = tmp_path / "a.jsonl"
     whole = as_bytes(our_lines(2))
     path.write_bytes(whole[: len(whole) - num_bytes_left_out])
-    with RecordFile(path) as file:
+    with closing(RecordFile(path)) as file:
         assert set(file.records) == ({(0, 0), (1, 0)} if num_bytes_left_out < 2 else {(0, 0)})
         for number in range(len(file.records), 3):
             file.append(record(number))
@@ -171,7 +172,7 @@ def test_a_file_is_gone_on_with_behind_a_whole_or_a_torn_line(tmp_path: Path, nu
 
 def test_a_new_file_gets_its_folders_and_holds_what_was_appended(tmp_path: Path) -> None:
     path = tmp_path / "run" / "mt_bench" / "none-temperature-0.jsonl"
-    with RecordFile(path) as file:
+    with closing(RecordFile(path)) as file:
         assert file.records == {}
         file.append(record(3))
         assert read_records(path) == (record(3),)
@@ -184,7 +185,7 @@ def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: 
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (sync(number), sizes.append(os.fstat(number).st_size)))
     path = tmp_path / "a.jsonl"
-    with RecordFile(path) as file:
+    with closing(RecordFile(path)) as file:
         for number in range(3):
             file.append(record(number))
             assert sizes[number:] == [path.stat().st_size]
@@ -228,17 +229,18 @@ def test_a_full_disk_is_reported_and_leaves_a_file_that_can_be_gone_on_with(tmp_
     path = tmp_path / "a.jsonl"
     out, error = python(FULL_DISK, str(path)).communicate()
     assert out == "refused\n", error
-    with RecordFile(path) as file:
+    with closing(RecordFile(path)) as file:
         file.append(record(1))
     assert read_records(path) == (record(0), record(1))
 
 
 APPENDING = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from forerun.bench.records.record_files import RecordFile
 from tests.bench.samples import record
-with RecordFile(Path(sys.argv[1])) as file:
+with closing(RecordFile(Path(sys.argv[1]))) as file:
     for number in range(len(file.records), 10**6):
         file.append(record(number, extra={"padding": "x" * (number % 4) * int(sys.argv[2])}))
         print(number, flush=True)

@@ -1,6 +1,7 @@
 """Recorded guesses are those the drafter itself would make."""
 
 import random
+from contextlib import closing
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_ids_that_the_draft_lacks_do_not_stop_it() -> None:
 def test_the_built_in_pair_is_recorded() -> None:
     params = SamplingParams(max_new_tokens=12, temperature=1.0, seed=4, ignore_eos=True)
     done: list[int] = []
-    with Recorder(EngineConfig(num_threads=1), "builtin-draft") as recorder:
+    with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
         traces = list(recorder.record(["def add(left, right):", "class Point:"], params, done.append))
         own = recorder.engine.generate("class Point:", params)
     assert done == [1, 2]

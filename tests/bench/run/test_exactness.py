@@ -13,13 +13,13 @@ PARAMS = [SamplingParams(max_new_tokens=8), SamplingParams(max_new_tokens=8, tem
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[Engine]:
+def plain() -> Iterator[Engine]:
     with Engine(EngineConfig(drafter=NoDrafter(), max_length=128, dtype="float32", num_threads=1)) as engine:
         yield engine
 
 
 class Stranger:
-    """A judge that must not be asked."""
+    """An engine that must not be asked."""
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,22 @@ def test_a_text_that_ends_elsewhere_differs_and_rounding_has_no_say(
 
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
 @pytest.mark.parametrize("place", [0, 3])
-def test_the_margin_is_that_of_the_first_difference(judge: Engine, params: SamplingParams, place: int) -> None:
-    prompt_ids = judge.encode(PROMPT)
-    expected = judge.generate(prompt_ids, params).token_ids
+def test_the_margin_is_that_of_the_first_difference(plain: Engine, params: SamplingParams, place: int) -> None:
+    prompt_ids = plain.encode(PROMPT)
+    expected = plain.generate(prompt_ids, params).token_ids
     wrong = [*expected[:place], expected[place] + 1, *expected[place + 1 :]]
-    match = compare(wrong, expected, prompt_ids, params, judge)
-    margin = judge.margin_after([*prompt_ids, *expected[:place]], params)
+    match = compare(wrong, expected, prompt_ids, params, plain)
+    margin = plain.margin_after([*prompt_ids, *expected[:place]], params)
     assert (match.first_difference, match.is_near_tie) == (place, False)
     assert match.margin == pytest.approx(margin, abs=1e-4)  # what is in the cache was computed in other passes
-    assert margin > judge.near_tie(params)
+    assert margin > plain.near_tie(params)
 
 
-def test_a_margin_below_the_bound_is_a_near_tie(judge: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt_ids = judge.encode(PROMPT)
-    expected = judge.generate(prompt_ids, PARAMS[0]).token_ids
-    margin = judge.margin_after(prompt_ids, PARAMS[0])
+def test_a_margin_below_the_bound_is_a_near_tie(plain: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt_ids = plain.encode(PROMPT)
+    expected = plain.generate(prompt_ids, PARAMS[0]).token_ids
+    margin = plain.margin_after(prompt_ids, PARAMS[0])
     for bound, is_near_tie in ((1.01 * margin, True), (0.99 * margin, False)):
-        monkeypatch.setattr(judge, "_near_tie", bound)
-        match = compare([expected[0] + 1], expected[:1], prompt_ids, PARAMS[0], judge)
+        monkeypatch.setattr(plain, "_near_tie", bound)
+        match = compare([expected[0] + 1], expected[:1], prompt_ids, PARAMS[0], plain)
         assert match == Match(first_difference=0, margin=margin, is_near_tie=is_near_tie)

@@ -169,23 +169,6 @@ def is_plain(value: object, depth: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeLines:
-    """The lines of a file that may have been cut short when its writer was killed.
-
-    Args:
-        objects: all lines but a torn last one.
-        num_bytes: length of these lines, to which a writer that goes on cuts the file.
-        is_torn: a last line was left out.
-        ends_with_newline: a writer can go on right behind num_bytes.
-    """
-
-    objects: tuple[JsonObject, ...]
-    num_bytes: int
-    is_torn: bool
-    ends_with_newline: bool
-
-
 def read_objects(path: Path) -> Iterator[JsonObject]:
     """The object of every line that is not blank.
 
@@ -195,8 +178,8 @@ def read_objects(path: Path) -> Iterator[JsonObject]:
     yield from _objects(path, read_bytes(path))
 
 
-def read_whole_lines(path: Path) -> WholeLines:
-    """Every line, without a torn last one.
+def read_whole_lines(path: Path) -> tuple[tuple[JsonObject, ...], bytes]:
+    """Every line of a file whose writer may have been killed, without a torn last one: as objects, and as bytes.
 
     The last line is torn when it has no newline and is no JSON object. That is never wrong: no beginning of an object
     is itself one, so that a line which can be read is whole.
@@ -205,18 +188,10 @@ def read_whole_lines(path: Path) -> WholeLines:
         ConfigError: as with `read_objects`.
     """
     data = read_bytes(path)
-    num_bytes = data.rfind(b"\n") + 1
-    tail = data[num_bytes:]
-    is_torn = bool(tail) and not _is_object(tail)
-    if not is_torn:
-        num_bytes = len(data)
-    whole = data[:num_bytes]
-    return WholeLines(
-        objects=tuple(_objects(path, whole)),
-        num_bytes=num_bytes,
-        is_torn=is_torn,
-        ends_with_newline=not whole or whole.endswith(b"\n"),
-    )
+    whole = data[: data.rfind(b"\n") + 1]
+    if _is_object(data[len(whole) :]):
+        whole = data
+    return tuple(_objects(path, whole)), whole
 
 
 def read_bytes(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from forerun.bench.data.json_lines import JsonObject, parse, read_whole_lines
 from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
@@ -193,7 +193,7 @@ def read_records(path: Path) -> tuple[Record, ...]:
     Raises:
         ConfigError: a line cannot be used, or two lines answer the same question for the same contestant.
     """
-    return records_from(read_whole_lines(path).objects)
+    return records_from(read_whole_lines(path)[0])
 
 
 def records_from(lines: Iterable[JsonObject]) -> tuple[Record, ...]:
@@ -234,11 +234,11 @@ class RecordFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-            whole = read_whole_lines(path)
-            self._records = {(record.question_id, record.repeat): record for record in records_from(whole.objects)}
+            objects, whole = read_whole_lines(path)
+            self._records = {(record.question_id, record.repeat): record for record in records_from(objects)}
             self._file = path.open("ab", buffering=0)
-            self._file.truncate(whole.num_bytes)
-            if not whole.ends_with_newline:
+            self._file.truncate(len(whole))
+            if whole and not whole.endswith(b"\n"):
                 self._write(b"\n")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({error}): choose another folder, or free the disk") from error
@@ -266,12 +266,6 @@ class RecordFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _write(self, data: bytes) -> None:
         while data:

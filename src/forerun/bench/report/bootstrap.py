@@ -22,7 +22,6 @@ MIN_PROMPTS: Final = (
 )
 CONFIDENCE: Final = 0.95
 MAX_DISTANCE: Final = 50.0  # an interval that reaches further, on the logarithm, says nothing
-CHUNK: Final = 1_000  # resamples held in memory at a time
 
 Array = npt.NDArray[np.float64]
 
@@ -66,7 +65,7 @@ class Resamples:
         above, below = above / above.mean(), below / below.mean()  # so that no square overflows
         moments = np.stack([above, below, above**2, below**2, above * below], axis=1)
         self._error = float(_log_ratios(moments.mean(axis=0)[None])[1][0])
-        self._scores = self._resample(moments, num_resamples, seed) if self.is_enough else np.empty(0)
+        self._scores = self._score(moments, num_resamples, seed) if self.is_enough else np.empty(0)
 
     @property
     def is_enough(self) -> bool:
@@ -105,21 +104,13 @@ class Resamples:
             (num_below + 1) / (self._scores.size + 1), student_tail(-distance / self._error * sqrt(degrees), degrees)
         )
 
-    def _resample(self, moments: Array, num_resamples: int, seed: int) -> Array:
-        generator = np.random.default_rng(seed)
-        return np.concatenate(
-            [
-                self._score(moments, generator, min(CHUNK, num_resamples - start))
-                for start in range(0, num_resamples, CHUNK)
-            ]
-        )
-
-    def _score(self, moments: Array, generator: np.random.Generator, num_resamples: int) -> Array:
+    def _score(self, moments: Array, num_resamples: int, seed: int) -> Array:
         """How many of its own standard errors each resample is off; beyond all bounds where it has none.
 
         The moments are of numbers whose means are 1, hence the logarithm of a resample's ratio is how far it is off.
         """
-        log_ratios, errors = _log_ratios(self._counts(generator, num_resamples) @ moments / self._num_prompts)
+        counts = self._counts(np.random.default_rng(seed), num_resamples)
+        log_ratios, errors = _log_ratios(counts @ moments / self._num_prompts)
         log_ratios[np.abs(log_ratios) < 1e-12] = 0.0  # rounding
         beyond = np.where(log_ratios == 0.0, 0.0, np.copysign(np.inf, log_ratios))
         return np.divide(log_ratios, errors, out=beyond, where=errors > 0)

@@ -116,11 +116,8 @@ def _by_dataset(summary: Summary, looks: Looks) -> str:
     parts = []
     for place, temperature in enumerate(summary.temperatures):
         rows = [row for row in summary.rows if row.dataset is not None and row.temperature == temperature]
-        drawn = [
-            plots.speeds(rows, summary.datasets, looks, is_wide=is_wide, name=f"speeds{place}")
-            for is_wide in (True, False)
-        ]
-        parts.append(f"<h3>{_at(temperature)}</h3>{_both(*drawn)}")
+        drawn = plots.speeds(rows, summary.datasets, looks, name=f"speeds{place}")
+        parts.append(f'<h3>{_at(temperature)}</h3><figure class="wide">{drawn}</figure>')
     about = "Tokens/s by data set, with 95 % intervals over prompts."
     return f'<section><h2>By data set</h2><p class="about">{about}</p>{_legend(looks)}{"".join(parts)}</section>'
 
@@ -143,14 +140,14 @@ def _latency(rows: Sequence[Row], looks: Looks) -> str:
     names = [row.contestant for row in rows if row.latency.token_curve_s]
     if not names:
         return ""
-    drawn = [plots.latencies(rows, looks, is_wide=is_wide) for is_wide in (True, False)]
     about = (
         "Share of tokens that took at most so long; further left is faster. Tokens of one round come together and "
         "share its time. Dashed lines are other programs."
     )
     return (
         f'<section><h2>Time per token</h2><p class="about">{about}</p>'
-        f"{_legend({name: looks[name] for name in names})}{_both(*drawn)}</section>"
+        f"{_legend({name: looks[name] for name in names})}"
+        f'<figure class="wide">{plots.latencies(rows, looks)}</figure></section>'
     )
 
 
@@ -198,11 +195,6 @@ def _group(title: str, rows: Sequence[Row]) -> str:
 def _meanings() -> str:
     pairs = "".join(f"<dt>{escape(column.title)}</dt><dd>{escape(column.meaning)}</dd>" for column in COLUMNS)
     return f"<details><summary>What the numbers mean</summary><dl>{pairs}</dl></details>"
-
-
-def _both(wide: str, narrow: str) -> str:
-    """A picture for wide pages and one for narrow ones, of which the browser shows the one that fits."""
-    return f'<figure class="wide">{wide}</figure><figure class="narrow">{narrow}</figure>'
 
 
 def _legend(looks: Looks) -> str:

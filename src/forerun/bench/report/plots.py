@@ -78,21 +78,30 @@ class Look:
 Looks = dict[str, Look]
 
 
-def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, is_wide: bool, name: str = "speeds") -> str:
-    """Bars of tokens/s with intervals, a group for each data set; upright on a wide page, lying on a narrow one."""
+def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, name: str = "speeds") -> str:
+    """Bars of tokens/s with intervals, a group for each data set."""
     names = [name for name in looks if any(row.contestant == name for row in rows)]
-    num_bars = len(datasets) * len(names)
-    size = (1040, 340) if is_wide else (380, 60 + 14 * num_bars + 20 * len(datasets))
-    with _picture(name + "-wide" * is_wide, size, "Tokens per second by data set and contestant") as (axes, finish):
-        width = 0.84 / max(len(names), 1)
-        for place, contestant in enumerate(names):
-            found = {row.dataset: row.speed for row in rows if row.contestant == contestant and row.speed is not None}
-            for group, dataset in enumerate(datasets):
-                if (speed := found.get(dataset)) is not None:
-                    spot = group + (place - (len(names) - 1) / 2) * width
-                    low, high = speed.low or speed.value, speed.high or speed.value
-                    _bar(axes, spot, width, (speed.value, low, high), looks[contestant].colour, is_wide=is_wide)
-        _label_groups(axes, datasets, is_wide=is_wide)
+    width = 0.84 / max(len(names), 1)
+    with _picture(name, (1040, 340), "Tokens per second by data set and contestant") as (axes, finish):
+        for row in rows:
+            if row.speed is None or row.dataset is None:
+                continue
+            place = names.index(row.contestant)
+            value, low, high = row.speed.value, row.speed.low or row.speed.value, row.speed.high or row.speed.value
+            axes.bar(
+                datasets.index(row.dataset) + (place - (len(names) - 1) / 2) * width,
+                value,
+                width * 0.88,
+                yerr=[[max(value - low, 0)], [max(high - value, 0)]],
+                color=looks[row.contestant].colour,
+                linewidth=0,
+                ecolor=TEXT,
+                error_kw={"elinewidth": 1.2},
+            )
+        axes.set_xticks(range(len(datasets)), [dataset.replace("_", " ") or "answers" for dataset in datasets])
+        axes.tick_params(axis="x", length=0, labelsize=13)
+        axes.set_ylabel("tokens/s")
+        axes.grid(axis="y")
     return finish()
 
 
@@ -129,11 +138,10 @@ def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
     return finish()
 
 
-def latencies(rows: Sequence[Row], looks: Looks, *, is_wide: bool) -> str:
+def latencies(rows: Sequence[Row], looks: Looks) -> str:
     """The share of tokens that took at most so long, the slowest 5 % marked."""
     rows = [row for row in rows if row.latency.token_curve_s]
-    size = (1040, 320) if is_wide else (380, 300)
-    with _picture("latency" + "-wide" * is_wide, size, "Share of tokens by time per token") as (axes, finish):
+    with _picture("latency", (1040, 320), "Share of tokens by time per token") as (axes, finish):
         axes.axhspan(1 - SLOW, 1, color=BAND, linewidth=0)
         axes.text(0.995, 1 - SLOW - 0.015, "slowest 5 %", transform=axes.transAxes, ha="right", va="top", fontsize=11)
         for row in rows:
@@ -179,32 +187,6 @@ def _themed_tag(tag: str, name: str) -> str:
     tag = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", tag)
     tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
     return re.sub(r' (?:width|height)="[^"]*"', "", tag) if tag.startswith("<svg") else tag
-
-
-def _bar(
-    axes: Axes, spot: float, width: float, values: tuple[float, float, float], colour: str, *, is_wide: bool
-) -> None:
-    value, low, high = values
-    error: Any = [[max(value - low, 0)], [max(high - value, 0)]]
-    style: dict[str, Any] = {"color": colour, "linewidth": 0, "ecolor": TEXT, "error_kw": {"elinewidth": 1.2}}
-    if is_wide:
-        axes.bar(spot, value, width * 0.88, yerr=error, **style)
-    else:
-        axes.barh(spot, value, width * 0.88, xerr=error, **style)
-
-
-def _label_groups(axes: Axes, datasets: Sequence[str], *, is_wide: bool) -> None:
-    labels = [dataset.replace("_", " ") or "answers" for dataset in datasets]
-    if is_wide:
-        axes.set_xticks(range(len(datasets)), labels)
-        axes.tick_params(axis="x", length=0, labelsize=13)
-        axes.set_ylabel("tokens/s")
-        axes.grid(axis="y")
-        return
-    axes.invert_yaxis()
-    axes.set_yticks(range(len(datasets)), labels)
-    axes.set_xlabel("tokens/s")
-    axes.grid(axis="x")
 
 
 def _shares(drafting: Drafting) -> list[float]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final
 
 import torch
@@ -35,30 +34,17 @@ class Recorder:
             CheckpointError, VocabularyError: a model cannot be read, or the draft does not have the target's tokens.
         """
         config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
-        self._engine = Engine(config, on_progress)
+        self.engine = Engine(config, on_progress)
         checkpoint = Checkpoint.open(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
-        require_match(self._engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
+        require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
         self._runner = checkpoint.load(
-            config, exactness="fast", capacity=self._engine.max_length, pace=None, on_progress=on_progress
+            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=on_progress
         )
-
-    def __enter__(self) -> "Recorder":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def engine(self) -> Engine:
-        """The target."""
-        return self._engine
 
     def close(self) -> None:
         """Let go of both models."""
-        self._engine.close()
+        self.engine.close()
         self._runner.forget()
 
     def record(
@@ -66,8 +52,8 @@ class Recorder:
     ) -> Iterator[AnswerTrace]:
         """A trace for every prompt, as they come; `on_answer` is told how many are done."""
         for number, prompt in enumerate(prompts, start=1):
-            prompt_ids = self._engine.encode(prompt)
-            answer = self._engine.generate(prompt_ids, params)
+            prompt_ids = self.engine.encode(prompt)
+            answer = self.engine.generate(prompt_ids, params)
             if answer.token_ids:
                 yield self._trace(prompt_ids, answer.token_ids, replace(params, seed=answer.seed))
             if on_answer is not None:
@@ -76,12 +62,12 @@ class Recorder:
     def _trace(self, prompt_ids: Sequence[int], token_ids: tuple[int, ...], params: SamplingParams) -> AnswerTrace:
         noise = None
         if not params.is_greedy and params.seed is not None:
-            noise = KeyedNoise(params.seed, self._engine.spec.vocab_size, device=self._runner.device)
+            noise = KeyedNoise(params.seed, self.engine.spec.vocab_size, device=self._runner.device)
         teacher = Teacher(
             runner=self._runner,
             params=params,
             noise=noise,
-            vocab_size=min(self._engine.spec.vocab_size, self._runner.spec.vocab_size),
+            vocab_size=min(self.engine.spec.vocab_size, self._runner.spec.vocab_size),
         )
         children, log_probs = teacher.guesses(prompt_ids, token_ids)
         return AnswerTrace(

@@ -12,12 +12,12 @@ def compare(
     expected_ids: Sequence[int],
     prompt_ids: Sequence[int],
     params: SamplingParams,
-    judge: Engine,
+    plain: Engine,
 ) -> Match:
     """Compare an answer with that of `none` to the same prompt.
 
     Args:
-        judge: the engine of `none`; asked for its margin where the two part.
+        plain: the engine of `none`; asked for its margin where the two part.
     """
     length = min(len(token_ids), len(expected_ids))
     place = next((place for place in range(length) if token_ids[place] != expected_ids[place]), length)
@@ -25,5 +25,5 @@ def compare(
         return Match(first_difference=None)
     if place == length:
         return Match(first_difference=place)  # one goes on where the other ends: no question of rounding
-    margin = judge.margin_after([*prompt_ids, *expected_ids[:place]], params)
-    return Match(first_difference=place, margin=margin, is_near_tie=margin < judge.near_tie(params))
+    margin = plain.margin_after([*prompt_ids, *expected_ids[:place]], params)
+    return Match(first_difference=place, margin=margin, is_near_tie=margin < plain.near_tie(params))

@@ -123,12 +123,6 @@ class BenchRun:
             contestant.close()
         self._contestants = {}
 
-    @property
-    def _judge(self) -> DrafterContestant:
-        judge = self._contestants[NONE]
-        assert isinstance(judge, DrafterContestant), "none is a drafter of ours"
-        return judge
-
     def _play_group(self, group: Group, missing: Sequence[str], say: Callable[[str], None]) -> None:
         """Let all answer, then compare, then write: comparing in between would warm `none`'s caches only."""
         params = self._plan.params(group.temperature, group.number)
@@ -174,13 +168,15 @@ class BenchRun:
 
     def _finished(self, group: Group, answer: Record, reference: Record, params: SamplingParams) -> Record:
         """The answer with what is found out when nobody is being timed."""
+        plain = self._contestants[NONE]
+        assert isinstance(plain, DrafterContestant), "none is a drafter of ours"
         is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
         turns = []
         for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
             match = None
             if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has noise of its own, and may tell no ids
                 prompt_ids = self._reader.prompt_after(group.question, texts[:place])
-                match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, self._judge.engine)
+                match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, plain.engine)
             turns.append(replace(turn, match=match))
         return replace(answer, turns=tuple(turns))
 
