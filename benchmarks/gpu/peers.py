@@ -116,12 +116,12 @@ def plain_text(model: Model, prompt_ids: tuple[int, ...], num_new: int, setting:
 
 
 def our_writer(
-    model: Model, pair: Pair, prompt_ids: list[int], num_new: int, setting: Setting, *, kernels: Any
+    model: Model, pair: Pair, prompt_ids: list[int], num_new: int, setting: Setting, *, backend: Any
 ) -> Write:
     """The engine's loop without a drafter: a pass, a choice on the host, a commit."""
     params = SamplingParams(temperature=0.0)
     runner = Runner(
-        model.spec, LoadedWeights(pair.weights), backend=kernels, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
+        model.spec, LoadedWeights(pair.weights), backend=backend, capacity=len(prompt_ids) + num_new + 32, dtype=DTYPE,
         device=setting.device,
     )  # fmt: skip
 
