@@ -17,8 +17,8 @@ from unittest.mock import patch
 from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, SamplingParams
-from forerun.decoding import host_loop as loop
-from forerun.drafting import draft_tree
+from forerun.backends.cpu.backend import CpuBackend
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
@@ -76,12 +76,12 @@ class Stopwatch:
 def watched(engine: Engine, stopwatch: Stopwatch, *, in_parts: bool) -> Iterator[None]:
     """Let the stopwatch time the calls that the engine makes: native ones and text, or Python's own parts as well."""
     calls = [
-        (NATIVE, type(engine._target._executor), "run"), (NATIVE, loop, "choose"), (NATIVE, TreeCache, "_move"),
-        (NATIVE, draft_tree, "rank_children"), (TEXT, TextAssembly, "add"),
+        (NATIVE, type(engine._target._executor), "run"), (NATIVE, CpuBackend, "sample"), (NATIVE, TreeCache, "_move"),
+        (NATIVE, CpuBackend, "topk"), (TEXT, TextAssembly, "add"),
     ]  # fmt: skip
     parts = [
         ("runner", Runner, "forward"), ("runner", Runner, "keep"),
-        ("propose", DraftModelDrafter, "propose"), ("verify", loop.TargetSide, "choose_safely"),
+        ("propose", DraftModelDrafter, "propose"), ("verify", Verifier, "choose_safely"),
         ("accept", DraftModelDrafter, "accept"),
     ]  # fmt: skip
     with ExitStack() as patches:

@@ -12,7 +12,9 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.decoding.host_loop import Round, TargetSide, decode
+from forerun.decoding.decoder import Round
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -135,7 +137,7 @@ def decode_rounds(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     target.sync(prompt_ids[:-1])
     drafter.begin(prompt_ids, params, noise)
-    side = TargetSide(target, params, prompt_ids, noise)
+    side = Verifier(target, params, prompt_ids, noise)
     return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
 
 

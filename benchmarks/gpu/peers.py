@@ -22,7 +22,7 @@ from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tenso
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.host_loop import TargetSide
+from forerun.decoding.verifier import Verifier
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk
@@ -127,7 +127,7 @@ def our_writer(
 
     def write() -> tuple[list[float], list[int]]:
         runner.forget()
-        target, times, text = TargetSide(runner, params, prompt_ids, None), list[float](), list[int]()
+        target, times, text = Verifier(runner, params, prompt_ids, None), list[float](), list[int]()
         began = time.perf_counter()
         runner.sync(prompt_ids[:-1])
         while len(text) < num_new:

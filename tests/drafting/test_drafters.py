@@ -8,7 +8,7 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, PromptLookup
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter

@@ -17,7 +17,8 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
-from forerun.decoding.host_loop import TargetSide, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
@@ -126,7 +127,7 @@ def test_an_added_row_that_breaks_the_target_does_not_break_the_request(
     sick.sync(PROMPT[:-1])
     drafter, noise = SickRowDrafter(sick, unused), None if params.is_greedy else KeyedNoise(3, 30)
     drafter.begin(PROMPT, params, noise)
-    rounds = list(decode(TargetSide(sick, params, PROMPT, noise), drafter, near_tie=0.0, num_tokens=6))
+    rounds = list(decode(Verifier(sick, params, PROMPT, noise), drafter, near_tie=0.0, num_tokens=6))
     assert [token for done in rounds for token in done.token_ids] == plain
     assert drafter.num_added == 6
 

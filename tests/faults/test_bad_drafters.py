@@ -12,7 +12,7 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy

@@ -25,7 +25,7 @@ from forerun import (
 from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
-from forerun.engine.turn import Turn
+from forerun.engine.exclusive import ExclusiveUse
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
@@ -34,7 +34,7 @@ from tests.tiny import plain_spec, random_weights, tiny_runner
 FEW_PLACES, FEW_MOMENTS = 10, 8
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
-    "engine/turn.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
+    "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
     "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
     "model/runner.py", "model/slots.py", "model/tree_cache.py",
 )  # fmt: skip
@@ -156,7 +156,7 @@ class TestTurn:
     """Whose call it is."""
 
     def test_a_turn_whose_owner_never_came_to_its_end_is_free_for_every_thread(self) -> None:
-        turn = Turn()
+        turn = ExclusiveUse()
 
         def take_and_lose() -> None:
             turn.__enter__()
@@ -176,7 +176,7 @@ class TestTurn:
         assert len(taken) == 2
 
     def test_one_call_at_a_time_has_it(self) -> None:
-        turn, is_in, may_leave = Turn(), Event(), Event()
+        turn, is_in, may_leave = ExclusiveUse(), Event(), Event()
 
         def hold() -> None:
             with turn:

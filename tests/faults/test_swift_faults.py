@@ -12,7 +12,8 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.decoding import host_loop as loop
-from forerun.decoding.host_loop import TargetSide, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
@@ -42,7 +43,7 @@ def text_of(
     prompt_ids: Sequence[int] = PROMPT,
     seed: int = 0,
     num_tokens: int = NUM_TOKENS,
-    side: type[TargetSide] = TargetSide,
+    side: type[Verifier] = Verifier,
 ) -> Text:
     """A request whose tokens this kind of target chooses."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
@@ -52,7 +53,7 @@ def text_of(
     return tuple(token for step in rounds for token in step.token_ids)[:num_tokens]
 
 
-def drafted_texts(params: SamplingParams, side: type[TargetSide]) -> list[Text]:
+def drafted_texts(params: SamplingParams, side: type[Verifier]) -> list[Text]:
     target = toy_target(COMB)
     drafter = drafter_on(target, COMB, skipped=SKIPPED)
     return [text_of(target, drafter, params, seed=seed, side=side) for seed in range(NUM_SEEDS)]
@@ -73,7 +74,7 @@ COLD, NARROW = params_of(0.6, 0.95), params_of(1.5, 0.5)
 @pytest.mark.parametrize("params", [COLD, NARROW], ids=["cold", "narrow"])
 def test_a_bonus_drawn_from_the_raw_logits_is_seen_and_ours_is_not(params: SamplingParams) -> None:
     """Fault 1: behind a path that was accepted whole, temperature and top-p are forgotten."""
-    plain, faulty, ours = plain_texts(params), drafted_texts(params, RawBonusTarget), drafted_texts(params, TargetSide)
+    plain, faulty, ours = plain_texts(params), drafted_texts(params, RawBonusTarget), drafted_texts(params, Verifier)
     assert not is_lossless(faulty, params)
     assert sum(left != right for left, right in zip(faulty, plain, strict=True)) > NUM_SEEDS / 50
     assert is_lossless(ours, params)
@@ -107,7 +108,7 @@ def test_a_pad_tested_like_a_drafted_token_is_seen_and_ours_is_not(name: str) ->
     draw = partial(sampled_by_rejection, params, num_texts=num_texts, num_tokens=num_tokens)
     assert is_lossless(draw(), params, num_tokens), "the method itself is sound"
     assert not is_lossless(draw(has_pads=True), params, num_tokens)
-    ours = drafted_texts(params, TargetSide)
+    ours = drafted_texts(params, Verifier)
     assert is_lossless([text[:num_tokens] for text in ours], params, num_tokens)
     assert ours == plain_texts(params)
 
@@ -143,7 +144,7 @@ class Trap:
             weights[table] = weights[table][names]
         return Trap(weights=weights, prompt_ids=[names[one] for one in self.prompt_ids], token=token)
 
-    def text(self, params: SamplingParams, config: LayerSkip | None, side: type[TargetSide] = TargetSide) -> Text:
+    def text(self, params: SamplingParams, config: LayerSkip | None, side: type[Verifier] = Verifier) -> Text:
         target = target_for(config, self.weights)
         drafter = NoneDrafter() if config is None else drafter_on(target, config, skipped=SKIPPED)
         return text_of(target, drafter, params, prompt_ids=self.prompt_ids, num_tokens=TEXT_LENGTH, side=side)
@@ -156,7 +157,7 @@ def traps() -> list[Trap]:
     for seed in range(12):
         behind: list[int] = []
 
-        class Noting(TargetSide):
+        class Noting(Verifier):
             def commit(self, tree: TokenTree, acceptance: Acceptance, behind: list[int] = behind) -> None:
                 leaf = acceptance.path[-1] if acceptance.path else 0
                 if leaf and leaf not in tree.parents and tree.depths[leaf] < max(tree.depths):

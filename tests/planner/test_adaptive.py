@@ -12,7 +12,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
 from forerun.core.trace import AnswerTrace
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.engine.engine import Engine
 from forerun.planner.simulate import CHOOSING, Costs, simulate

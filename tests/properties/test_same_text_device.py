@@ -15,6 +15,8 @@ pytest.importorskip("triton")
 
 from forerun.backends.gpu.decoder import DeviceDecoder
 from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.decoding.decoder import Request, Round, play
+from forerun.sampling.noise import KeyedNoise
 
 NUM_TOKENS = 12
 CASES_PER_SEED = 3
@@ -54,9 +56,9 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
     for _ in range(CASES_PER_SEED):
         prompt = [rng.randrange(spec.vocab_size) for _ in range(rng.choice([1, 2, 7, CAPACITY // 2]))]
         params = SamplingParams(temperature=rng.choice([0.0, 0.7, 1.3]))
-        decoder.begin(prompt, params, seed)
-        target.sync(prompt[:-1])
-        rounds = list(decoder.decode(near_tie=0.0, num_tokens=NUM_TOKENS, otherwise=lambda *_: pytest.fail("NaN")))
+        noise = None if params.is_greedy else KeyedNoise(seed, spec.vocab_size, device=device)
+        played = play((decoder,), Request(prompt_ids=prompt, params=params, noise=noise), NUM_TOKENS)
+        rounds = [done for done in played if isinstance(done, Round)]
         found = [token for done in rounds for token in done.token_ids][:NUM_TOKENS]
         assert found == decode_ids(plain, NoneDrafter(), prompt, params, seed=seed, num_tokens=NUM_TOKENS)
         num_accepted += sum(done.stats.num_accepted for done in rounds)

@@ -1,41 +1,27 @@
-"""The one decode loop."""
+"""The decode loop: the host between all steps of a round."""
 
 import logging
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable
 from time import perf_counter
 from typing import Protocol
 
-from torch import Tensor
-
 from forerun.core.config import SamplingParams
-from forerun.core.errors import NumericalError
-from forerun.core.steps import PrefillStep, StepStats
+from forerun.core.steps import StepStats
 from forerun.core.timing import Span
+from forerun.decoding.decoder import Decoder, Request, Round, Rounds
+from forerun.decoding.prefill import prefill
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.sampling.distribution import LogitShaper
-from forerun.sampling.noise import KeyedNoise
-from forerun.sampling.sample import Choices
-from forerun.speculation.ancestry import ancestry_matrix
 from forerun.speculation.proposal import find_fault
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance, walk
+from forerun.speculation.walk import walk
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """The tokens of one verified proposal, and what it cost."""
-
-    token_ids: tuple[int, ...]
-    stats: StepStats
-
-
 class Stretches(Protocol):
-    """Plain rounds to be played among the drafted ones now and then; see engine/plain_rounds."""
+    """Plain rounds to be played among the drafted ones now and then; see engine/speedup."""
 
     @property
     def is_due(self) -> bool:
@@ -46,88 +32,50 @@ class Stretches(Protocol):
         """A round took so long."""
         ...
 
-    def play(self, target: "TargetSide", near_tie: float) -> Generator[Round, None, None]:
+    def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
         """Pause the drafter, play them, and begin the request anew for it."""
         ...
 
 
-class TargetSide:
-    """The target of one request: runs trees and chooses a token after each node.
+class PlainTiming(Protocol):
+    """Whoever wants plain rounds of drafted requests timed."""
 
-    The token after a prefix is a function of the prefix, the parameters and the seed alone; see `sampling.sample`.
+    def stretches(self, drafter: Drafter, request: Request) -> Stretches | None:
+        """Those of a request; None where there are to be none."""
+        ...
+
+
+class HostDecoder(Decoder):
+    """Plays every request, with any drafter.
+
+    Args:
+        timing: None: all rounds are drafted.
     """
 
-    def __init__(
-        self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
-    ) -> None:
-        self._runner, self._noise = runner, noise
-        self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
-        self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
+    def __init__(self, target: Runner, drafter: Drafter, timing: PlainTiming | None = None) -> None:
+        self._target, self._drafter, self._timing = target, drafter, timing
 
-    @property
-    def token_ids(self) -> list[int]:
-        """The text so far, the root last."""
-        return [*self._runner.cached_ids, self.root]
+    def can_play(self, params: SamplingParams) -> bool:
+        return True
 
-    def choose(self, tree: TokenTree, drafter: Drafter | None = None) -> Choices:
-        """One forward over the tree, one row per node, and over what the drafter adds; the choice after each node."""
-        cache = self._runner.cache
-        prefix_len = cache.committed_len
-        positions = [prefix_len + depth for depth in tree.depths]
-        inputs = ForwardInput(
-            token_ids=tree.token_ids,
-            positions=positions,
-            first_slot=cache.reserve(len(tree)),
-            prefix_len=prefix_len,
-            ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
-            num_logit_rows=len(tree),
+    def begin(self, request: Request) -> None:
+        self._request = request  # before the prompt is read: a drafter in another process reads it at the same time
+        self._drafter.begin(request.prompt_ids, request.params, request.noise)
+
+    def rounds(self, num_tokens: int) -> Rounds:
+        request = self._request
+        yield from prefill(self._target, request.prompt_ids, self._drafter)
+        verifier = Verifier(self._target, request.params, request.prompt_ids, request.noise)
+        stretches = None if self._timing is None else self._timing.stretches(self._drafter, request)
+        yield from decode(
+            verifier, self._drafter, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
         )
-        logits = self._run(inputs, drafter)
-        paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
-        scores = self._shaper.shape(logits, paths)
-        noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
-        try:
-            return self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
-        except NumericalError:
-            if fault := self._shaper.fault_of_settings(logits):
-                raise NumericalError(fault) from None
-            raise
 
-    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
-        """The logits of these rows; those of rows that the drafter adds are for it alone."""
-        extended = inputs if drafter is None else drafter.extend(inputs)
-        logits, num_rows = self._runner.forward(extended), len(inputs.token_ids)
-        if drafter is None or extended is inputs:
-            return logits
-        drafter.observe(logits[num_rows:])
-        return logits[:num_rows]
-
-    def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
-        """The tree that was verified and its choices.
-
-        A drafted node, or a row that the drafter adds, must not end the request by making the target overflow: the root
-        is then run alone, as plain decoding would have done. If it fails alone, the cache may hold what caused it and
-        is emptied.
-        """
-        try:
-            return tree, self.choose(tree, drafter)
-        except NumericalError:
-            self._runner.cache.truncate(self._runner.cache.committed_len)
-        alone = TokenTree(tree.token_ids[0])
-        try:
-            return alone, self.choose(alone)
-        except NumericalError:
-            self._runner.forget()
-            raise
-
-    def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
-        """Keep the rows of the root and of the accepted path."""
-        self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
-        self._shaper.commit(acceptance.tokens)
-        self.root = acceptance.bonus_token
+    def end(self) -> None:
+        self._drafter.end()
 
 
-def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
+def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
     """The proposal, or the root alone where it is not one: a drafter can cost speed, never a token."""
     fault = find_fault(tree, root=target.root, max_nodes=max_nodes, vocab_size=target.vocab_size)
     if fault is None:
@@ -136,23 +84,8 @@ def checked(tree: TokenTree, target: TargetSide, max_nodes: int) -> TokenTree:
     return TokenTree(target.root)
 
 
-def prefill(target: Runner, prompt_ids: Sequence[int], drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
-    """Read all prompt tokens but the last, pass by pass, the drafter beside the target where it reads here too."""
-    num_tokens = len(prompt_ids) - 1
-    passes = target.read(prompt_ids[:-1])
-    num_reused = num_read = next(passes)
-    while num_read < num_tokens:
-        yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
-        num_read = next(passes)
-        if drafter is not None:
-            drafter.prefill()
-    while drafter is not None and drafter.prefill():
-        pass
-    yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
-
-
 def decode(
-    target: TargetSide, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: Stretches | None = None
+    target: Verifier, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: Stretches | None = None
 ) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
@@ -180,7 +113,7 @@ def decode(
         drafter.end()
 
 
-def play_round(target: TargetSide, drafter: Drafter, near_tie: float) -> Round:
+def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
     """Propose, verify, accept, commit."""
     began = perf_counter()
     tree = checked(drafter.propose(), target, drafter.verify_width)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
@@ -27,11 +26,6 @@ from forerun.text.vocabulary import Vocabulary, find_mismatch
 from forerun.wires.endpoint import Address, read_key
 from forerun.wires.remote_worker import RemoteSupply
 from forerun.wires.supervisor import LocalSupply
-
-if TYPE_CHECKING:
-    from forerun.backends.gpu.decoder import DeviceDecoder
-
-START_S = 120.0  # a draft model that takes longer to load joins the request that runs by then
 
 
 class DrafterLoader:
@@ -143,16 +137,6 @@ class DrafterLoader:
                 f"--max-length {self._max_length}, or lower the target's max_length"
             )
         return None
-
-
-def open_device_decoder(drafter: Drafter, target: Runner) -> "DeviceDecoder | None":
-    """What decodes in rounds that a GPU plays by itself, where that can be."""
-    plan = drafter.round_plan
-    if plan is None or target.backend.name != "triton":
-        return None
-    from forerun.backends.gpu.decoder import open_decoder  # brings Triton along
-
-    return open_decoder(target, plan.draft, plan.shape)
 
 
 def rows_behind(verify_width: int) -> int:

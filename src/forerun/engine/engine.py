@@ -1,32 +1,21 @@
 """Text in, text out."""
 
-import logging
 import secrets
-from collections.abc import Generator, Sequence
-from functools import partial
-from time import perf_counter
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Final
 
-import torch
-
-from forerun.backends.choose import BackendChoice
-from forerun.checkpoints.open import open_source
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
-from forerun.core.drafter_config import NoDrafter
-from forerun.core.errors import ContextOverflowError, NumericalError
-from forerun.core.pace import read_device
-from forerun.core.steps import Generation, PrefillStep
-from forerun.decoding.host_loop import Round, TargetSide, decode, prefill
+from forerun.core.errors import ContextOverflowError
+from forerun.core.steps import Generation
+from forerun.decoding.decoder import Request, Rounds, play
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.none import NoneDrafter
-from forerun.engine.drafters import START_S, DrafterLoader, open_device_decoder
-from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
+from forerun.engine.exclusive import ExclusiveUse
+from forerun.engine.loading import Progress
+from forerun.engine.opening import forget_text, open_engine
 from forerun.engine.placement import CorePlacement
-from forerun.engine.plain_rounds import PlainBaseline
 from forerun.engine.stream import GenerationStream
-from forerun.engine.turn import Turn
-from forerun.model.measure import measure_pace
-from forerun.model.self_test import find_bit_fault
 from forerun.runtime.inference import inference
 from forerun.runtime.threads import on_threads
 from forerun.sampling.noise import KeyedNoise
@@ -34,14 +23,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.prompt import Prompt, encode, require_config, require_params
 
-logger = logging.getLogger(__name__)
-
-# Margins below which rounding may decide a choice where rows are not exact, that is with torch's kernels in the fast
-# mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
-# docs/benchmarks.md.
-NEAR_TIE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
-WARM_UP_TOKENS, EARLY_TOKENS = 4, 512
-DEFAULT_NEW_TOKENS = 256
+DEFAULT_NEW_TOKENS: Final = 256
 
 
 class Engine:
@@ -53,46 +35,16 @@ class Engine:
 
     def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
         require_config(config)
-        self.cores = CorePlacement.of(config)
-        on_threads(self.cores.num_threads, lambda: self._open(config, on_progress))
-
-    def _open(self, config: EngineConfig, on_progress: Progress | None) -> None:
-        self.config, self._placement = config, read_device(config.device)
-        hint_at_gpu(config.device)
-        source = open_source(config.target)
-        target = Checkpoint.open(source, config)
-        self.spec, self.max_length = target.spec, resolve_max_length(config, target.spec)
-        self.tokenizer, self._eos_ids = source.tokenizer(), source.stop_ids()
-        self.default_sampling = source.default_sampling()
-        drafters = DrafterLoader(config, self.spec, self.tokenizer, self.max_length, self.cores)
-        self._drafter, self._target = drafters.load(
-            config.drafter,
-            lambda num_rows: target.load(
-                config,
-                exactness=config.exactness,
-                capacity=self.max_length + num_rows,
-                pace=self._placement.target,
-                on_progress=on_progress,
-            ),
-            on_progress,
-        )
-        self.dtype_name, self.kernels_name = target.dtype_name, self._target.backend.name
-        self._drafter.wait_until_ready(START_S)
-        self._near_tie = 0.0 if self._target.backend.row_exact else NEAR_TIE[target.dtype]
-        warn_of_missing_kernels(target.choose_backend(config, config.exactness))
-        if config.exactness == "exact":
-            self._require_exact_bits()
-        self._on_device = open_device_decoder(self._drafter, self._target)
+        cores = CorePlacement.of(config)
+        parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, on_progress))
+        self.config, self.spec, self.max_length = config, parts.spec, parts.max_length
+        self.tokenizer, self.default_sampling = parts.tokenizer, parts.default_sampling
+        self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name
+        self._eos_ids, self._near_tie = parts.eos_ids, parts.near_tie
+        self._target, self._drafter = parts.target, parts.drafter
+        self._decoders, self._baseline = parts.decoders, parts.baseline
         self._running: GenerationStream | None = None
-        self._turn = Turn()
-        self._baseline: PlainBaseline | None = None
-        self._warm_up()
-        self._drafter.adapt(partial(measure_pace, self._target))
-        if self._drafter.early_search_s > 0.0:
-            self._search_early(self._drafter.early_search_s)
-        if config.measures_speedup and config.drafter != NoDrafter():
-            on_device = None if self._on_device is None else open_device_decoder(NoneDrafter(), self._target)
-            self._baseline = PlainBaseline.of(self._target, on_device, self.cores, self.max_length)
+        self._exclusive = ExclusiveUse()
 
     def __enter__(self) -> "Engine":
         return self
@@ -107,7 +59,7 @@ class Engine:
         if self._running is not None:
             self._running.cancel()
             self._running = None
-        self._turn.end()
+        self._exclusive.end()
         self._drafter.close()
         self._target.forget()
 
@@ -131,61 +83,37 @@ class Engine:
         prompt_ids = self.encode(prompt)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        noise = self._noise(params, seed)
+        request = Request(
+            prompt_ids=prompt_ids, params=params, noise=self._noise(params, seed), near_tie=self.near_tie(params)
+        )
         stream = GenerationStream(
-            self._request(prompt_ids, params, noise, seed, max_new_tokens),
+            self._play(request, max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
-            self._turn,
+            self._exclusive,
             self.cores,
             seed=seed,
             num_prompt=len(prompt_ids),
-            compare=None if self._baseline is None else self._baseline.compare(prompt_ids, params, noise, seed),
+            compare=None if self._baseline is None else self._baseline.compare(request),
         )
-        with self._turn:
+        with self._exclusive:
             self._end_running()
             self._running = stream
         return stream
 
-    def _request(
-        self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, seed: int, num_tokens: int
-    ) -> Generator[PrefillStep | Round, None, None]:
+    def _play(self, request: Request, num_tokens: int) -> Rounds:
         """A request from its first pass to its last round.
 
         Nothing of it outlives it but what the caches hold: whatever an interrupt leaves half done elsewhere is made
         anew when the next request begins.
         """
-
-        near_tie = self.near_tie(params)
-
-        def on_host(token_ids: list[int], num_left: int) -> Generator[Round, None, None]:
-            self._drafter.begin(token_ids, params, noise)
-            side = TargetSide(self._target, params, token_ids, noise)
-            return decode(side, self._drafter, near_tie=near_tie, num_tokens=num_left)
-
         self.cores.place_pool()
-        try:
-            if self._on_device is not None and not params.shapes_scores:
-                self._on_device.begin(prompt_ids, params, seed)
-                yield from prefill(self._target, prompt_ids, None)
-                yield from self._on_device.decode(near_tie=near_tie, num_tokens=num_tokens, otherwise=on_host)
-                return
-            self._drafter.begin(prompt_ids, params, noise)  # first: another process prefills at the same time
-            yield from prefill(self._target, prompt_ids, self._drafter)
-            side, stretches = TargetSide(self._target, params, prompt_ids, noise), None
-            if self._baseline is not None:
-                stretches = self._baseline.stretches(self._drafter, params, noise)
-            yield from decode(side, self._drafter, near_tie=near_tie, num_tokens=num_tokens, stretches=stretches)
-        finally:
-            self._drafter.end()
+        yield from play(self._decoders, request, num_tokens)
 
     def forget(self) -> None:
         """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
-        with self._turn, inference():
+        with self._exclusive, inference():
             self._end_running()
-            # A request of one token has nothing before its root, so that no drafter keeps anything of another text.
-            self._drafter.begin((0,), SamplingParams(), None)
-            self._drafter.end()
-            self._target.forget()
+            forget_text(self._target, self._drafter)
 
     def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
         """How far the token chosen after these ids leads the next best one, in the units of `near_tie`.
@@ -193,11 +121,11 @@ class Engine:
         Where two texts part, this says whether rounding can have been the cause. Penalties take all ids for the
         prompt's. The target's cache is empty afterwards.
         """
-        with self._turn, inference():
+        with self._exclusive, inference():
             self._end_running()
             self.cores.run(lambda: self._target.sync(prompt_ids[:-1]))
-            side = TargetSide(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
-            margin = self.cores.run(lambda: side.choose(TokenTree(prompt_ids[-1])).margins[0])
+            verifier = Verifier(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
+            margin = self.cores.run(lambda: verifier.choose(TokenTree(prompt_ids[-1])).margins[0])
             self._target.forget()
         return margin
 
@@ -219,39 +147,10 @@ class Engine:
         """What proposes trees, for tools that look at what it has learnt."""
         return self._drafter
 
-    def _warm_up(self) -> None:
-        """Let every library choose and load its code now, not during the first request."""
-        num_tokens = min(WARM_UP_TOKENS, self.max_length - 1)
-        temperatures = (0.0,) if self._on_device is None else (0.0, 1.0)  # sampled rounds have kernels of their own
-        for temperature in temperatures:
-            self.generate(
-                (0,), SamplingParams(temperature=temperature, seed=0, max_new_tokens=num_tokens, ignore_eos=True)
-            )
-        self._target.forget()
-
-    def _search_early(self, seconds: float) -> None:
-        """Let a drafter that searches look at a text of the model's own making, before anybody waits."""
-        until = perf_counter() + seconds
-        self._drafter.search_early(seconds)
-        num_tokens = min(EARLY_TOKENS, self.max_length - 1)
-        for _ in self.stream((0,), SamplingParams(temperature=1.0, seed=0, ignore_eos=True, max_new_tokens=num_tokens)):
-            if perf_counter() > until:
-                break
-        self._drafter.search_early(0.0)
-        self.forget()
-
-    def _require_exact_bits(self) -> None:
-        fault = find_bit_fault(self._target)
-        if fault is not None:
-            raise NumericalError(
-                f'exactness "exact" cannot be had for {self.config.target} on this machine: {fault}. Please report it; '
-                'exactness "fast" works, and kernels "torch" are slow but exact by construction'
-            )
-
     def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
         if params.is_greedy:
             return None
-        return KeyedNoise(seed, self.spec.vocab_size, device=self._placement.torch_device)
+        return KeyedNoise(seed, self.spec.vocab_size, device=self._target.device)
 
     def _end_running(self) -> None:
         if self._running is not None:
@@ -275,13 +174,3 @@ class Engine:
                 f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}"
             )
         return wanted
-
-
-def warn_of_missing_kernels(choice: BackendChoice) -> None:
-    """One line where kernels made for the device would have run, if they could."""
-    if choice.missing is not None and not choice.backend.row_exact:
-        logger.warning(
-            "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
-            "from the plain one where two tokens are nearly tied",
-            choice.missing,
-        )

@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import torch
 
-from forerun.backends.cpu.cores import keep_pool_on
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.errors import ConfigError
@@ -30,6 +29,7 @@ class CorePlacement:
         num_threads: of the target's passes and torch calls.
         plain_threads: that plain decoding would have on `every` core.
         every: the cores that both have together, and plain decoding would have.
+        place: keeps the target's backend's own threads on some cores, see `ModelBackend.place_threads`.
     """
 
     num_threads: int = 1
@@ -38,6 +38,7 @@ class CorePlacement:
     draft: tuple[int, ...] = ()
     draft_threads: int = 1
     every: tuple[int, ...] = ()
+    place: Callable[[Sequence[int]], None] = field(default=lambda cores: None, compare=False)
 
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
@@ -66,12 +67,12 @@ class CorePlacement:
 
     def place_pool(self) -> None:
         """Keep the kernels' own threads on the target's cores from now on."""
-        keep_pool_on(self.target)
+        self.place(self.target)
 
     def everywhere(self, work: Callable[[], T]) -> T:
         """Do the work on every core, and with as many threads as plain decoding has."""
         try:
-            keep_pool_on(self.every)
+            self.place(self.every)
             return on_threads(self.plain_threads, partial(run_on, self.every, work))
         finally:
             self.place_pool()

@@ -16,9 +16,9 @@ from forerun.core.steps import (
     Speedup,
     StepStats,
 )
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
+from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.placement import CorePlacement
-from forerun.engine.turn import Turn
 from forerun.runtime.inference import inference
 from forerun.text.assembly import TextAssembly
 
@@ -42,14 +42,14 @@ class GenerationStream:
         self,
         request: Generator[PrefillStep | Round, None, None],
         assembly: TextAssembly,
-        turn: Turn,
+        exclusive: ExclusiveUse,
         cores: CorePlacement,
         *,
         seed: int,
         num_prompt: int,
         compare: Compare | None = None,
     ) -> None:
-        self._request, self._assembly, self._turn, self._cores = request, assembly, turn, cores
+        self._request, self._assembly, self._exclusive, self._cores = request, assembly, exclusive, cores
         self._seed, self._num_prompt = seed, num_prompt
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
@@ -99,7 +99,7 @@ class GenerationStream:
             raise
 
     def _advance(self) -> PrefillStep | DecodeStep | None:
-        with self._turn, inference():
+        with self._exclusive, inference():
             if self._is_torn:
                 self._end()
                 return None
@@ -133,11 +133,11 @@ class GenerationStream:
     def cancel(self) -> None:
         """End the text where it stands; without effect once it has ended."""
         self._end()
-        with suppress(EngineBusyError), self._turn:  # a round that another thread is in comes to its own end
+        with suppress(EngineBusyError), self._exclusive:  # a round that another thread is in comes to its own end
             self._request.close()
 
     def discard(self) -> None:
-        """The same, for the engine, whose turn it is: the caches are another text's from now on."""
+        """The same, for the engine, which holds the lock: the caches are another text's from now on."""
         self._compare = None
         self._end()
         self._request.close()
@@ -168,7 +168,7 @@ class GenerationStream:
         if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
             return
         compare, self._compare = self._compare, None
-        with suppress(EngineBusyError), self._turn, inference():
+        with suppress(EngineBusyError), self._exclusive, inference():
             self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s)
 
     def _summary(self) -> GenerationStats:

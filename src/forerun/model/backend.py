@@ -44,3 +44,7 @@ class ModelBackend(Protocol):
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""
         move_slots_by_index(storage_2LSKD, sources, start)
+
+    def place_threads(self, cores: Sequence[int]) -> None:
+        """Keep the backend's own threads on these cores from now on; none: on any that this process may use."""
+        return

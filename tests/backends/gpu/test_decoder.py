@@ -11,7 +11,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.host_loop import Round, TargetSide, decode
+from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.host_loop import HostDecoder
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -20,7 +22,7 @@ from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_sp
 pytest.importorskip("triton")
 
 from forerun.backends.gpu import rounds as device_rounds
-from forerun.backends.gpu.decoder import DeviceDecoder, open_decoder
+from forerun.backends.gpu.decoder import DeviceDecoder, open_decoders
 from forerun.backends.gpu.rounds import DeviceRounds
 
 CAPACITY = 160
@@ -77,17 +79,10 @@ class Pair:
     def rounds(
         self, decoder: DeviceDecoder, prompt: list[int], params: SamplingParams, seed: int, num_tokens: int
     ) -> list[Round]:
-        decoder.begin(prompt, params, seed)
-        self.target.sync(prompt[:-1])
-
-        def otherwise(token_ids: list[int], num_left: int):  # type: ignore[no-untyped-def]
-            drafter = NoneDrafter()
-            noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.device)
-            drafter.begin(token_ids, params, noise)
-            side = TargetSide(self.target, params, token_ids, noise)
-            return decode(side, drafter, near_tie=0.0, num_tokens=num_left)
-
-        return list(decoder.decode(near_tie=0.0, num_tokens=num_tokens, otherwise=otherwise))
+        noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.device)
+        decoders = (decoder, HostDecoder(self.target, NoneDrafter()))
+        played = play(decoders, Request(prompt_ids=prompt, params=params, noise=noise), num_tokens)
+        return [done for done in played if isinstance(done, Round)]
 
     def write(
         self, decoder: DeviceDecoder, prompt: list[int], params: SamplingParams, seed: int, num_tokens: int
@@ -132,13 +127,17 @@ def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
 ) -> None:
     monkeypatch.setattr(device_rounds, "MOST_CHILDREN", 8)  # fewer than a config may ask for
     pair = Pair(device)
-    assert open_decoder(pair.target, pair.draft, tree(draft_width=draft_width, children=children)) is None
+    assert (
+        open_decoders(pair.target, RoundPlan(draft=pair.draft, shape=tree(draft_width=draft_width, children=children)))
+        == ()
+    )
 
 
 def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
     pair = Pair(device)
-    decoder = open_decoder(pair.target, pair.draft, tree(draft_width=8, children=16, depth=1))
-    assert decoder is not None
+    (decoder,) = open_decoders(
+        pair.target, RoundPlan(draft=pair.draft, shape=tree(draft_width=8, children=16, depth=1))
+    )
     assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
 
 
@@ -166,9 +165,10 @@ def test_one_request_after_another_and_one_cut_short(device: str) -> None:
     pair = Pair(device)
     decoder = pair.decoder(tree(lookup=True))
     first = PROMPT + pair.write(decoder, PROMPT, GREEDY, 0, 9)
-    decoder.begin(first, SAMPLED, 3)
-    pair.target.sync(first[:-1])
-    next(decoder.decode(near_tie=0.0, num_tokens=20, otherwise=lambda *_: pytest.fail("the device can do it")))
+    noise = KeyedNoise(3, pair.spec.vocab_size, device=device)
+    rounds = play((decoder,), Request(prompt_ids=first, params=SAMPLED, noise=noise), 20)
+    assert any(isinstance(played, Round) for played in rounds)
+    rounds.close()
     other = [7, 7, 2]
     assert pair.write(decoder, other, SAMPLED, 4, 12) == pair.plain(other, SAMPLED, 4, 12)
     assert pair.write(decoder, first, SAMPLED, 3, 12) == pair.plain(first, SAMPLED, 3, 12)

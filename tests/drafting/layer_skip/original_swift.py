@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
-from forerun.decoding.host_loop import TargetSide
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.sampling.sample import Choices, sample
 from forerun.speculation.tree import TokenTree
@@ -54,7 +54,7 @@ def padded_walk(tree: TokenTree, choices: Sequence[int], pad_token: int = 0) -> 
     )
 
 
-class PaddedTarget(TargetSide):
+class PaddedTarget(Verifier):
     """A target that keeps a row for each accepted pad: index -1 behind the text is the text's own last row."""
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
@@ -70,7 +70,7 @@ class PaddedTarget(TargetSide):
         self.root = acceptance.bonus_token
 
 
-class RawBonusTarget(TargetSide):
+class RawBonusTarget(Verifier):
     """A target with fault 1: where a whole path was accepted, its next token is drawn from the raw logits, as if the
     temperature were 1 and nothing filtered. Only what is chosen at leaves is ever used that way."""
 

@@ -10,7 +10,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
-from forerun.decoding.host_loop import Round, TargetSide, decode
+from forerun.decoding.decoder import Round
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting import draft_tree
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip import drafter as drafter_module
@@ -94,7 +96,7 @@ def begin(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
     drafter.begin(prompt_ids, params, noise)
     target.sync(prompt_ids[:-1])
-    side = TargetSide(target, params, prompt_ids, noise)
+    side = Verifier(target, params, prompt_ids, noise)
     return decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
 
 

@@ -5,7 +5,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips

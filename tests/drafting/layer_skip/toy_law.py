@@ -13,7 +13,7 @@ from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Round
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from tests.chi_square import MIN_EXPECTED, chi_square_p_value

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.sampler import MAX_TOPK, sample_rows, topk_rows
 from forerun.backends.cpu.slots import move_slots
@@ -40,6 +41,9 @@ class CpuBackend(Backend):
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         move_slots(storage_2LSKD, sources, start)
+
+    def place_threads(self, cores: Sequence[int]) -> None:
+        keep_pool_on(cores)
 
 
 NATIVE = CpuBackend()

@@ -1,13 +1,18 @@
 """A GPU as a backend: five Triton kernels a layer, recorded as CUDA graphs. Importing this needs Triton."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.backends.backend import Backend
+from forerun.backends.gpu.decoder import open_decoders
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.decoding.decoder import Decoder
+from forerun.drafting.drafter import Drafter
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
+from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 
@@ -22,6 +27,9 @@ class GpuBackend(Backend):
 
     def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
         return DeviceExecutor(spec, build_program(spec, unused), weights, cache)
+
+    def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
+        return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)
 
 
 TRITON = GpuBackend()

@@ -2,7 +2,6 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,10 +11,11 @@ from torch import Tensor
 from forerun.backends.gpu.rounds import DeviceRounds, fits
 from forerun.backends.gpu.tree.device_tree import Outcome, read_outcome
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.steps import StepStats
 from forerun.core.timing import Span
-from forerun.decoding.host_loop import Round
+from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds
+from forerun.decoding.prefill import prefill
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
@@ -24,8 +24,6 @@ from forerun.speculation.depth_rule import DepthRule
 ROUNDS_AHEAD = 2  # under way at a time, the one that is waited for included
 ROUNDS_PER_LESSON = 8  # between two updates of what looked-up tokens are worth
 MEASURING_S = 0.1
-
-Rounds = Generator[Round, None, None]
 
 
 @dataclass(slots=True)
@@ -44,8 +42,8 @@ class Flight:
         return read_outcome(self.outcome)
 
 
-class DeviceDecoder:
-    """Decodes one request at a time on the device, as `decoding.host_loop.decode` does with the host between all steps.
+class DeviceDecoder(Decoder):
+    """Decodes on the device, as `decoding.host_loop` does with the host between all steps.
 
     The text is the same: a token is a function of the text before it and of the seed. Only requests whose scores are
     not shaped are for it, see `SamplingParams.shapes_scores`.
@@ -66,27 +64,23 @@ class DeviceDecoder:
         ]
         self._num_launched = 0
 
-    def begin(self, prompt_ids: list[int], params: SamplingParams, seed: int) -> None:
-        """Start a request on the device; whatever was under way is forgotten."""
-        self._rounds.begin(params, seed)
+    def can_play(self, params: SamplingParams) -> bool:
+        return not params.shapes_scores
+
+    def begin(self, request: Request) -> None:
+        prompt_ids = list(request.prompt_ids)
+        self._request = request
+        self._rounds.begin(request.params, 0 if request.noise is None else request.noise.seed)
         self._catch_up(prompt_ids)
-        self._token_ids, self._chain = list(prompt_ids), None
+        self._token_ids, self._chain = prompt_ids, None
         if self._rounds.looks_up:
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
             self._chain.begin(prompt_ids)
             self._chain.follow()
             self._rounds.learn(self._chain)
 
-    def decode(self, *, near_tie: float, num_tokens: int, otherwise: Callable[[list[int], int], Rounds]) -> Rounds:
-        """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
-
-        The request has begun, and all prompt tokens but the last are in the target's cache.
-
-        Args:
-            near_tie: margins below this could be decided by rounding; they are counted.
-            otherwise: goes on from a text, for so many tokens, with the host's own loop: where the device could choose
-                nothing, that loop finds out why.
-        """
+    def rounds(self, num_tokens: int) -> Rounds:
+        yield from prefill(self._rounds.target.runner, self._request.prompt_ids, None)
         flights: deque[Flight] = deque()
         num_emitted, num_behind, landed = 0, 0, 0.0
         while num_emitted < num_tokens:
@@ -104,14 +98,16 @@ class DeviceDecoder:
             outcome = flight.wait()
             began, landed = max(landed, flight.launched), perf_counter()
             if not all(map(math.isfinite, outcome.bests)):
-                yield from otherwise(self._token_ids, num_tokens - num_emitted)
-                return
+                raise NothingToChooseError(self._token_ids)
             num_behind = outcome.num_behind
             self._take(outcome)
             if self._rule is not None and flight.is_usual:
                 self._rule.measure(flight.depth, len(outcome.token_ids) - 1, landed - began)
             num_emitted += len(outcome.token_ids)
-            yield round_of(outcome, began, landed, near_tie)
+            yield round_of(outcome, began, landed, self._request.near_tie)
+
+    def end(self) -> None:
+        """Nothing to do: what is under way ends by itself, and the next request plants its own text."""
 
     def _take(self, outcome: Outcome) -> None:
         self._token_ids += outcome.token_ids
@@ -161,7 +157,7 @@ def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> 
     )
 
 
-def open_decoder(target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> DeviceDecoder | None:
-    """A decoder for these models, or None where rounds need the host: other kernels, or a tree that is too wide."""
-    runs_there = all(runner.backend.name == "triton" for runner in (target, draft) if runner is not None)
-    return DeviceDecoder(DeviceRounds(target, draft, config)) if runs_there and fits(config) else None
+def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
+    """A decoder for these models; none where rounds need the host: another backend, or a tree that is too wide."""
+    is_here = plan.draft is None or plan.draft.backend is target.backend
+    return (DeviceDecoder(DeviceRounds(target, plan.draft, plan.shape)),) if is_here and fits(plan.shape) else ()

@@ -11,15 +11,15 @@ from forerun.core.errors import EngineBusyError
 LOOKS_EVERY_S: Final = 1e-3  # for the end of another thread's work; a round takes as long or longer
 
 
-class Turn:
-    """Held while an engine works. Whoever comes meanwhile, or after the end, is turned away, not let in between.
+class ExclusiveUse:
+    """A lock that an engine holds while it works. Whoever comes meanwhile, or after the end, is turned away at once.
 
-    A turn belongs to the call that took it, and lasts no longer than that call is on its thread's stack. An interrupt
-    can keep `__exit__` from being run, at its first instruction for one; the turn is free all the same.
+    It belongs to the call that took it, and lasts no longer than that call is on its thread's stack. An interrupt can
+    keep `__exit__` from being run, at its first instruction for one; the lock is free all the same.
     """
 
     def __init__(self) -> None:
-        self._calls: dict[FrameType, int] = {}  # calls that want the turn with their threads; the first at work has it
+        self._calls: dict[FrameType, int] = {}  # calls that want the lock, with their threads; the first at work has it
         self._is_over = False
 
     def end(self) -> None:

@@ -8,27 +8,23 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 import torch
 
-from forerun.core.config import SamplingParams
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.steps import DrafterState, Speedup
-from forerun.decoding.host_loop import Round, TargetSide, decode, play_round
+from forerun.decoding.decoder import Decoder, Request, Round, Rounds, play
+from forerun.decoding.host_loop import play_round
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
 from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
-from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
 
-if TYPE_CHECKING:
-    from forerun.backends.gpu.decoder import DeviceDecoder
-
-Rounds: TypeAlias = Generator[Round, None, None]
 FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
 LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of the time that stretches may take, whichever is more
 
@@ -38,24 +34,22 @@ class PlainBaseline:
     """An engine's plain decoding, beside which its drafter is measured.
 
     Args:
-        on_device: decodes plainly in rounds that a GPU plays by itself, where requests are decoded so.
+        decoders: of the target without a drafter.
     """
 
     target: Runner
-    on_device: "DeviceDecoder | None"
+    decoders: Sequence[Decoder]
     cores: CorePlacement
     max_length: int
     times: PlainTimes
 
     @classmethod
-    def of(
-        cls, target: Runner, on_device: "DeviceDecoder | None", cores: CorePlacement, max_length: int
-    ) -> "PlainBaseline":
+    def of(cls, target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> "PlainBaseline":
         """The baseline of a target whose cache is empty."""
         times = PlainTimes(context_cost(target))
-        return cls(target=target, on_device=on_device, cores=cores, max_length=max_length, times=times)
+        return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=times)
 
-    def stretches(self, drafter: Drafter, params: SamplingParams, noise: KeyedNoise | None) -> "PlainStretches | None":
+    def stretches(self, drafter: Drafter, request: Request) -> "PlainStretches | None":
         """What times plain rounds among the drafted ones of a request.
 
         None where the bits of the text could depend on the number of threads, which plain rounds have more of; and
@@ -63,12 +57,12 @@ class PlainBaseline:
         count it, and guesses worse to the end.
         """
         is_safe = self.target.backend.thread_exact or not self.cores.every
-        is_counted = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-        return PlainStretches(self, drafter, params, noise) if is_safe and not is_counted else None
+        is_counted = request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0
+        return PlainStretches(self, drafter, request) if is_safe and not is_counted else None
 
-    def compare(self, prompt_ids: list[int], params: SamplingParams, noise: KeyedNoise | None, seed: int) -> Compare:
+    def compare(self, request: Request) -> Compare:
         """How a request's stream learns its speed-up: plain rounds behind the text are timed too."""
-        began = perf_counter()
+        began, prompt_ids = perf_counter(), request.prompt_ids
 
         def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float) -> Speedup | None:
             text = [*prompt_ids, *token_ids]
@@ -76,39 +70,23 @@ class PlainBaseline:
             if room > 0 and not self.times.has_enough(began):
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError, ContextOverflowError):
-                    self.cores.everywhere(
-                        lambda: self._time(self._decode(text, params, noise, seed, room), len(text), began, until)
-                    )
+                    rounds = play(self.decoders, replace(request, prompt_ids=text), room)
+                    self.cores.everywhere(lambda: self._time(rounds, len(text), began, until))
             plain = self.times.since(began, len(prompt_ids) + len(token_ids) / 2)
             return speedup_of(len(token_ids), num_rounds, decode_s, plain)
 
         return compare
 
-    def _decode(
-        self, text: list[int], params: SamplingParams, noise: KeyedNoise | None, seed: int, num_tokens: int
-    ) -> Rounds:
-        """Go on from a text plainly, as an engine without a drafter would."""
-        self.target.sync(text[:-1])
-
-        def on_host(token_ids: list[int], num_left: int) -> Rounds:
-            drafter = NoneDrafter()
-            drafter.begin(token_ids, params, noise)
-            side = TargetSide(self.target, params, token_ids, noise)
-            return decode(side, drafter, near_tie=0.0, num_tokens=num_left)
-
-        if self.on_device is None or params.shapes_scores:
-            return on_host(text, num_tokens)
-        self.on_device.begin(text, params, seed)
-        return self.on_device.decode(near_tie=0.0, num_tokens=num_tokens, otherwise=on_host)
-
     def _time(self, rounds: Rounds, context: int, request_began: float, until: float) -> None:
         """Note what these rounds take, until enough are known of the request, at most until then."""
         stretch, began = Stretch(self.times), perf_counter()
-        for number, _ in enumerate(rounds):
-            ended = perf_counter()
-            stretch.note(ended, ended - began, context + number)
-            if self.times.has_enough(request_began) or ended > until:
-                break
+        for played in rounds:
+            if isinstance(played, Round):
+                ended = perf_counter()
+                stretch.note(ended, ended - began, context)
+                context += 1
+                if self.times.has_enough(request_began) or ended > until:
+                    break
             began = perf_counter()
         rounds.close()
 
@@ -116,11 +94,9 @@ class PlainBaseline:
 class PlainStretches:
     """A few plain rounds in a row, among the drafted ones of a request, whenever their share of the time allows."""
 
-    def __init__(
-        self, baseline: PlainBaseline, drafter: Drafter, params: SamplingParams, noise: KeyedNoise | None
-    ) -> None:
+    def __init__(self, baseline: PlainBaseline, drafter: Drafter, request: Request) -> None:
         self._baseline, self._times = baseline, baseline.times
-        self._drafter, self._params, self._noise = drafter, params, noise
+        self._drafter, self._request = drafter, request
 
     @property
     def is_due(self) -> bool:
@@ -131,22 +107,23 @@ class PlainStretches:
         """A round took so long."""
         self._times.pass_by(seconds)
 
-    def play(self, target: TargetSide, near_tie: float) -> Rounds:
+    def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
         """One stretch, the drafter paused. Its tokens are part of the text."""
         began, stretch, plain = perf_counter(), Stretch(self._times), NoneDrafter()
+        params, noise = self._request.params, self._request.noise
         self._drafter.end()
-        plain.begin((target.root,), self._params, self._noise)
+        plain.begin((target.root,), params, noise)
         while stretch.num_counted < COUNTED:
             done, seconds = self._baseline.cores.everywhere(lambda: timed_round(target, plain, near_tie))
             stretch.note(perf_counter(), seconds, len(target.token_ids))
             yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
-        self._drafter.begin(target.token_ids, self._params, self._noise)
+        self._drafter.begin(target.token_ids, params, noise)
         while self._drafter.prefill():
             pass
         self._times.spend(perf_counter() - began)
 
 
-def timed_round(target: TargetSide, drafter: Drafter, near_tie: float) -> tuple[Round, float]:
+def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> tuple[Round, float]:
     """A round, and the seconds that it took."""
     began = perf_counter()
     done = play_round(target, drafter, near_tie)

@@ -1,0 +1,195 @@
+"""Opening an engine: its parts, one after the other."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Final
+
+import torch
+
+from forerun.backends.choose import BackendChoice
+from forerun.checkpoints.open import open_source
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import NoDrafter
+from forerun.core.errors import NumericalError
+from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import read_device
+from forerun.decoding.decoder import Decoder, Request, play
+from forerun.decoding.host_loop import HostDecoder
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.none import NoneDrafter
+from forerun.engine.drafters import DrafterLoader
+from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
+from forerun.engine.placement import CorePlacement
+from forerun.engine.speedup import PlainBaseline
+from forerun.model.measure import measure_pace
+from forerun.model.runner import Runner
+from forerun.model.self_test import find_bit_fault
+from forerun.runtime.inference import inference
+from forerun.sampling.noise import KeyedNoise
+from forerun.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Margins below which rounding may decide a choice where rows are not exact, that is with torch's kernels in the fast
+# mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
+# docs/benchmarks.md.
+NEAR_TIE: Final = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
+START_S: Final = 120.0  # a draft model that takes longer to load joins the request that runs by then
+WARM_UP_TOKENS: Final = 4
+EARLY_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """All that an engine holds.
+
+    Args:
+        dtype_name: of the target's weights, as a user calls it.
+        max_length: tokens of prompt and answer together.
+        decoders: who plays rounds, the fastest first; the host's loop last.
+        baseline: what times plain rounds; None where nothing is compared.
+        near_tie: the margin of two scores below which rounding may decide; 0 where rows are exact.
+    """
+
+    spec: ModelSpec
+    dtype_name: str
+    tokenizer: Tokenizer
+    eos_ids: Sequence[int]
+    default_sampling: SamplingParams
+    max_length: int
+    cores: CorePlacement
+    target: Runner
+    drafter: Drafter
+    decoders: Sequence[Decoder]
+    baseline: PlainBaseline | None
+    near_tie: float
+
+
+def open_engine(config: EngineConfig, cores: CorePlacement, on_progress: Progress | None = None) -> EngineParts:
+    """Find and load the models, choose who plays rounds, warm up, and measure what has to be known.
+
+    Raises:
+        CheckpointError, VocabularyError: a model cannot be read, or the draft does not fit the target.
+        ConfigError: what is asked for cannot be had here.
+        NumericalError: `exact` is asked for, and this machine's kernels do not keep it.
+    """
+    hint_at_gpu(config.device)
+    source = open_source(config.target)
+    checkpoint = Checkpoint.open(source, config)
+    tokenizer, max_length = source.tokenizer(), resolve_max_length(config, checkpoint.spec)
+    choice = checkpoint.choose_backend(config, config.exactness)
+    warn_of_missing_kernels(choice)
+
+    def load_target(num_rows: int) -> Runner:
+        return checkpoint.load(
+            config,
+            exactness=config.exactness,
+            capacity=max_length + num_rows,
+            pace=read_device(config.device).target,
+            on_progress=on_progress,
+        )
+
+    loader = DrafterLoader(config, checkpoint.spec, tokenizer, max_length, cores)
+    drafter, target = loader.load(config.drafter, load_target, on_progress)
+    cores = replace(cores, place=target.backend.place_threads)
+    drafter.wait_until_ready(START_S)
+    if config.exactness == "exact":
+        require_exact_bits(target, config.target)
+
+    on_device = choice.backend.decoders(target, drafter)
+    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
+    drafter.adapt(partial(measure_pace, target))
+    if drafter.early_search_s > 0.0:
+        search_early(target, drafter, cores, max_length)
+    baseline = None
+    if config.measures_speedup and config.drafter != NoDrafter():
+        plain, none = choice.backend.decoders, NoneDrafter()
+        plainly = (*(plain(target, none) if on_device else ()), HostDecoder(target, none))
+        baseline = PlainBaseline.of(target, plainly, cores, max_length)
+
+    return EngineParts(
+        spec=checkpoint.spec,
+        dtype_name=checkpoint.dtype_name,
+        tokenizer=tokenizer,
+        eos_ids=source.stop_ids(),
+        default_sampling=source.default_sampling(),
+        max_length=max_length,
+        cores=cores,
+        target=target,
+        drafter=drafter,
+        decoders=(*on_device, HostDecoder(target, drafter, baseline)),
+        baseline=baseline,
+        near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
+    )
+
+
+def warn_of_missing_kernels(choice: BackendChoice) -> None:
+    """One line where kernels made for the device would have run, if they could."""
+    if choice.missing is not None and not choice.backend.row_exact:
+        logger.warning(
+            "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
+            "from the plain one where two tokens are nearly tied",
+            choice.missing,
+        )
+
+
+def require_exact_bits(target: Runner, name: str) -> None:
+    """Raise NumericalError where the bits of a row depend on others."""
+    fault = find_bit_fault(target)
+    if fault is not None:
+        raise NumericalError(
+            f'exactness "exact" cannot be had for {name} on this machine: {fault}. Please report it; '
+            'exactness "fast" works, and kernels "torch" are slow but exact by construction'
+        )
+
+
+def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> None:
+    """Let every library choose and load its code now, not during the first request."""
+    temperatures = (0.0,) if len(decoders) == 1 else (0.0, 1.0)  # sampled rounds of a GPU have kernels of their own
+    for temperature in temperatures:
+        request = own_text(target, temperature)
+        write(decoders, request, cores, num_tokens=min(WARM_UP_TOKENS, max_length - 1), until=float("inf"))
+    target.forget()
+
+
+def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_length: int) -> None:
+    """Let a drafter that searches look at a text of the model's own making, before anybody waits."""
+    until = perf_counter() + drafter.early_search_s
+    drafter.search_early(drafter.early_search_s)
+    decoders, request = (HostDecoder(target, drafter),), own_text(target, 1.0)
+    write(decoders, request, cores, num_tokens=min(EARLY_TOKENS, max_length - 1), until=until)
+    drafter.search_early(0.0)
+    forget_text(target, drafter)
+
+
+def own_text(target: Runner, temperature: float) -> Request:
+    """A request for whatever the model writes after token 0."""
+    noise = KeyedNoise(0, target.spec.vocab_size, device=target.device) if temperature else None
+    return Request(prompt_ids=(0,), params=SamplingParams(temperature=temperature), noise=noise)
+
+
+def write(
+    decoders: Sequence[Decoder], request: Request, cores: CorePlacement, *, num_tokens: int, until: float
+) -> None:
+    """Play the rounds of a request, until then at most."""
+    rounds = play(decoders, request, num_tokens)
+
+    def finish() -> None:
+        for _ in rounds:
+            if perf_counter() > until:
+                break
+        rounds.close()
+
+    with inference():
+        cores.run(finish)
+
+
+def forget_text(target: Runner, drafter: Drafter) -> None:
+    """Empty all caches, the drafter's too."""
+    # A request of one token has nothing before its root, so that no drafter keeps anything of another text.
+    drafter.begin((0,), SamplingParams(), None)
+    drafter.end()
+    target.forget()
