@@ -253,14 +253,15 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_pat
     checkpoint = session.Checkpoint.open(open_source("builtin"), request.config)
     plan = session.peer_plan(request, checkpoint, 3, 99)
     assert (plan.dtype, plan.num_threads, plan.max_length, plan.device) == (resolved(), 3, 99, "cpu")
-    assert (plan.target, plan.draft) == (open_source("builtin").folder, open_source("builtin-draft").folder)
+    assert plan.target == str(open_source("builtin").folder)
+    assert plan.draft == str(open_source("builtin-draft").folder)
     assert plan.urls == {"vllm": "http://127.0.0.1:1"}
-    assert plan.cache == tmp_path / "cache" / "peers"
+    assert plan.cache == str(tmp_path / "cache" / "peers")
     quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(dtype="int4"))
     assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
     assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")
     named = replace(request, draft="builtin", config=replace(request.config, target="builtin-draft"))
-    assert session.peer_plan(named, checkpoint, 1, 99).draft == open_source("builtin").folder
+    assert session.peer_plan(named, checkpoint, 1, 99).draft == str(open_source("builtin").folder)
     without = replace(request, config=replace(request.config, target="builtin-draft"))
     assert session.peer_plan(without, checkpoint, 1, 99).draft is None
 
