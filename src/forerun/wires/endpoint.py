@@ -90,17 +90,11 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
             "or listen on 127.0.0.1 and use a tunnel",
         )
     family, where = resolved[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(where)
-        listener.listen()
+        return socket.create_server(where, family=family)
     except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {address} ({error.strerror}): choose another port") from error
-    return listener
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"cannot listen on {address} ({reason}): choose another port") from error
 
 
 def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import pairwise
 from operator import le, lt
 from typing import Final
@@ -32,6 +33,7 @@ class MessageError(ValueError):
 
 _HELLO = struct.Struct("<IIII")
 _SETUP = struct.Struct("<IHHHHd?????")
+_SETUP_NAMES = tuple(field.name for field in fields(Setup) if field.name != "request")
 _BEGIN = struct.Struct("<dIddddd?QII")
 _BIAS = struct.Struct("<Id")
 _VERDICT = struct.Struct("<Id")
@@ -47,11 +49,7 @@ def pack(message: Message) -> tuple[int, bytes]:
             head = _HELLO.pack(message.pid, message.vocab_size, message.max_length, num_bytes)
             return 1, head + message.vocabulary
         case Setup():
-            return 2, _SETUP.pack(
-                message.target_vocab_size, message.verify_width, message.draft_width, message.children,
-                message.max_repairs, message.max_lateness, message.noise_aware, message.lookup,
-                message.calibrates, message.sends_ahead, message.is_traced,
-            )  # fmt: skip
+            return 2, _SETUP.pack(*(getattr(message, name) for name in _SETUP_NAMES))
         case Begin():
             return 3, _pack_begin(message)
         case Verdict():
@@ -122,18 +120,12 @@ def _read_hello(request: int, payload: bytes) -> Hello:
 
 
 def _read_setup(request: int, payload: bytes) -> Setup:
-    (
-        target_vocab_size, verify_width, draft_width, children, max_repairs, max_lateness, noise_aware, lookup,
-        calibrates, sends_ahead, is_traced,
-    ) = _SETUP.unpack(payload)  # fmt: skip
-    _need(0.0 <= max_lateness <= 1e6, f"max_lateness {max_lateness}")
-    _need(min(target_vocab_size, verify_width, draft_width, children, max_repairs) >= 1, "a width of 0")
-    _need(max(verify_width, draft_width, children) <= MAX_NODES, f"a width above {MAX_NODES}")
-    return Setup(
-        request=request, target_vocab_size=target_vocab_size, verify_width=verify_width, draft_width=draft_width,
-        children=children, max_repairs=max_repairs, max_lateness=max_lateness, noise_aware=noise_aware, lookup=lookup,
-        calibrates=calibrates, sends_ahead=sends_ahead, is_traced=is_traced,
-    )  # fmt: skip
+    setup = Setup(request=request, **dict(zip(_SETUP_NAMES, _SETUP.unpack(payload), strict=True)))
+    widths = setup.verify_width, setup.draft_width, setup.children
+    _need(0.0 <= setup.max_lateness <= 1e6, f"max_lateness {setup.max_lateness}")
+    _need(min(setup.target_vocab_size, setup.max_repairs, *widths) >= 1, "a width of 0")
+    _need(max(widths) <= MAX_NODES, f"a width above {MAX_NODES}")
+    return setup
 
 
 def _read_begin(request: int, payload: bytes) -> Begin:

@@ -15,12 +15,6 @@ PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
 logger = logging.getLogger(__name__)
 
 
-class WorkerWire(Wire, Protocol):
-    """A wire that this end can hang up."""
-
-    def close(self) -> None: ...
-
-
 class WorkerSupply(Protocol):
     """Gives connections to a worker, one after another: `wires.supervisor` here, `wires.remote_worker` elsewhere."""
 
@@ -34,11 +28,11 @@ class WorkerSupply(Protocol):
         """The present worker, where it is a process of this machine."""
         ...
 
-    def take(self) -> WorkerWire | None:
+    def take(self) -> Wire | None:
         """A fresh connection if one has come up; never blocks."""
         ...
 
-    def wait(self, timeout_s: float) -> WorkerWire | None:
+    def wait(self, timeout_s: float) -> Wire | None:
         """The same, waiting for it. None when time is up, or there will be none."""
         ...
 
@@ -73,7 +67,7 @@ class Connection:
         self.fault: str | None = None  # why the last worker was turned away
         self._lost_because = ""  # why this end has let go of a worker that was ready
         self._liveness = Liveness()
-        self._wire: WorkerWire | None = None
+        self._wire: Wire | None = None
 
     @property
     def trouble(self) -> str:
@@ -151,7 +145,7 @@ class Connection:
         self._detach()
         self.supply.replace()
 
-    def _attach(self, wire: WorkerWire | None) -> None:
+    def _attach(self, wire: Wire | None) -> None:
         self._detach()
         if wire is not None:
             self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
