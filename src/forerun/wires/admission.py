@@ -1,4 +1,4 @@
-"""Who is let in at a listener: several handshakes at a time, so that a stranger who says nothing holds up nobody."""
+"""Who is let in at a listener: several handshakes at a time, so that a silent stranger holds up no other peer."""
 
 import logging
 import socket
@@ -65,7 +65,7 @@ class Admission:
                 return None
 
     def close(self) -> None:
-        """Hang up on all whose handshake goes on; the listener is its owner's."""
+        """Hang up on all whose handshake goes on; the caller closes the listener."""
         for peer in self._pending.values():
             peer.handshake.sock.close()
         self._pending.clear()

@@ -8,7 +8,7 @@ MAX_DELAY_S: Final = 5.0  # one that comes back after hours is found within this
 
 
 def delay_s(num_failures: int) -> float:
-    """Seconds to wait after so many failures in a row, at least one."""
+    """Seconds to wait after `num_failures` in a row, at least one."""
     return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures - 1, 16))  # bounded, or it overflows one day
 
 

@@ -33,7 +33,7 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
     the handshake.
 
     Raises:
-        ConnectionAbortedError: the peer is somebody else.
+        ConnectionAbortedError: the peer does not know the key.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     # The greeting by itself, so that a peer of another kind is known at once and not when the time is up.
@@ -68,7 +68,7 @@ class SocketHandshake:
     """A handshake over a connected socket. Nothing here blocks.
 
     Raises:
-        OSError: the peer hung up, or is somebody else; also from `is_done`.
+        OSError: the peer hung up, or does not know the key; also from `is_done`.
     """
 
     def __init__(self, sock: socket.socket, key: bytes | None, *, is_listener: bool) -> None:

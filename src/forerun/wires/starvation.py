@@ -5,8 +5,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-MIN_WATCH_S: Final = 0.3  # a share of the processor is told from a stretch of at least so many seconds,
-MAX_WATCH_S: Final = 10.0  # and at most so many: the process may have changed since
+MIN_WATCH_S: Final = 0.3  # the shortest stretch from which a share of the processor can be told
+MAX_WATCH_S: Final = 10.0  # the longest one that says something about the process as it is now
 STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
 
 

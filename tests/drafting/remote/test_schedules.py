@@ -165,7 +165,7 @@ class Life:
         began = clock.now
         tree = drafter.propose()
         waited_s = clock.now - began
-        deadline_s = max(WAITING.floor_s, WAITING.steps * self.longest_step_s)
+        deadline_s = max(WAITING.floor_s, WAITING.step_factor * self.longest_step_s)
         assert waited_s <= deadline_s + 1e-9, "no wait outlasts its deadline"
         side = Side(root=text[-1], vocab_size=language.vocab_size)
         assert checked(tree, side, drafter.verify_width) is tree, "an honest drafter proposes no nonsense"

@@ -33,12 +33,12 @@ def test_before_anything_is_known_the_wait_is_short() -> None:
     told = WaitPolicy()
     assert told.wait_s(0.0, 1.0) == WAITING.floor_s
     told.measure_step(0.1)
-    assert told.wait_s(0.0, 1.0) == pytest.approx(WAITING.steps * 0.1)
+    assert told.wait_s(0.0, 1.0) == pytest.approx(WAITING.step_factor * 0.1)
 
 
 def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
-    assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(WAITING.responses * 0.1)
-    assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(WAITING.steps)
+    assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(WAITING.response_factor * 0.1)
+    assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(WAITING.step_factor)
     assert policy_after(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == WAITING.floor_s
 
 
@@ -104,7 +104,7 @@ def test_a_drafter_that_came_back_from_a_silence_is_allowed_longer_ones() -> Non
         told.listen(now, has_spoken=False)
     now += 0.01
     told.listen(now, has_spoken=True)
-    allowed_s = min(LIVENESS.gaps * now, LIVENESS.max_silence_s)
+    allowed_s = min(LIVENESS.gap_factor * now, LIVENESS.max_silence_s)
     assert allowed_s > LIVENESS.silence_s
     assert not told.is_hung(now + 0.99 * allowed_s)
     assert told.is_hung(now + 1.01 * allowed_s)
@@ -158,7 +158,7 @@ def test_a_stopped_drafter_costs_one_wait_and_is_used_again_when_it_goes_on() ->
     stopped = [request.play() for _ in range(50)]
     waits = [wait_s for wait_s, _, _ in stopped if wait_s > 0]
     assert len(waits) <= 1
-    assert sum(waits) <= max(WAITING.floor_s, WAITING.steps * request.STEP_S) + 1e-9
+    assert sum(waits) <= max(WAITING.floor_s, WAITING.step_factor * request.STEP_S) + 1e-9
     assert stopped[-1][1:] == (DrafterState.LATE, 0)
     again = [request.play() for _ in range(80)]
     assert again[-1][1] is DrafterState.READY

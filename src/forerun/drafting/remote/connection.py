@@ -37,7 +37,7 @@ class WorkerSupply(Protocol):
         ...
 
     def is_starved(self) -> bool:
-        """True when the worker could run and is not let: it is silent for no fault of its own."""
+        """True when the worker could run and the machine does not let it: its silence is no fault."""
         ...
 
     def replace(self) -> None:
@@ -54,7 +54,7 @@ class WorkerSupply(Protocol):
 
 
 class Connection:
-    """One worker at a time. One that hangs, sends garbage or does not fit is let go, and the next one is taken.
+    """One worker at a time. One that hangs, sends garbage or does not fit is disconnected; the next one is taken.
 
     Args:
         check: says what is wrong with a worker by its hello.
@@ -65,7 +65,7 @@ class Connection:
         self.supply, self._check, self._clock = supply, check, clock
         self.is_ready = False  # a worker is there, and fits
         self.fault: str | None = None  # why the last worker was turned away
-        self._lost_because = ""  # why this end has let go of a worker that was ready
+        self._lost_because = ""  # why this end has disconnected a worker that was ready
         self._liveness = Liveness()
         self._wire: Wire | None = None
 

@@ -1,4 +1,4 @@
-"""What a tree is worth by its own probabilities, and running means of what was measured."""
+"""How many tokens a tree promises by its own probabilities, and running means of what was measured."""
 
 import math
 from typing import Final
@@ -9,7 +9,7 @@ SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean: ha
 
 
 def expected_tokens(tree: TokenTree, width: int) -> float:
-    """Tokens that a cut of `width` nodes is worth by the tree's own probabilities, the root left out."""
+    """Tokens expected of a cut of `width` nodes by the tree's own probabilities, the root left out."""
     return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
 
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessSettings:
-    """All in seconds but `gaps`; chosen by hand, so that a loaded machine does not pass for a process that hangs.
+    """All in seconds but `gap_factor`; chosen by hand, so that a loaded machine does not pass for a process that hangs.
 
     Args:
-        silence_s: a drafter at work that says nothing for so long hangs: ten times the distance of its signs of life.
-        gaps: ... unless it has come back from a silence before: then so many times that silence are allowed,
-        max_silence_s: but never more than this.
-        max_unheard_s: a target at work listens more often; a longer time without listening is no silence.
+        silence_s: a drafter that is wanted and says nothing for longer hangs; ten times the interval of its beats.
+        gap_factor: one that has come back from a longer gap may be silent for this many times that gap.
+        max_silence_s: the longest silence that `gap_factor` can allow.
+        max_unheard_s: when the target has not listened for longer, that time is not counted as the drafter's silence.
     """
 
     silence_s: float = 2.0
-    gaps: float = 5.0
+    gap_factor: float = 5.0
     max_silence_s: float = 10.0
     max_unheard_s: float = 1.0
 
@@ -55,5 +55,5 @@ class Liveness:
     def is_hung(self, now: float) -> bool:
         """True when a drafter that is wanted has been silent for too long."""
         settings = self._settings
-        allowed_s = min(settings.gaps * self._longest_gap_s, settings.max_silence_s)
+        allowed_s = min(settings.gap_factor * self._longest_gap_s, settings.max_silence_s)
         return now - self._last_heard > max(settings.silence_s, allowed_s)

@@ -74,7 +74,7 @@ class Begin:
 class Verdict:
     """Target to drafter: the text after its first `base_len` tokens goes on with `token_ids`; the last is the root.
 
-    It repeats whatever the drafter has not confirmed yet, so that a lost verdict is made good by the next one.
+    It repeats all that the drafter has not confirmed yet, so that a lost verdict is made good by the next one.
 
     Args:
         step_s: how long the target takes from a tree to its verdict.
@@ -122,7 +122,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Drafter to target: when its last expansions began and ended, in seconds of the host's monotonic clock."""
+    """Drafter to target: when its last expansions began and ended, in seconds of its machine's monotonic clock."""
 
     request: int
     times: tuple[tuple[float, float], ...]

@@ -1,4 +1,4 @@
-"""How target and drafter share the work of a request: what may be varied to see what it is worth."""
+"""How target and drafter share the work of a request, for experiments to vary."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,14 +11,15 @@ class ExpansionSettings:
     """When a drafter expands, and how much of its tree it sends: chosen by hand, not tuned.
 
     Args:
-        trees_per_cut: the tree is kept and sent so many times wider than a cut: about one cut for each outcome.
-        coverage: of an expanded node's next tokens, the share that is among the children that are kept.
-        early: a verdict may come earlier than expected by so many expansions less one.
+        trees_per_cut: nodes that are kept and sent, in cuts of `verify_width`: about one cut for each outcome.
+        coverage: the share of an expanded node's probability that its kept children have.
+        send_within: the tree is sent ahead when the verdict is expected within this many expansions: the next one, and
+            a quarter for a verdict that comes early.
     """
 
     trees_per_cut: int = 8
     coverage: float = 0.6
-    early: float = 1.25
+    send_within: float = 1.25
 
 
 EXPANSION: Final = ExpansionSettings()
@@ -35,7 +36,7 @@ class RemotePolicy:
         calibrates: the drafter learns how often the target agrees with the draft's probabilities.
         max_repairs: expansions between verdict and answer, at most: the first after a miss always, others where they
             pay.
-        max_lateness: an expansion is begun if it ends at most so many of its own lengths after the verdict is expected.
+        max_lateness: an expansion may end after the verdict is expected by at most this share of its own length.
         is_traced: the drafter tells when it was at work, for a timeline.
     """
 

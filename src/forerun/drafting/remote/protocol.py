@@ -126,7 +126,7 @@ class DrafterEnd:
 
     def _may_be_needed(self) -> bool:
         """True when the verdict may come before the next expansion ends, and would find this tree."""
-        is_due = self._clock() + EXPANSION.early * self.expansion_s >= self._verdict_due
+        is_due = self._clock() + EXPANSION.send_within * self.expansion_s >= self._verdict_due
         return self._setup.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
@@ -153,7 +153,7 @@ class DrafterEnd:
         return [self._proposal(now - self._asked_at if self._num_repairs and self._step_s else 0.0)]
 
     def _proposal(self, repair_s: float = 0.0) -> Proposal:
-        """The best of the tree: root first, ancestor-closed, whatever its size."""
+        """The best of the tree: root first, ancestor-closed, all of it if it is small."""
         tree = self._grower.tree
         if len(tree) > self._sent_nodes:
             tree = tree.select(tree.best(self._sent_nodes))
@@ -271,7 +271,7 @@ class TargetEnd:
         return tree
 
     def forget_connection(self) -> None:
-        """The drafter has gone, and with it all that it knew."""
+        """The drafter is lost, with all that it knew."""
         self._newest, self._rerooted_len = None, -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 

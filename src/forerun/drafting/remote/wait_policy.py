@@ -10,16 +10,16 @@ class WaitSettings:
     """Limits of a wait, chosen by hand; it is the rule of `wait_s` that was measured (docs/log.md).
 
     Args:
-        floor_s: no wait is shorter, in seconds: the scheduling noise of a busy machine.
-        responses: a drafter that takes so many times longer than it usually does is late.
-        steps: no wait is longer than so many steps of the target, its floor apart.
-        first_gain: tokens per round that a drafter is thought to be worth before anything is known.
-        recovery: how fast, per round without a wait, a low gain goes back to the first one.
+        floor_s: the shortest wait, in seconds: the scheduling noise of a busy machine.
+        response_factor: the longest wait as a multiple of the drafter's usual response time.
+        step_factor: the longest wait as a multiple of the target's step, unless `floor_s` is longer.
+        first_gain: accepted tokens per awaited answer, before any was measured.
+        recovery: share of the way back to `first_gain` that a low gain goes in each round without a wait.
     """
 
     floor_s: float = 0.005
-    responses: float = 4.0
-    steps: float = 2.0
+    response_factor: float = 4.0
+    step_factor: float = 2.0
     first_gain: float = 1.0
     recovery: float = 0.02
 
@@ -28,7 +28,7 @@ WAITING = WaitSettings()
 
 
 class WaitPolicy:
-    """Running means of one drafter's speed and worth; all times in seconds.
+    """Running means of one drafter's speed and gain; all times in seconds.
 
     A deadline is a multiple of what was measured, so a drafter on a starved machine is slow, not dead. After one missed
     deadline nothing is waited for until a proposal comes in time by itself: a stopped drafter costs one wait.
@@ -55,14 +55,14 @@ class WaitPolicy:
         self.measure_response(max(self.response_s, 2.0 * waited_s))
 
     def measure_gain(self, num_accepted: int) -> None:
-        """An answer that was waited for with nothing at hand yielded so many tokens beside the bonus token."""
+        """An answer that was waited for, with nothing else to verify, brought `num_accepted` tokens."""
         self.gain = blend(self.gain, num_accepted)
 
     def wait_s(self, num_expected: float, frontier_chance: float) -> float:
         """How long to wait for an answer rather than to verify what is there.
 
         Args:
-            num_expected: tokens that what is there is worth, beside the bonus token.
+            num_expected: tokens expected of what is there, beside the bonus token.
             frontier_chance: the chance that the text reaches what another expansion would expand; 1 where there is
                 nothing.
 
@@ -76,5 +76,5 @@ class WaitPolicy:
             # Or one bad stretch would end all waiting.
             self.gain += settings.recovery * (settings.first_gain - self.gain)
             return 0.0
-        longest_s = min(settings.responses * self.response_s or float("inf"), settings.steps * self.step_s)
+        longest_s = min(settings.response_factor * self.response_s or float("inf"), settings.step_factor * self.step_s)
         return max(settings.floor_s, longest_s)
