@@ -9,7 +9,7 @@ hindsight, on the very prompts it is compared on, so the comparison favours it.
 import argparse
 from dataclasses import replace
 
-from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
+from common import Run, answer_in_turn, policies_with, read_prompts, standard_arguments, write_results
 from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
@@ -19,10 +19,8 @@ FIXED = DraftModel(adaptive=False, verify_width=8, draft_width=4, depth=6)
 SERIAL: dict[str, DraftModel] = {
     "adaptive": DraftModel(),
     "8 rows": FIXED,
-    "8 rows, min mass 0.5": replace(FIXED, min_mass=0.5),
     "8 rows, draft 8": replace(FIXED, draft_width=8, depth=8),
     "16 rows, draft 8": replace(FIXED, verify_width=16, draft_width=8, depth=8),
-    "16 rows, min mass 0.5": replace(FIXED, verify_width=16, min_mass=0.5),
     "4 rows, depth 3": replace(FIXED, verify_width=4, depth=3),
 }
 PARALLEL: dict[str, DraftModel] = {
@@ -33,12 +31,11 @@ PARALLEL: dict[str, DraftModel] = {
 }
 
 
-def drafters_to_try(lookup: bool, *, has_parallel: bool) -> dict[str, DrafterConfig]:
+def drafters_to_try(*, has_parallel: bool) -> dict[str, DrafterConfig]:
     found: dict[str, DrafterConfig] = {"none": NoDrafter()}
-    found |= {f"serial, {name}": replace(config, lookup=lookup) for name, config in SERIAL.items()}
+    found |= {f"serial, {name}": config for name, config in SERIAL.items()}
     if has_parallel:
-        drafts = {name: replace(config, lookup=lookup) for name, config in PARALLEL.items()}
-        found |= {f"parallel, {name}": Parallel(draft=draft, fill=lookup) for name, draft in drafts.items()}
+        found |= {f"parallel, {name}": Parallel(draft=draft) for name, draft in PARALLEL.items()}
     return found
 
 
@@ -47,8 +44,12 @@ def measure(place: str, device: str, lookup: bool, temperature: float, arguments
     num_threads = 1 if is_paced else arguments.threads
     config = EngineConfig(device=device, num_threads=num_threads)
     runs = [
-        Run(name=name, engine=Engine(replace(config, drafter=drafter)), num_threads=num_threads)
-        for name, drafter in drafters_to_try(lookup, has_parallel=is_paced).items()
+        Run(
+            name=name,
+            engine=Engine(replace(config, drafter=drafter), policies=policies_with(lookup)),
+            num_threads=num_threads,
+        )
+        for name, drafter in drafters_to_try(has_parallel=is_paced).items()
     ]
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
     prompts = read_prompts(arguments.num_prompts, skip=1)

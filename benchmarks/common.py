@@ -12,10 +12,23 @@ import torch
 
 from forerun import Engine, SamplingParams
 from forerun.bench.run.machine import describe_machine
+from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import Generation
+from forerun.drafting.policies import Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "src" / "forerun" / "assets"
+
+
+WITHOUT_LOOKUP = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False))
+Choice = tuple[DrafterConfig, Policies | None]  # None: the policies that suit the drafter
+
+
+def policies_with(lookup: bool) -> Policies:
+    """What drafts, with or without what followed the last tokens earlier in the text."""
+    return Policies() if lookup else WITHOUT_LOOKUP
 
 
 @dataclass(kw_only=True)

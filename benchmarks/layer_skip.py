@@ -17,15 +17,18 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
+from common import WITHOUT_LOOKUP, Choice, Run, answer_in_turn, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
-from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
+from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import search_of
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.skip_finder import find_skip_sets, keep_sets
 
 NUM_FIRST = 10  # requests whose speed is told apart: those a search is slowest in
 PREPARED_ON = 24  # other prompts
+SURE_DRAFTS = Policies(tree=TreePolicy(looks_up=False, min_mass=0.7))
 
 
 @dataclass(kw_only=True)
@@ -56,20 +59,18 @@ class SkippingRun(Run):
         self.searched_s.append(0.0 if search is None else search.spent_s - before_s)
 
 
-def drafters_to_try(sets: dict[str, str]) -> dict[str, DrafterConfig]:
-    found: dict[str, DrafterConfig] = {"none": NoDrafter(), "paper search": paper_layer_skip()}
-    found["paper search, our draft length"] = LayerSkip(search="paper", lookup=False)
+def drafters_to_try(sets: dict[str, str]) -> dict[str, Choice]:
+    found: dict[str, Choice] = {"none": (NoDrafter(), None), "paper search": (paper_layer_skip(), None)}
+    found["paper search, our draft length"] = LayerSkip(search="paper"), WITHOUT_LOOKUP
     for weights in ("plain", "int8", "int4"):
         copy = "" if weights == "plain" else f" + {weights} copy"
-        gated = LayerSkip(weights=weights, lookup=False)
-        found[f"gated search{copy}"] = gated
-        found[f"prepared{copy}"] = replace(gated, sets=sets[weights])
-        found[f"prepared{copy}, never plain"] = replace(
-            gated, sets=sets[weights], search="off", adaptive=False, min_mass=0.7
-        )
-        found[f"prepared{copy} + lookup"] = replace(gated, sets=sets[weights], lookup=True)
-    found["prompt_lookup"] = PromptLookup()
-    found["draft_model (another model)"] = DraftModel()
+        prepared = LayerSkip(weights=weights, sets=sets[weights])
+        found[f"gated search{copy}"] = LayerSkip(weights=weights), WITHOUT_LOOKUP
+        found[f"prepared{copy}"] = prepared, WITHOUT_LOOKUP
+        found[f"prepared{copy}, never plain"] = replace(prepared, search="off", adaptive=False), SURE_DRAFTS
+        found[f"prepared{copy} + lookup"] = prepared, None
+    found["prompt_lookup"] = PromptLookup(), None
+    found["draft_model (another model)"] = DraftModel(), None
     return found
 
 
@@ -98,8 +99,10 @@ def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> 
     others = read_prompts(PREPARED_ON, skip=arguments.num_prompts)
     files = prepare(config, others, params, folder)
     runs = [
-        SkippingRun(name=name, engine=Engine(replace(config, drafter=drafter)), num_threads=num_threads)
-        for name, drafter in drafters_to_try(files).items()
+        SkippingRun(
+            name=name, engine=Engine(replace(config, drafter=drafter), policies=policies), num_threads=num_threads
+        )
+        for name, (drafter, policies) in drafters_to_try(files).items()
         if arguments.only is None or name in ("none", *arguments.only)
     ]
     answer_in_turn(runs, prompts, params)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from common import read_prompts, standard_arguments, write_results
+from common import WITHOUT_LOOKUP, read_prompts, standard_arguments, write_results
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,6 +22,7 @@ from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
 from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
 from forerun.drafting.layer_skip.speed_model import SpeedModel
+from forerun.drafting.policies import Policies
 
 NUM_HELD_OUT = 16
 NUM_NEW = 128
@@ -79,8 +80,8 @@ class Truth:
         return hits, rows
 
 
-def engine_of(drafter: DrafterConfig) -> Engine:
-    return Engine(EngineConfig(drafter=drafter, num_threads=torch.get_num_threads()))
+def engine_of(drafter: DrafterConfig, policies: Policies | None = None) -> Engine:
+    return Engine(EngineConfig(drafter=drafter, num_threads=torch.get_num_threads()), policies=policies)
 
 
 def draw(axes: Axes, search: Search, worth: Sequence[float]) -> None:
@@ -115,7 +116,7 @@ def main() -> None:
     prompts = read_prompts(arguments.num_prompts)
     truth = Truth(read_prompts(NUM_HELD_OUT, skip=arguments.num_prompts), params)
     searches = [
-        Search(name="gated, 1 % of the time", engine=engine_of(LayerSkip(lookup=False)), colour=OURS),
+        Search(name="gated, 1 % of the time", engine=engine_of(LayerSkip(), WITHOUT_LOOKUP), colour=OURS),
         Search(name="paper", engine=engine_of(paper_layer_skip()), colour=PAPERS),
     ]
     for search in searches:

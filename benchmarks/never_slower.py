@@ -13,18 +13,17 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from common import standard_arguments, write_results
+from common import WITHOUT_LOOKUP, Choice, standard_arguments, write_results
 
 from forerun import Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
-from forerun.core.drafter_config import DrafterConfig
 
 PROMPT_TOKENS = 32
 BLOCK = 16
-DRAFTERS: dict[str, DrafterConfig] = {
-    "none (how noisy the machine is)": NoDrafter(),
-    "layer_skip": LayerSkip(),
-    "layer_skip without lookup": LayerSkip(lookup=False),
-    "layer_skip, int4 copy": LayerSkip(weights="int4"),
+DRAFTERS: dict[str, Choice] = {
+    "none (how noisy the machine is)": (NoDrafter(), None),
+    "layer_skip": (LayerSkip(), None),
+    "layer_skip without lookup": (LayerSkip(), WITHOUT_LOOKUP),
+    "layer_skip, int4 copy": (LayerSkip(weights="int4"), None),
 }
 
 
@@ -51,7 +50,7 @@ def decode_in_turn(engines: Sequence[Engine], prompt_ids: list[int], params: Sam
     return seconds
 
 
-def measure(drafter: DrafterConfig, temperature: float, is_cold: bool, arguments: argparse.Namespace) -> list[float]:
+def measure(chosen: Choice, temperature: float, is_cold: bool, arguments: argparse.Namespace) -> list[float]:
     """Speed over plain decoding, prompt by prompt."""
     config = EngineConfig(num_threads=arguments.threads)
     plain = Engine(EngineConfig(num_threads=arguments.threads, drafter=NoDrafter()))
@@ -60,7 +59,8 @@ def measure(drafter: DrafterConfig, temperature: float, is_cold: bool, arguments
     for number, prompt_ids in enumerate(random_prompts(arguments.num_prompts, plain.spec.vocab_size)):
         params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=number, ignore_eos=True)
         if drafting is None or is_cold:
-            drafting = Engine(EngineConfig(num_threads=config.num_threads, drafter=drafter))
+            drafter, policies = chosen
+            drafting = Engine(EngineConfig(num_threads=config.num_threads, drafter=drafter), policies=policies)
         plain_s, drafted_s = decode_in_turn((plain, drafting), prompt_ids, params)
         found.append(plain_s / drafted_s)
     return found

@@ -6,11 +6,14 @@ Counts, not times: runs anywhere. python benchmarks/noise_aware_children.py [--n
 from common import Run, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, SamplingParams
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 
 
 def tokens_per_round(noise_aware: bool, children: int, lookup: bool, arguments) -> float:
-    drafter = DraftModel(noise_aware=noise_aware, children=children, lookup=lookup)
-    engine = Engine(EngineConfig(drafter=drafter, num_threads=arguments.threads))
+    tree = TreePolicy(knows_noise=noise_aware, num_children=children, looks_up=lookup)
+    config = EngineConfig(drafter=DraftModel(), num_threads=arguments.threads)
+    engine = Engine(config, policies=Policies(tree=tree))
     run = Run(name="", engine=engine, num_threads=arguments.threads)
     for number, prompt in enumerate(read_prompts(arguments.num_prompts)):
         run.write(prompt, SamplingParams(max_new_tokens=96, temperature=1.0, seed=number, ignore_eos=True))

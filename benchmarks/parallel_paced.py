@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from common import Run, answer_in_turn, read_prompts, standard_arguments, write_results
+from common import Run, answer_in_turn, policies_with, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.core.drafter_config import parallel_draft
+from forerun.core.drafter_config import DrafterConfig, parallel_draft
 from forerun.core.timing import Span
+from forerun.drafting.policies import Policies
 
 PAIRS = {  # SwiftSpec, arXiv 2506.11309, sections 4.2 and 4.5: milliseconds at 8 and 16 rows, and of a draft step
     "Qwen2-72B + 1.5B": "paced:target=10.48ms@8,13.37ms@16;draft=3.25ms",
@@ -65,38 +66,37 @@ def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> li
     return found
 
 
-def grid(lookup: bool, quick: bool) -> dict[str, DraftModel | Parallel]:
+def grid(lookup: bool, quick: bool) -> dict[str, tuple[DrafterConfig, Policies]]:
     """Every drafter to try. Widths up to 8 are SwiftSpec's own; wider ones assume a draft step that costs no more."""
-    serial = [
-        DraftModel(adaptive=False, verify_width=8, depth=depth, draft_width=8, min_mass=mass, lookup=lookup)
-        for depth, mass in ((3, 0.0), (6, 0.3), (6, 0.5))
-    ]
-    serial.append(replace(serial[1], verify_width=16))
-    draft = replace(parallel_draft(), adaptive=False, verify_width=8, lookup=lookup)
-    base = Parallel(draft=draft, fill=lookup, trace=True)
-    parallel = [
-        base,
-        replace(base, overrun=0.6),
-        replace(base, draft=replace(draft, children=8)),
-        replace(base, draft=replace(draft, verify_width=16, children=6)),
-    ]
+    usual = policies_with(lookup)
+    usual = replace(usual, remote=replace(usual.remote, is_traced=True))
+
+    def growing(num_rows: int, **tree: float) -> tuple[int, Policies]:
+        return num_rows, replace(usual, tree=replace(usual.tree, **tree))
+
+    found: dict[str, tuple[DrafterConfig, Policies]] = {}
+    for depth, (num_rows, policies) in (
+        (3, growing(8, min_mass=0.0)), (6, growing(8)), (6, growing(8, min_mass=0.5)), (6, growing(16)),
+    ):  # fmt: skip
+        tree = policies.tree
+        found[f"serial {num_rows} rows, draft 8x{tree.num_children}, depth {depth}, min mass {tree.min_mass}"] = (
+            DraftModel(adaptive=False, verify_width=num_rows, depth=depth, draft_width=8), policies,
+        )  # fmt: skip
+    late = replace(usual, remote=replace(usual.remote, max_lateness=0.6))
+    for num_rows, policies in (growing(8), (8, late), growing(8, num_children=8), growing(16, num_children=6)):
+        draft = replace(parallel_draft(), adaptive=False, verify_width=num_rows)
+        shape = f"{num_rows} rows, draft {draft.draft_width}x{policies.tree.num_children}"
+        found[f"parallel {shape}, overrun {policies.remote.max_lateness:g}"] = Parallel(draft=draft), policies
     if quick:
-        serial, parallel = serial[1:2], parallel[:1]
-    return {describe(config): config for config in (*serial, *parallel)}
-
-
-def describe(config: DraftModel | Parallel) -> str:
-    draft = config if isinstance(config, DraftModel) else config.draft
-    shape = f"{draft.verify_width} rows, draft {draft.draft_width}x{draft.children}"
-    if isinstance(config, DraftModel):
-        return f"serial {shape}, depth {draft.depth}, min mass {draft.min_mass}"
-    return f"parallel {shape}, overrun {config.overrun:g}"
+        names = list(found)
+        return {name: found[name] for name in (names[1], names[4])}
+    return found
 
 
 def measure(pair: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[dict[str, object]]:
     runs = []
-    for name, config in {"none": NoDrafter(), **grid(lookup, arguments.quick)}.items():
-        engine = Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1))
+    for name, (config, policies) in {"none": (NoDrafter(), None), **grid(lookup, arguments.quick)}.items():
+        engine = Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1), policies=policies)
         runs.append(PacedRun(name=name, engine=engine, num_threads=1, paces_s=TARGET_S[pair]))
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
     answer_in_turn(runs, read_prompts(arguments.num_prompts, arguments.skip), params)

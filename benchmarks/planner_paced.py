@@ -12,12 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from common import read_prompts, standard_arguments, write_results
+from common import policies_with, read_prompts, standard_arguments, write_results
 from parallel_paced import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
-from forerun.core.drafter_config import parallel_draft
 from forerun.core.pace import read_device
 from forerun.core.steps import GenerationStats, StepStats
 from forerun.core.trace import AnswerTrace
@@ -85,13 +84,12 @@ def mean(values: Iterator[float]) -> float:
     return sum(known) / len(known)
 
 
-def drafters(lookup: bool) -> dict[str, DraftModel | Parallel]:
-    """The default of each kind, and the serial one with the widths of the parallel one."""
-    return {
-        "serial, adaptive": DraftModel(lookup=lookup),
-        "serial, 8 rows": DraftModel(lookup=lookup, adaptive=False, verify_width=8, draft_width=8, depth=6),
-        "parallel": Parallel(draft=replace(parallel_draft(), lookup=lookup), fill=lookup),
-    }
+# The default of each kind, and the serial one with the widths of the parallel one.
+DRAFTERS: dict[str, DraftModel | Parallel] = {
+    "serial, adaptive": DraftModel(),
+    "serial, 8 rows": DraftModel(adaptive=False, verify_width=8, draft_width=8, depth=6),
+    "parallel": Parallel(),
+}
 
 
 def overheads(config: DraftModel | Parallel, costs: Costs) -> tuple[float, float]:
@@ -108,16 +106,17 @@ def compare(
     placement = read_device(PAIRS[pair])
     assert placement.target is not None, "a paced target"
     paces = Costs(target=placement.target, draft=placement.draft)
-    for name, config in drafters(lookup).items():
+    policies = policies_with(lookup)
+    traced = replace(policies, remote=replace(policies.remote, is_traced=True))
+    for name, config in DRAFTERS.items():
         is_serial = isinstance(config, DraftModel)
-        drafter = config if is_serial else replace(config, trace=True)
         written = []
         for some in prompts:
-            with Engine(EngineConfig(drafter=drafter, device=PAIRS[pair], num_threads=1)) as engine:
+            with Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1), policies=traced) as engine:
                 written.append(write_answers(engine, some, params))
         answers, others = written
         costs = (serial_costs if is_serial else parallel_costs)(others, paces)
-        predicted = simulate(traces, config, costs)
+        predicted = simulate(traces, config, costs, policies)
         num_rounds = sum(answer.stats.num_rounds for answer in answers)
         decode_s = sum(answer.stats.decode_s for answer in answers)
         num_tokens = sum(answer.stats.num_new_tokens for answer in answers)
@@ -142,7 +141,7 @@ def compare(
 
 def summary(rows: Sequence[dict[str, object]]) -> str:
     parts = []
-    for name in drafters(lookup=True):
+    for name in DRAFTERS:
         errors = [abs(float(str(row["error %"]))) for row in rows if row["drafter"] == name]
         within = sum(error <= 5.0 for error in errors)
         parts.append(

@@ -20,15 +20,17 @@ from forerun import DraftModel, Engine, EngineConfig, SamplingParams
 from forerun.backends.cpu.backend import CpuBackend
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.text.assembly import TextAssembly
 
-FIXED = {"adaptive": False, "verify_width": 8, "draft_width": 8, "depth": 5, "min_mass": 0.0}
+FIXED = DraftModel(adaptive=False, verify_width=8, draft_width=8, depth=5)
 DRAFTERS = {
-    "8x5": DraftModel(**FIXED, lookup=False),
-    "8x5, lookup": DraftModel(**FIXED, lookup=True),
-    "adaptive": DraftModel(),
+    "8x5": (FIXED, Policies(tree=TreePolicy(min_mass=0.0, looks_up=False))),
+    "8x5, lookup": (FIXED, Policies(tree=TreePolicy(min_mass=0.0))),
+    "adaptive": (DraftModel(), None),
 }
 PARTS = ("propose", "verify", "accept", "runner", "rest")
 NATIVE, TEXT, REST = "native", "text", "rest"
@@ -134,8 +136,8 @@ def main() -> None:
     parser.add_argument("--num-rounds", type=int, default=400)
     arguments = parser.parse_args()
     rows = []
-    for name, drafter in DRAFTERS.items():
-        with Engine(EngineConfig(drafter=drafter, num_threads=arguments.threads)) as engine:
+    for name, (drafter, policies) in DRAFTERS.items():
+        with Engine(EngineConfig(drafter=drafter, num_threads=arguments.threads), policies=policies) as engine:
             rows += [row_of(name, heat, engine, arguments.num_rounds) for heat in (0.0, 1.0)]
     notes = [
         "Medians over the rounds of the built-in pair. 8x5: up to 5 passes of up to 8 nodes, then 8 rows verified; "

@@ -11,18 +11,19 @@ from torch import Tensor
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.core.config import DTypeName, Exactness, KernelsName
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel, PromptLookup
+from forerun.core.drafter_config import DraftModel, Parallel
 from tests.random_settings import STOPS, random_params
 from tests.textbook import gumbel, pick
+from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, varied
 
 MAX_LENGTH = 128
 MOST_PROMPT, MOST_TOKENS = 32, 16
-DRAFTERS: dict[str, DrafterConfig] = {
-    "draft_model": DraftModel(adaptive=False, depth=4, min_mass=0.05),
-    "parallel": Parallel(draft=DraftModel(verify_width=8, draft_width=4)),
-    "prompt_lookup": PromptLookup(min_match=1),
-    "layer_skip": LayerSkip(adaptive=False, search="off", draft_width=2, depth=4),
-    "layer_skip, gated, int4": LayerSkip(adaptive=False, weights="int4", search_share=0.5, depth=3),
+DRAFTERS: dict[str, Varied] = {
+    "draft_model": draft_model(adaptive=False, depth=4, min_mass=0.05),
+    "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),
+    "prompt_lookup": prompt_lookup(min_match=1),
+    "layer_skip": layer_skip(adaptive=False, search="off", draft_width=2, depth=4),
+    "layer_skip, gated, int4": layer_skip(adaptive=False, weights="int4", search_share=0.5, depth=3),
 }
 
 
@@ -77,8 +78,12 @@ class Contest:
             num_threads=machine.num_threads, max_length=MAX_LENGTH,
         )  # fmt: skip
         self.plain = Engine(config)
-        self.engines = {name: Engine(replace(config, drafter=DRAFTERS[name])) for name in drafters}
+        self.engines = {name: self._drafted(config, DRAFTERS[name]) for name in drafters}
         self.totals: Counter[str] = Counter()
+
+    @staticmethod
+    def _drafted(config: EngineConfig, chosen: Varied) -> Engine:
+        return Engine(replace(config, drafter=chosen.config), policies=chosen.policies)
 
     def close(self) -> None:
         for engine in (self.plain, *self.engines.values()):

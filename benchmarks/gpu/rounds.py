@@ -21,6 +21,8 @@ from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from forerun.model.runner import Runner
 
@@ -49,9 +51,11 @@ def widths(setting: Setting) -> tuple[tuple[int, int, int], ...]:
 
 def fixed(verify_width: int, draft_width: int, depth: int) -> DraftModel:
     return DraftModel(
-        verify_width=verify_width, draft_width=draft_width, depth=depth, children=4, lookup=False, adaptive=False,
-        min_mass=0.0,
+        verify_width=verify_width, draft_width=draft_width, depth=depth, adaptive=False
     )  # fmt: skip
+
+
+UNPRUNED = TreePolicy(min_mass=0.0, looks_up=False)  # every level is as wide as it may be
 
 
 def drafters(setting: Setting) -> list[tuple[str, DrafterConfig]]:
@@ -72,7 +76,10 @@ def built_in(name: str, drafter: DrafterConfig, setting: Setting) -> Iterator[Ro
     device, kernels = (
         ("cpu", "auto") if setting.is_rehearsal else ("cuda:0", "triton")
     )  # not in the interpreter: minutes
-    with Engine(EngineConfig(drafter=drafter, device=device, kernels=kernels, max_length=512)) as engine:  # type: ignore[arg-type]
+    is_fixed = isinstance(drafter, DraftModel) and not drafter.adaptive
+    policies = Policies(tree=UNPRUNED) if is_fixed else None
+    config = EngineConfig(drafter=drafter, device=device, kernels=kernels, max_length=512)  # type: ignore[arg-type]
+    with Engine(config, policies=policies) as engine:
         for temperature in (0.0, 1.0):
             params = SamplingParams(temperature=temperature, seed=1, max_new_tokens=num_tokens, ignore_eos=True)
             if not setting.is_rehearsal:
@@ -109,7 +116,7 @@ def measure_rounds(
     for runner in sides:
         runner.forget()
         fill_cache(runner, context)
-    played = DeviceRounds(sides[0], sides[1], fixed(verify_width, draft_width, depth))
+    played = DeviceRounds(sides[0], sides[1], fixed(verify_width, draft_width, depth), UNPRUNED)
     played.begin(SamplingParams(), 0)
     text = [1] * (context + 1)
     executors = (played.target.executor, sides[1].executor)

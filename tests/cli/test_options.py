@@ -18,6 +18,7 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
+    paper_layer_skip,
     parallel_draft,
 )
 from forerun.core.errors import ConfigError
@@ -62,7 +63,7 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
         (DrafterOptions(drafter=DrafterName.NONE), BUILTIN_TARGET, NoDrafter()),
         (DrafterOptions(drafter=DrafterName.NGRAM, verify_width=4), "m", PromptLookup(verify_width=4)),
         (DrafterOptions(drafter=DrafterName.DRAFT_MODEL), BUILTIN_TARGET, DraftModel()),
-        (DrafterOptions(draft="d", depth=2, children=3), "m", DraftModel(model="d", depth=2, children=3)),
+        (DrafterOptions(draft="d", depth=2, draft_width=3), "m", DraftModel(model="d", depth=2, draft_width=3)),
         (DrafterOptions(drafter=PARALLEL), BUILTIN_TARGET, Parallel()),
         (DrafterOptions(drafter=LAYER_SKIP), "m", LayerSkip()),
         (DrafterOptions(drafter=LAYER_SKIP), BUILTIN_TARGET, LayerSkip()),
@@ -75,7 +76,7 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
                 speculative_config='{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}'
             ),
             "m",
-            PromptLookup(verify_width=6, max_match=3),
+            PromptLookup(verify_width=6),
         ),
         (DrafterOptions(draft="self", draft_weights=DraftWeights.INT4), "m", LayerSkip(weights="int4")),
     ],
@@ -85,8 +86,8 @@ def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> Non
 
 
 def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
-    options = DrafterOptions(drafter=PARALLEL, draft="d", verify_width=16, draft_width=6, children=3)
-    shape = replace(parallel_draft(), model="d", verify_width=16, draft_width=6, children=3)
+    options = DrafterOptions(drafter=PARALLEL, draft="d", verify_width=16, draft_width=6)
+    shape = replace(parallel_draft(), model="d", verify_width=16, draft_width=6)
     assert options.config("m") == Parallel(draft=shape)
 
 
@@ -102,33 +103,35 @@ def test_a_parallel_drafter_goes_where_its_flags_say() -> None:
 
 def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None:
     options = DrafterOptions(
-        drafter=LAYER_SKIP, verify_width=9, draft_width=2, children=3, depth=5, adaptive=False,
-        search=LayerSearchName.PAPER, skip_sets="sets.json", draft_weights=DraftWeights.INT4, min_confidence=0.5,
+        drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search=LayerSearchName.OFF, skip_sets="sets.json",
+        draft_weights=DraftWeights.INT4,
     )  # fmt: skip
     expected = LayerSkip(
-        verify_width=9, draft_width=2, children=3, depth=5, adaptive=False, search="paper", sets="sets.json",
-        weights="int4", min_confidence=0.5,
+        verify_width=9, depth=5, adaptive=False, search="off", sets="sets.json", weights="int4"
     )  # fmt: skip
     assert options.config("m") == expected
-    assert DrafterOptions(drafter=LAYER_SKIP, min_confidence=0.0).config("m") == LayerSkip(min_confidence=0.0)
+
+
+def test_the_papers_search_brings_the_papers_settings() -> None:
+    options = DrafterOptions(drafter=LAYER_SKIP, search=LayerSearchName.PAPER)
+    assert options.config("m") == paper_layer_skip()
+    assert replace(options, depth=8).config("m") == replace(paper_layer_skip(), depth=8)
 
 
 def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
     options = DrafterOptions(
         drafter=PARALLEL, draft="self", skip_sets="sets.json", draft_weights=DraftWeights.INT8, verify_width=8,
-        draft_width=6, children=3, adaptive=False, draft_device="cuda:1",
+        adaptive=False, draft_device="cuda:1",
     )  # fmt: skip
-    draft = LayerSkip(
-        sets="sets.json", weights="int8", verify_width=8, draft_width=6, children=3, adaptive=False
-    )  # fmt: skip
+    draft = LayerSkip(sets="sets.json", weights="int8", verify_width=8, adaptive=False)
     assert options.config("m") == Parallel(draft=draft, device="cuda:1")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (DrafterOptions(drafter=LAYER_SKIP, min_confidence=1.5), r"min_confidence 1\.5 must lie in"),
-        (DrafterOptions(drafter=LAYER_SKIP, draft_width=0), "draft_width 0 must be >= 1"),
+        (DrafterOptions(drafter=LAYER_SKIP, depth=0), "depth 0 must be >= 1"),
+        (DrafterOptions(draft="d", draft_width=0), "draft_width 0 must be >= 1"),
         (DrafterOptions(drafter=PARALLEL, draft="self", verify_width=2000), "verify_width 2000 must be <= 128"),
     ],
 )
@@ -167,15 +170,18 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
         (DrafterOptions(draft="d", draft_device="cpu"), "--draft-device", "parallel"),
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
         (DrafterOptions(drafter=DrafterName.NONE, key_file="k"), "--key-file", "parallel"),
-        (DrafterOptions(children=2, drafter_address=WORKER), "--children and --drafter-address", "parallel"),
-        (DrafterOptions(min_confidence=0.5, drafter_address=WORKER), "--min-confidence and --drafter-address", None),
+        (DrafterOptions(draft_width=2, drafter_address=WORKER), "--draft-width and --drafter-address", "parallel"),
+        (
+            DrafterOptions(search=LayerSearchName.OFF, drafter_address=WORKER),
+            "--search and --drafter-address",
+            None,
+        ),
         (DrafterOptions(search=LayerSearchName.OFF), "--search", "layer_skip"),
-        (DrafterOptions(draft="d", min_confidence=0.0), "--min-confidence", "layer_skip"),
         (DrafterOptions(drafter=DrafterName.NONE, draft_weights=DraftWeights.PLAIN), "--draft-weights", "layer_skip"),
         (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "layer_skip"),
         (DrafterOptions(drafter_address=WORKER, key_file="k"), "--drafter-address and --key-file", "parallel"),
         (DrafterOptions(drafter=PARALLEL, draft="self", search=LayerSearchName.GATED), "--search", "layer_skip"),
-        (DrafterOptions(drafter=PARALLEL, draft="self", min_confidence=0.5), "--min-confidence", "layer_skip"),
+        (DrafterOptions(drafter=LAYER_SKIP, draft_width=3), "--draft-width", "draft_model"),
         (DrafterOptions(drafter=PARALLEL, draft="self", depth=3), "--depth", "draft_model"),
         (DrafterOptions(drafter=LAYER_SKIP, draft="d"), "--draft", "draft_model"),
         (DrafterOptions(drafter=LAYER_SKIP, drafter_cores="1"), "--drafter-cores", "parallel"),
@@ -195,6 +201,7 @@ def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str
         (DrafterOptions(draft="d", drafter_address=WORKER), "--draft has no effect on the worker"),
         (DrafterOptions(draft_device="cpu", drafter_address=WORKER), "--draft-device has no effect on the worker"),
         (DrafterOptions(drafter_cores="0", drafter_address=WORKER), "--drafter-cores has no effect on the worker"),
+        (DrafterOptions(draft="self", draft_width=3), "--draft-width has no effect on --draft self"),
         (DrafterOptions(draft="d", key_file="k"), "key_file is of no use without an address"),
         (DrafterOptions(draft="d", drafter_cores="one"), "--drafter-cores 'one' must be numbers"),
     ],

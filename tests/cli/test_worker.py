@@ -14,6 +14,7 @@ import pytest
 
 from forerun import Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams, VocabularyError
 from tests.cli.conftest import Run, RunProcess, command, environment
+from tests.varied import NO_FILLING
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
@@ -82,8 +83,8 @@ def plain_engine() -> Iterator[Engine]:
 
 def engine_at(address: str, key_file: str | None = None) -> Engine:
     """An engine with no drafts but that worker's, paced to leave it time even where both share one core."""
-    drafter = Parallel(address=address, key_file=key_file, fill=False)
-    return Engine(EngineConfig(drafter=drafter, device="paced:target=5ms", num_threads=1))
+    drafter = Parallel(address=address, key_file=key_file)
+    return Engine(EngineConfig(drafter=drafter, device="paced:target=5ms", num_threads=1), policies=NO_FILLING)
 
 
 def assert_same(ours: Generation, plain: Generation) -> None:

@@ -7,28 +7,22 @@ import pytest
 
 from forerun.core.drafter_config import CEILINGS, DraftModel, LayerSkip, PromptLookup, paper_layer_skip
 from forerun.core.errors import ConfigError
+from forerun.drafting.layer_skip.policy import SkipPolicy
+from forerun.drafting.policies import LookupPolicy, Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 
-SHAPE = ("verify_width", "draft_width", "depth", "children")
+SHAPE = ("verify_width", "depth")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         *(({name: value}, f"{name} {value} must be >= 1") for name in SHAPE for value in (0, -1)),
-        ({"min_mass": -0.1}, r"min_mass -0\.1 must lie in \[0, 1\]"),
-        ({"min_mass": 1.1}, r"min_mass 1\.1 must lie in \[0, 1\]"),
-        ({"min_mass": nan}, "min_mass nan must lie"),
-        ({"min_confidence": -0.1}, r"min_confidence -0\.1 must lie in \[0, 1\]"),
-        ({"min_confidence": 1.1}, r"min_confidence 1\.1 must lie in \[0, 1\]"),
-        ({"min_confidence": nan}, "min_confidence nan must lie"),
-        ({"search_share": 0.0}, r"search_share 0\.0 must lie in \(0, 1\]"),
-        ({"search_share": 1.5}, r"search_share 1\.5 must lie in \(0, 1\]"),
-        ({"search_share": nan}, "search_share nan must lie"),
         ({"search": "swift"}, "search 'swift' must be one of gated, paper, off"),
         ({"search": ""}, "search '' must be"),
         ({"weights": "int3"}, "weights 'int3' must be one of plain, int8, int4"),
         ({"weights": "bfloat16"}, "weights 'bfloat16' must be"),
-        ({"seed": -1}, "seed -1 of the search must be >= 0"),
     ],
     ids=str,
 )
@@ -41,11 +35,8 @@ def test_a_wrong_setting_of_self_speculation_is_named(changes: dict[str, Any], m
     "changes",
     [
         dict.fromkeys(SHAPE, 1),
-        {"min_mass": 0.0, "min_confidence": 0.0},
-        {"min_mass": 1.0, "min_confidence": 1.0, "search_share": 1.0},
         *({"search": search} for search in ("gated", "paper", "off")),
         *({"weights": weights} for weights in ("plain", "int8", "int4")),
-        {"seed": 0},
     ],
     ids=str,
 )
@@ -69,7 +60,31 @@ def test_every_drafters_tree_has_a_floor_and_a_ceiling_with_a_reason(name: str, 
 
 
 def test_the_paper_drafts_chains_while_it_is_sure_of_them() -> None:
-    paper = paper_layer_skip()
-    assert (paper.search, paper.draft_width, paper.min_confidence, paper.depth) == ("paper", 1, 0.8, 25)
-    assert (paper.adaptive, paper.lookup, paper.noise_aware) == (False, False, False)
-    assert (paper.min_mass, paper.weights, paper.sets, paper.skipped) == (0.0, "plain", None, ())
+    paper, policies = paper_layer_skip(), Policies.of(paper_layer_skip())
+    assert (paper.search, paper.depth, paper.adaptive, paper.weights, paper.sets) == ("paper", 25, False, "plain", None)
+    assert (policies.skip.draft_width, policies.tree.min_confidence, policies.tree.min_mass) == (1, 0.8, 0.0)
+    assert (policies.tree.looks_up, policies.tree.knows_noise) == (False, False)
+    assert Policies.of(LayerSkip()) == Policies()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        *((TreePolicy, {"num_children": value}, "num_children -?[0-9]+ must lie in") for value in (0, -1, 17, 100_000)),
+        *(
+            (TreePolicy, {name: value}, rf"{name} .* must lie in \[0, 1\]")
+            for name in ("min_mass", "min_confidence")
+            for value in (-0.1, 1.1, nan)
+        ),
+        *((SkipPolicy, {"search_share": value}, "search_share .* must lie in") for value in (0.0, 1.5, nan)),
+        (SkipPolicy, {"draft_width": 0}, "draft_width 0 must be >= 1"),
+        (SkipPolicy, {"seed": -1}, "seed -1 of the search must be >= 0"),
+        (LookupPolicy, {"min_match": 5}, "matches of 5 to 4 tokens"),
+        (LookupPolicy, {"max_match": 17}, "matches of 2 to 17 tokens"),
+        (RemotePolicy, {"max_repairs": 0}, "max_repairs 0 must lie in"),
+        (RemotePolicy, {"max_lateness": -0.5}, "max_lateness -0.5 must lie in"),
+    ],
+)
+def test_a_wrong_policy_is_named(kind: type[Any], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kind(**values)

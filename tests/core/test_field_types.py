@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun import ConfigError, DraftModel, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
 
 WRONG: dict[str, Callable[[], object]] = {
     r"top_k 2\.5 must be a whole number": lambda: SamplingParams(top_k=2.5),  # type: ignore[arg-type]
@@ -37,7 +37,6 @@ WRONG: dict[str, Callable[[], object]] = {
     r"drafter <class .* must be NoDrafter\(\)": lambda: EngineConfig(drafter=PromptLookup),  # type: ignore[arg-type]
     r"draft NoDrafter\(\) must be DraftModel\(\) or LayerSkip\(\)": lambda: Parallel(draft=NoDrafter()),  # type: ignore[arg-type]
     r"cores 2 must be a tuple of whole numbers: write \(2,\)": lambda: Parallel(cores=2),  # type: ignore[arg-type]
-    r"skipped \(\(1,\),\) must be a tuple of": lambda: LayerSkip(skipped=((1,),)),  # type: ignore[arg-type]
     r"adaptive 1 must be True or False": lambda: DraftModel(adaptive=1),  # type: ignore[arg-type]
 }
 
@@ -57,8 +56,7 @@ def test_numbers_of_numpy_and_torch_lists_and_paths_become_plain() -> None:
         temperature=0.5, top_k=5, seed=7, stop=("a",), stop_token_ids=(1, 2), logit_bias={3: 1.0}
     )  # fmt: skip
     assert repr(params) == repr(plain)
-    skipped: object = [[np.int64(1), "mlp"], (2, "attention")]
-    assert LayerSkip(skipped=skipped).skipped == ((1, "mlp"), (2, "attention"))  # type: ignore[arg-type]
+    assert Parallel(cores=[np.int64(1), 2]).cores == (1, 2)  # type: ignore[arg-type]
     assert EngineConfig(target=Path("models") / "mine").target == str(Path("models") / "mine")  # type: ignore[arg-type]
 
 

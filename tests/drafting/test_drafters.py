@@ -13,6 +13,7 @@ from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
+from forerun.drafting.policies import BEST, LookupPolicy
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from tests.tiny import (
     Weights,
@@ -24,6 +25,7 @@ from tests.tiny import (
     random_weights,
     tiny_runner,
 )
+from tests.varied import Varied, draft_model, varied
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -40,12 +42,19 @@ WEIGHTS = weights_of(1)
 
 
 def drafter_of(
-    weights: Weights, config: DraftModel, *, spec: ModelSpec = SPEC, capacity: int = 128, is_poisoned: bool = True
+    weights: Weights,
+    config: DraftModel | Varied,
+    *,
+    spec: ModelSpec = SPEC,
+    capacity: int = 128,
+    is_poisoned: bool = True,
 ) -> DraftModelDrafter:
     runner = tiny_runner(spec, weights, capacity=capacity)
     if is_poisoned:
         poison_freed_slots(runner)
-    return DraftModelDrafter(runner, config, target_vocab_size=SPEC.vocab_size)
+    return DraftModelDrafter(
+        runner, varied(config).config, varied(config).policies.tree, target_vocab_size=SPEC.vocab_size
+    )
 
 
 def rounds_of(drafter: Drafter, params: SamplingParams, *, seed: int = 7, num_tokens: int = NUM_TOKENS) -> list[Round]:
@@ -63,7 +72,7 @@ def plain_ids(params: SamplingParams, *, seed: int = 7) -> list[int]:
 @PARAMS
 def test_a_draft_equal_to_the_target_has_every_chain_accepted(params: SamplingParams) -> None:
     """Noise-aware and of one child a node, it guesses the target's very draw."""
-    drafter = drafter_of(WEIGHTS, DraftModel(verify_width=5, depth=5, children=1, lookup=False))
+    drafter = drafter_of(WEIGHTS, draft_model(verify_width=5, depth=5, num_children=1, looks_up=False))
     rounds = rounds_of(drafter, params)
     assert all(step.stats.num_drafted == step.stats.num_accepted > 0 for step in rounds)
     assert ids_of(rounds) == plain_ids(params)
@@ -72,7 +81,7 @@ def test_a_draft_equal_to_the_target_has_every_chain_accepted(params: SamplingPa
 @PARAMS
 @pytest.mark.parametrize("lookup", [False, True])
 def test_a_draft_equal_to_the_target_is_worth_several_tokens_a_round(params: SamplingParams, lookup: bool) -> None:
-    rounds = rounds_of(drafter_of(WEIGHTS, DraftModel(lookup=lookup)), params)
+    rounds = rounds_of(drafter_of(WEIGHTS, draft_model(looks_up=lookup)), params)
     assert ids_of(rounds) == plain_ids(params)
     assert len(rounds) < NUM_TOKENS / 2
     assert sum(step.stats.num_accepted for step in rounds) > NUM_TOKENS / 2
@@ -81,7 +90,7 @@ def test_a_draft_equal_to_the_target_is_worth_several_tokens_a_round(params: Sam
 def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
     accepted = {}
     for noise_aware in (True, False):
-        drafter = drafter_of(WEIGHTS, DraftModel(noise_aware=noise_aware, lookup=False))
+        drafter = drafter_of(WEIGHTS, draft_model(knows_noise=noise_aware, looks_up=False))
         steps = [step.stats for seed in range(5) for step in rounds_of(drafter, SAMPLED, seed=seed)]
         accepted[noise_aware] = sum(item.num_accepted for item in steps) / len(steps)
     assert accepted[True] > 1.5 * accepted[False] > 0
@@ -89,7 +98,7 @@ def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
 
 @PARAMS
 def test_a_draft_that_is_always_wrong_costs_no_token(params: SamplingParams) -> None:
-    rounds = rounds_of(drafter_of(negated(WEIGHTS), DraftModel(children=1, lookup=False)), params)
+    rounds = rounds_of(drafter_of(negated(WEIGHTS), draft_model(num_children=1, looks_up=False)), params)
     assert sum(step.stats.num_drafted for step in rounds) > 0
     assert ids_of(rounds) == plain_ids(params)
     if params.is_greedy:
@@ -122,12 +131,12 @@ def broken_weights() -> dict[str, Weights]:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_draft_that_computes_nonsense_costs_no_token(params: SamplingParams, kind: str, seed: int) -> None:
     rng = random.Random(seed)
-    config = DraftModel(
+    config = draft_model(
         verify_width=rng.randint(2, 12),
         draft_width=rng.randint(1, 6),
         depth=rng.randint(1, 6),
-        children=rng.randint(1, 5),
-        lookup=rng.random() < 0.5,
+        num_children=rng.randint(1, 5),
+        looks_up=rng.random() < 0.5,
     )
     drafter = drafter_of(broken_weights()[kind], config, is_poisoned=False)
     assert ids_of(rounds_of(drafter, params)) == plain_ids(params)
@@ -155,7 +164,7 @@ def test_a_draft_with_more_tokens_than_the_target_never_proposes_them(params: Sa
     long = plain_spec(vocab_size=SPEC.vocab_size + 9)
     weights = weights_of(3, long)
     weights["head.weight"][SPEC.vocab_size :] *= 20.0  # its favourites are tokens that the target does not have
-    drafter = drafter_of(weights, DraftModel(lookup=False), spec=long)
+    drafter = drafter_of(weights, draft_model(looks_up=False), spec=long)
     drafter.begin(PROMPT, params, None)
     tree = drafter.propose()
     assert len(tree) > 1
@@ -179,7 +188,7 @@ def test_a_draft_with_more_tokens_than_the_target_never_proposes_them(params: Sa
 def test_parameters_act_on_target_and_draft_alike(changes: dict[str, object]) -> None:
     """On the draft alone they would change nothing; on the target alone an equal draft would miss."""
     params = SamplingParams(**{"temperature": 1.0, **changes})  # type: ignore[arg-type]
-    drafter = drafter_of(WEIGHTS, DraftModel(verify_width=4, depth=4, children=1, lookup=False))
+    drafter = drafter_of(WEIGHTS, draft_model(verify_width=4, depth=4, num_children=1, looks_up=False))
     rounds = rounds_of(drafter, params)
     assert ids_of(rounds) == plain_ids(params) != plain_ids(SAMPLED)
     assert all(step.stats.num_accepted == step.stats.num_drafted > 0 for step in rounds)
@@ -190,13 +199,13 @@ def test_parameters_act_on_target_and_draft_alike(changes: dict[str, object]) ->
 def test_the_context_can_be_filled_to_its_last_slot(params: SamplingParams, seed: int) -> None:
     """The caches are no larger than the engine makes them."""
     rng = random.Random(seed)
-    config = DraftModel(
-        verify_width=rng.randint(1, 10), draft_width=rng.randint(1, 4), depth=rng.randint(1, 5), children=2
-    )
+    config = DraftModel(verify_width=rng.randint(1, 10), draft_width=rng.randint(1, 4), depth=rng.randint(1, 5))
     max_length = len(PROMPT) + NUM_TOKENS
     target = tiny_runner(SPEC, WEIGHTS, capacity=max_length + config.verify_width)
     draft_capacity = max_length + config.draft_width * config.depth + config.verify_width
-    drafter = drafter_of(WEIGHTS if seed % 2 else weights_of(2), config, capacity=draft_capacity)
+    drafter = drafter_of(
+        WEIGHTS if seed % 2 else weights_of(2), varied(config, num_children=2), capacity=draft_capacity
+    )
     rounds = decode_rounds(target, drafter, PROMPT, params, seed=7, num_tokens=NUM_TOKENS)
     assert ids_of(rounds) == plain_ids(params)
 
@@ -233,7 +242,7 @@ def test_seeds_give_different_texts_and_greedy_none() -> None:
 @PARAMS
 def test_prompt_lookup_finds_what_a_text_repeats(params: SamplingParams) -> None:
     params = SamplingParams(temperature=params.temperature, logit_bias=dict.fromkeys(range(4), 30.0))
-    rounds = rounds_of(PromptLookupDrafter(PromptLookup(min_match=1)), params)
+    rounds = rounds_of(PromptLookupDrafter(PromptLookup(), LookupPolicy(min_match=1)), params)
     assert sum(step.stats.num_drafted for step in rounds) > 0
     assert sum(step.stats.num_accepted for step in rounds) > 0
     assert ids_of(rounds) == plain_ids(params)
@@ -242,7 +251,7 @@ def test_prompt_lookup_finds_what_a_text_repeats(params: SamplingParams) -> None
 def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() -> None:
     """Such a node was a child once likely enough, which likelier nodes then displaced from the cut."""
     drafter = drafter_of(
-        weights_of(2), DraftModel(verify_width=4, depth=6, draft_width=1, lookup=False, noise_aware=False)
+        weights_of(2), draft_model(verify_width=4, depth=6, draft_width=1, looks_up=False, knows_noise=False)
     )
     num_hits = sum(step.stats.was_hit for seed in range(10) for step in rounds_of(drafter, SAMPLED, seed=seed))
     assert num_hits > 0
@@ -255,6 +264,6 @@ def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() 
     ids=["none", "prompt_lookup", "draft_model"],
 )
 def test_every_config_builds_its_drafter(config: NoDrafter | PromptLookup | DraftModel, kind: type[Drafter]) -> None:
-    drafter = build_drafter(config, target=SPEC, draft_runner=tiny_runner(SPEC, WEIGHTS))
+    drafter = build_drafter(config, BEST, target=SPEC, draft_runner=tiny_runner(SPEC, WEIGHTS))
     assert isinstance(drafter, kind)
     assert ids_of(rounds_of(drafter, SAMPLED)) == plain_ids(SAMPLED)

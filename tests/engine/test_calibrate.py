@@ -1,21 +1,23 @@
-"""Calibration: a profile of this machine, and what an engine makes of one."""
+"""Calibration: a profile of this machine; and what an engine makes of the times of passes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter
-from forerun.core.errors import ConfigError
+from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.core.steps import StepStats
+from forerun.drafting import draft_model
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine import calibrate as calibration
+from forerun.engine import engine as engine_module
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun.engine.engine import Engine
 from forerun.engine.profile import Profile
+from tests.varied import NO_LOOKUP
 
 PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)
 PROMPT = "the cat sat on the mat and the cat "
@@ -53,49 +55,26 @@ def test_every_number_of_cores_and_every_overhead_is_measured(
 
 
 @pytest.fixture
-def rounds_with(target: str, draft: str, tmp_path: Path) -> Callable[[Profile], list[StepStats]]:
-    """The rounds of an adaptive engine that was given this profile."""
+def rounds_with(target: str, draft: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Pace, Pace], list[StepStats]]:
+    """The rounds of an adaptive engine that measures these times."""
 
-    def play(profile: Profile) -> list[StepStats]:
-        path = tmp_path / "profile.json"
-        profile.write(path)
-        drafter = DraftModel(model=draft, lookup=False)
-        config = EngineConfig(
-            target=target, drafter=drafter, dtype="float32", num_threads=1, profile=str(path)
-        )  # fmt: skip
-        with Engine(config) as engine:
+    def play(of_target: Pace, of_draft: Pace) -> list[StepStats]:
+        monkeypatch.setattr(engine_module, "measure_pace", lambda *_, **__: of_target)
+        monkeypatch.setattr(draft_model, "measure_pace", lambda *_, **__: of_draft)
+        config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", num_threads=1)
+        with Engine(config, policies=NO_LOOKUP) as engine:
             return [step.stats for step in engine.stream(PROMPT, PARAMS)]
 
     return play
 
 
-def profile_of(target: Pace, draft: Pace, units: int = 1) -> Profile:
-    return Profile(source="stated", unit="core", target={units: target}, draft={units: draft})
-
-
-def test_an_engine_takes_the_times_of_its_profile(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
-    dear = rounds_with(profile_of(DEAR, CHEAP))
+def test_an_engine_verifies_by_what_rows_cost(rounds_with: Callable[[Pace, Pace], list[StepStats]]) -> None:
+    dear = rounds_with(DEAR, CHEAP)
     assert {step.num_verified for step in dear} == {1}, "a second row would take a quarter of an hour"
-    free = rounds_with(profile_of(Pace(steps=((64, 1e3),)), CHEAP))
+    free = rounds_with(Pace(steps=((64, 1e3),)), CHEAP)
     assert max(step.num_verified for step in free) == DraftModel().verify_width
 
 
-def test_a_dear_draft_of_a_profile_is_asked_once_a_round(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
-    steps = rounds_with(profile_of(Pace(steps=((64, 1e3),)), Pace(steps=((64, 1e5),))))
-    assert 1 < max(step.num_verified for step in steps) <= 1 + DraftModel().children
-
-
-def test_times_of_other_units_are_not_taken(rounds_with: Callable[[Profile], list[StepStats]]) -> None:
-    steps = rounds_with(profile_of(DEAR, CHEAP, units=7))
-    assert max(step.num_verified for step in steps) > 1, "what is not known is measured"
-
-
-def test_a_profile_that_cannot_be_read_is_an_error_where_it_is_needed(target: str, draft: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text("{}")
-    config = EngineConfig(
-        target=target, drafter=DraftModel(model=draft), dtype="float32", profile=str(tmp_path / "bad.json")
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"bad\.json is no profile"):
-        Engine(config)
-    Engine(replace(config, drafter=NoDrafter())).close()
-    Engine(replace(config, drafter=DraftModel(model=draft, adaptive=False))).close()
+def test_a_dear_draft_is_asked_once_a_round(rounds_with: Callable[[Pace, Pace], list[StepStats]]) -> None:
+    steps = rounds_with(Pace(steps=((64, 1e3),)), Pace(steps=((64, 1e5),)))
+    assert 1 < max(step.num_verified for step in steps) <= 1 + TreePolicy().num_children

@@ -26,6 +26,7 @@ from forerun import (
 )
 from forerun.backends.cpu.binding import fault
 from forerun.model.inputs import ForwardInput
+from tests.varied import NO_LOOKUP
 
 PROMPT = "the cat sat on the mat and the cat "
 SAMPLED = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True)
@@ -188,9 +189,9 @@ def test_a_paced_engine_writes_the_same_text_and_takes_its_time(
     side: str, target: str, draft: str, plain_engine: Engine
 ) -> None:
     params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=6, ignore_eos=True)
-    drafter = DraftModel(model=draft, depth=1, lookup=False)
+    drafter = DraftModel(model=draft, depth=1)
     config = EngineConfig(target=target, drafter=drafter, dtype="float64", device=f"paced:{side}=50ms")
-    with Engine(config) as engine:
+    with Engine(config, policies=NO_LOOKUP) as engine:
         paced = engine.generate(PROMPT, params)
     stats, plain = paced.stats, plain_engine.generate(PROMPT, params)
     assert (paced.token_ids, paced.text) == (plain.token_ids, plain.text)

@@ -21,6 +21,7 @@ from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -190,8 +191,9 @@ def test_a_draft_without_sound_numbers_changes_no_token(number: int) -> None:
     sick = {name: weight.clone() for name, weight in weights.items()}
     sick["head.weight"][:: rng.choice([1, 3, 30])] = rng.choice([torch.nan, torch.inf, -torch.inf, 1e305])
     params = random_params(rng, 30)
-    config = DraftModel(verify_width=8, draft_width=4, depth=3, children=rng.choice([4, 16]), adaptive=False)
+    config = DraftModel(verify_width=8, draft_width=4, depth=3, adaptive=False)
+    policy = TreePolicy(num_children=rng.choice([4, 16]))
     with torch.inference_mode():
-        drafter = DraftModelDrafter(tiny_runner(SPEC, sick), config, target_vocab_size=30)
+        drafter = DraftModelDrafter(tiny_runner(SPEC, sick), config, policy, target_vocab_size=30)
         ours = decode_ids(runner(), drafter, PROMPT, params, seed=3, num_tokens=12)
         assert ours == decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=12)

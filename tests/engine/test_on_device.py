@@ -4,6 +4,8 @@ import pytest
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
 from tests.text.tiny_tokenizers import write_byte_level
@@ -30,11 +32,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     target, draft = pair
-    tree = DraftModel(model=draft, verify_width=4, draft_width=2, children=2, depth=1, lookup=False, adaptive=False)
+    tree = DraftModel(model=draft, verify_width=4, draft_width=2, depth=1, adaptive=False)
     with Engine(EngineConfig(target=target, dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
         expected = [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)]
     config = EngineConfig(target=target, dtype="float32", drafter=tree, max_length=40, kernels="triton")
-    with Engine(config) as engine:
+    with Engine(config, policies=Policies(tree=TreePolicy(num_children=2, looks_up=False))) as engine:
         found = [engine.generate(PROMPT, params) for params in (SHORT, FILTERED)]
     assert [generation.token_ids for generation in found] == expected
     assert found[0].stats.num_near_ties == 0

@@ -16,6 +16,7 @@ from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter
 from forerun.engine.loading import Checkpoint
 from forerun.engine.placement import CorePlacement
 from forerun.wires.starvation import process_state
+from tests.varied import NO_FILLING
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
@@ -39,8 +40,8 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whic
 def parallel_engine() -> Engine:
     # Without what looking up the text could fill in, every drafted token is the process's own.
     # In float32 no kernel's rounding reaches the text.
-    config = EngineConfig(drafter=Parallel(fill=False), dtype="float32", device="paced:target=5ms", num_threads=1)
-    return Engine(config)
+    config = EngineConfig(drafter=Parallel(), dtype="float32", device="paced:target=5ms", num_threads=1)
+    return Engine(config, policies=NO_FILLING)
 
 
 @pytest.fixture(scope="module")

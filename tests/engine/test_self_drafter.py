@@ -21,6 +21,9 @@ from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.paper import PaperSkips
+from forerun.drafting.policies import Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from tests.varied import Varied, engine_with, layer_skip, varied
 
 PROMPT = "def read_lines(path):\n    "
 PROMPTS = (PROMPT, "x = [1, 2, 3]\ny = [1, 2, 3]\nz = [1, 2")
@@ -43,22 +46,22 @@ PARAMS = pytest.mark.parametrize(
     "params", [GREEDY, SAMPLED, PLAINLY_SAMPLED], ids=["greedy", "every option", "temperature 1"]
 )
 # Not adaptive, so that it drafts however busy the machine is.
-TREE = LayerSkip(draft_width=2, depth=4, adaptive=False, search="off", lookup=False)
+TREE = layer_skip(draft_width=2, depth=4, adaptive=False, search="off", looks_up=False)
 DRAFTERS = {
     "a tree": TREE,
-    "gated search": replace(TREE, search="gated", search_share=1.0, lookup=True),
-    "the paper's search": replace(TREE, search="paper"),
-    "the paper": paper_layer_skip(),
-    "as it comes": LayerSkip(),
-    "an int8 copy": replace(TREE, weights="int8", search="gated", search_share=1.0),
-    "an int4 copy": replace(TREE, weights="int4"),
+    "gated search": TREE.changed(search="gated", search_share=1.0, looks_up=True),
+    "the paper's search": TREE.changed(search="paper"),
+    "the paper": varied(paper_layer_skip()),
+    "as it comes": layer_skip(),
+    "an int8 copy": TREE.changed(weights="int8", search="gated", search_share=1.0),
+    "an int4 copy": TREE.changed(weights="int4"),
 }
 needs_native = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 
 
-def config_of(drafter: LayerSkip | NoDrafter, **changes: object) -> EngineConfig:
+def engine_of(drafter: Varied | NoDrafter, **changes: object) -> Engine:
     settings: dict[str, object] = {"dtype": "bfloat16", "num_threads": 1, "max_length": 256, "exactness": "exact"}
-    return EngineConfig(drafter=drafter, **{**settings, **changes})  # type: ignore[arg-type]
+    return engine_with(drafter, **{**settings, **changes})
 
 
 class PlainTexts:
@@ -76,13 +79,13 @@ class PlainTexts:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[PlainTexts]:
-    with Engine(config_of(NoDrafter())) as engine:
+    with engine_of(NoDrafter()) as engine:
         yield PlainTexts(engine)
 
 
 @pytest.fixture(scope="module", params=DRAFTERS)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with Engine(config_of(DRAFTERS[request.param])) as engine:
+    with engine_of(DRAFTERS[request.param]) as engine:
         yield engine
 
 
@@ -166,7 +169,7 @@ def test_cancelling_and_forgetting_leave_nothing_behind(engine: Engine, plain: P
 @needs_native
 def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> None:
     for name in ("gated search", "the paper's search", "an int8 copy"):
-        with Engine(config_of(DRAFTERS[name])) as engine:
+        with engine_of(DRAFTERS[name]) as engine:
             params = replace(GREEDY, max_new_tokens=100)
             assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
             search = self_drafter_of(engine).search
@@ -182,7 +185,7 @@ def with_torchs_kernels(temperature: float) -> tuple[Generation, Generation, int
     """Ours and the plain text by torch's kernels in bfloat16, the place where they part, and how near the tie was."""
     params = SamplingParams(temperature=temperature, seed=3, max_new_tokens=40, ignore_eos=True)
     settings = {"exactness": "fast", "kernels": "torch"}
-    with Engine(config_of(NoDrafter(), **settings)) as judge, Engine(config_of(TREE, **settings)) as engine:
+    with engine_of(NoDrafter(), **settings) as judge, engine_of(TREE, **settings) as engine:
         ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
         pairs = zip(ours.token_ids, plain.token_ids, strict=True)
         place = next((place for place, (left, right) in enumerate(pairs) if left != right), None)
@@ -206,12 +209,12 @@ def test_with_torchs_kernels_the_text_parts_only_at_a_near_tie_and_those_are_cou
 def test_a_process_with_a_part_of_the_target_drafts_for_it_and_the_text_stays(weights: str) -> None:
     """The target is paced, so that it leaves the process time even where both share one core."""
     draft = LayerSkip(search="off", weights=weights)  # type: ignore[arg-type]
-    parallel = Parallel(draft=draft, fill=False)
+    parallel = Varied(Parallel(draft=draft), Policies(remote=RemotePolicy(looks_up=False)))
     settings = {"dtype": "float32", "device": "paced:target=5ms", "num_threads": 1, "max_length": 256}
     num_accepted = 0
     with (
         Engine(EngineConfig(drafter=NoDrafter(), **{**settings, "device": "cpu"})) as judge,  # type: ignore[arg-type]
-        Engine(EngineConfig(drafter=parallel, **settings)) as engine,  # type: ignore[arg-type]
+        engine_with(parallel, **settings) as engine,
     ):
         for params in (GREEDY, SAMPLED):
             ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)

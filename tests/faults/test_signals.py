@@ -17,6 +17,7 @@ import pytest
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.wires.starvation import process_state
 from forerun.wires.supervisor import LocalSupply
+from tests.varied import NO_FILLING
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
@@ -35,7 +36,9 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(EngineConfig(drafter=Parallel(fill=False), device="paced:target=5ms", num_threads=1)) as engine:
+    with Engine(
+        EngineConfig(drafter=Parallel(), device="paced:target=5ms", num_threads=1), policies=NO_FILLING
+    ) as engine:
         yield engine
 
 

@@ -9,7 +9,6 @@ from functools import cache, partial
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.decoding import host_loop as loop
 from forerun.decoding.host_loop import decode
@@ -24,12 +23,13 @@ from tests.drafting.layer_skip.original_swift import PaddedTarget, RawBonusTarge
 from tests.drafting.layer_skip.playing import PROMPT, SPEC, drafter_on, target_for, weights_of
 from tests.drafting.layer_skip.toy_law import NUM_TOKENS, Text, fit, joint_law, params_of, toy_target
 from tests.tiny import Weights
+from tests.varied import Varied, layer_skip
 
 GREEDY, SAMPLED = params_of(0.0, 1.0), params_of(1.0, 1.0)
 LEAST_P = 1e-4
 NUM_SEEDS = 1000
-COMB = LayerSkip(
-    draft_width=1, depth=2, children=2, verify_width=5, lookup=False, adaptive=False, search="off", min_mass=0.0
+COMB = layer_skip(
+    draft_width=1, depth=2, num_children=2, verify_width=5, looks_up=False, adaptive=False, search="off", min_mass=0.0
 )
 SKIPPED: SkipSet = frozenset((layer, kind) for layer in (1, 2) for kind in (ATTENTION, MLP))
 Walk = Callable[[TokenTree, Sequence[int]], Acceptance]
@@ -122,7 +122,7 @@ def test_the_raw_bonus_is_seen_in_the_original_method_as_well(params: SamplingPa
 
 # Fault 3, on targets of 29 tokens whose draft is often wrong while one of its runners-up is right.
 VOCAB_SIZE, TEXT_LENGTH = SPEC.vocab_size, 30
-BUSHY = replace(COMB, depth=3, children=3, verify_width=10)
+BUSHY = COMB.changed(depth=3, num_children=3, verify_width=10)
 PAD_ID = 2
 TRAPS = {"id 0": 0, "the last id": VOCAB_SIZE - 1, "the pad id": PAD_ID}
 
@@ -144,7 +144,7 @@ class Trap:
             weights[table] = weights[table][names]
         return Trap(weights=weights, prompt_ids=[names[one] for one in self.prompt_ids], token=token)
 
-    def text(self, params: SamplingParams, config: LayerSkip | None, side: type[Verifier] = Verifier) -> Text:
+    def text(self, params: SamplingParams, config: Varied | None, side: type[Verifier] = Verifier) -> Text:
         target = target_for(config, self.weights)
         drafter = NoneDrafter() if config is None else drafter_on(target, config, skipped=SKIPPED)
         return text_of(target, drafter, params, prompt_ids=self.prompt_ids, num_tokens=TEXT_LENGTH, side=side)

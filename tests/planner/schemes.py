@@ -12,6 +12,7 @@ from typing import Final, Literal
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, Tally
 from forerun.planner.trace_grower import TraceGrower
@@ -87,11 +88,9 @@ def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGr
             verify_width=scheme.verify_width,
             draft_width=scheme.draft_width,
             depth=scheme.depth,
-            min_mass=0.0,
-            children=num_children,
-            lookup=False,
             adaptive=False,
         ),
+        TreePolicy(num_children=num_children, min_mass=0.0, looks_up=False),
         horizon=scheme.verify_width * (HORIZON if keeps_subtree else 1),
         max_rows=UNBOUNDED,
         keeps_subtree=keeps_subtree,

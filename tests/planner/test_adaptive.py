@@ -2,7 +2,6 @@
 
 import random
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,15 +13,19 @@ from forerun.core.pace import Pace, read_device
 from forerun.core.trace import AnswerTrace
 from forerun.decoding.decoder import Round
 from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from forerun.planner.simulate import CHOOSING, Costs, simulate
 from forerun.speculation import payoff
 from tests.planner.fake_time import charge, rule_time
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.varied import NO_LOOKUP
 
 SPEC = plain_spec(num_layers=1, hidden_size=32, vocab_size=32, tied_embeddings=False, head_dim=4)
 PARAMS = SamplingParams(temperature=1.0, seed=5)
+POLICIES = Policies(tree=TreePolicy(num_children=2, looks_up=False, knows_noise=False))
 NUM_TOKENS = 90
 DEVICE = "paced:target=10.4ms@8,13.3ms@16;draft=1.9ms"
 IMPOSSIBLE = -1e5  # as a logit: its share of the sum is 0, whatever the order of adding
@@ -53,7 +56,7 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     clock = rule_time(patch)
     target, draft = tiny_runner(SPEC, equally_sure((0.5, 0.3, 0.15, 0.05))), equally_sure((0.75, 0.25))
     runner = tiny_runner(SPEC, draft)
-    drafter = DraftModelDrafter(runner, config, target_vocab_size=SPEC.vocab_size)
+    drafter = DraftModelDrafter(runner, config, POLICIES.tree, target_vocab_size=SPEC.vocab_size)
     drafter.take_paces(times.target, times.draft_pace)
     choosing_s = CHOOSING * times.serial_overhead_s
     charge(target, lambda rows: clock.spend(times.target.step_s(rows) + choosing_s))
@@ -83,9 +86,9 @@ def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_roun
     times = Costs(
         target=pace, draft=flat(draft_ms), serial_overhead_s=2 * overhead_s, expansion_overhead_s=overhead_s
     )  # fmt: skip
-    config = DraftModel(verify_width=9, draft_width=3, depth=5, children=2, lookup=False, noise_aware=False)
+    config = DraftModel(verify_width=9, draft_width=3, depth=5)
     trace, rounds, num_passes = really(config, times, monkeypatch)
-    (answer,) = simulate([trace], config, times).answers
+    (answer,) = simulate([trace], config, times, POLICIES).answers
     stats = [step.stats for step in rounds]
     assert (answer.num_rounds, answer.num_expansions) == (len(rounds), num_passes)
     assert answer.num_accepted == sum(item.num_accepted for item in stats) > 20
@@ -118,17 +121,20 @@ def test_adaptive_widths_follow_what_rows_and_expansions_cost() -> None:
     sure = [known_answer(60)]
     dear_rows = Costs(target=Pace(steps=((1, 10e-3), (16, 400e-3))), draft=flat(1.0))
     dear_draft = Costs(target=flat(10.0), draft=flat(200.0))
-    shape = DraftModel(lookup=False)
-    assert simulate(sure, shape, dear_rows).tokens_per_round == 1.0
-    assert simulate(sure, shape, costs(10.0, 1.0)).tokens_per_round > 6.0
-    assert simulate(sure, shape, dear_draft).expansions_per_round < 0.5, "drafting stops where it does not pay"
+    shape = DraftModel()
+    assert simulate(sure, shape, dear_rows, NO_LOOKUP).tokens_per_round == 1.0
+    assert simulate(sure, shape, costs(10.0, 1.0), NO_LOOKUP).tokens_per_round > 6.0
+    assert simulate(sure, shape, dear_draft, NO_LOOKUP).expansions_per_round < 0.5, (
+        "drafting stops where it does not pay"
+    )
 
 
 def test_a_parallel_drafter_may_choose_how_many_rows_to_verify() -> None:
-    shape = DraftModel(lookup=False)
-    fixed, adaptive = (Parallel(draft=replace(shape, adaptive=choice), fill=False) for choice in (False, True))
+    fixed, adaptive = (Parallel(draft=DraftModel(adaptive=choice)) for choice in (False, True))
     steep = Costs(target=Pace(steps=tuple((rows, 5e-3 + 5e-3 * rows) for rows in range(1, 17))), draft=flat(2.0))
     unsure = [known_answer(60, is_right=False)]
-    assert simulate(unsure, adaptive, steep).round_s < 0.75 * simulate(unsure, fixed, steep).round_s
+    assert (
+        simulate(unsure, adaptive, steep, NO_LOOKUP).round_s < 0.75 * simulate(unsure, fixed, steep, NO_LOOKUP).round_s
+    )
     sure = [known_answer(60)]
-    assert simulate(sure, adaptive, costs(10.0, 2.0)) == simulate(sure, fixed, costs(10.0, 2.0))
+    assert simulate(sure, adaptive, costs(10.0, 2.0), NO_LOOKUP) == simulate(sure, fixed, costs(10.0, 2.0), NO_LOOKUP)

@@ -12,14 +12,18 @@ from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptL
 from forerun.core.errors import ConfigError
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, simulate
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.varied import NO_LOOKUP
 
-ALWAYS_DEEP = DraftModel(verify_width=8, draft_width=1, depth=6, min_mass=0.0, children=2, lookup=False, adaptive=False)
-FIXED_PAIR = DraftModel(verify_width=8, draft_width=8, children=2, lookup=False, adaptive=False)
+ALWAYS_DEEP = DraftModel(verify_width=8, draft_width=1, depth=6, adaptive=False)
+FIXED_PAIR = DraftModel(verify_width=8, draft_width=8, adaptive=False)
+TWO_CHILDREN = Policies(tree=TreePolicy(num_children=2, min_mass=0.0, looks_up=False), remote=NO_LOOKUP.remote)
 
 
 def test_without_a_drafter_every_token_takes_a_pass() -> None:
@@ -28,27 +32,27 @@ def test_without_a_drafter_every_token_takes_a_pass() -> None:
 
 
 def test_a_serial_draft_that_is_right_costs_its_depth_and_yields_it() -> None:
-    outcome = simulate([known_answer(28)], ALWAYS_DEEP, costs(10.0, 1.0, overhead_ms=0.5))
+    outcome = simulate([known_answer(28)], ALWAYS_DEEP, costs(10.0, 1.0, overhead_ms=0.5), TWO_CHILDREN)
     assert outcome.tokens_per_round == 7.0
     assert outcome.round_s == pytest.approx(16.5e-3)
     assert outcome.expansions_per_round == 6.0
 
 
 def test_a_serial_draft_that_is_wrong_costs_its_depth_and_yields_the_bonus_token() -> None:
-    outcome = simulate([known_answer(9, is_right=False)], ALWAYS_DEEP, costs(10.0, 1.0))
+    outcome = simulate([known_answer(9, is_right=False)], ALWAYS_DEEP, costs(10.0, 1.0), TWO_CHILDREN)
     assert (outcome.tokens_per_round, outcome.round_s) == (1.0, pytest.approx(16e-3))
 
 
 def test_a_parallel_draft_that_is_right_costs_nothing_and_fills_the_cut() -> None:
-    config = Parallel(draft=FIXED_PAIR, fill=False)
-    outcome = simulate([known_answer(400)], config, costs(10.0, 1.0))
+    config = Parallel(draft=FIXED_PAIR)
+    outcome = simulate([known_answer(400)], config, costs(10.0, 1.0), TWO_CHILDREN)
     assert outcome.tokens_per_round > 7.5  # rounds of 8, but for the first ones
     assert outcome.round_s == pytest.approx(10e-3, rel=0.1)  # the wire, and now and then the end of an expansion
 
 
 def test_a_parallel_draft_that_is_wrong_is_not_waited_for_in_the_long_run() -> None:
-    config = Parallel(draft=FIXED_PAIR, fill=False)
-    outcome = simulate([known_answer(400, is_right=False)], config, costs(10.0, 8.0))
+    config = Parallel(draft=FIXED_PAIR)
+    outcome = simulate([known_answer(400, is_right=False)], config, costs(10.0, 8.0), TWO_CHILDREN)
     assert (outcome.tokens_per_round, outcome.miss_rate) == (1.0, pytest.approx(399 / 400))
     assert outcome.round_s < 12e-3  # a wait for every miss would make it 18
 
@@ -59,16 +63,16 @@ def test_a_text_that_repeats_itself_is_looked_up() -> None:
         prompt_ids=(1,), token_ids=token_ids, children=((7,),) * 80, log_probs=((math.log(0.01),),) * 80
     )
     rounds = [
-        simulate([nothing], config, costs(10.0, 1.0)).tokens_per_round
-        for lookup in (False, True)
-        for config in (DraftModel(lookup=lookup), Parallel(draft=DraftModel(lookup=lookup), fill=lookup))
+        simulate([nothing], config, costs(10.0, 1.0), policies).tokens_per_round
+        for policies in (NO_LOOKUP, Policies())
+        for config in (DraftModel(), Parallel(draft=DraftModel()))
     ]
     assert rounds[:2] == [1.0, 1.0]
     assert min(rounds[2:]) > 2.5
 
 
 def test_the_last_round_counts_only_the_tokens_that_are_left() -> None:
-    outcome = simulate([known_answer(10)], ALWAYS_DEEP, costs(10.0, 1.0))
+    outcome = simulate([known_answer(10)], ALWAYS_DEEP, costs(10.0, 1.0), TWO_CHILDREN)
     (answer,) = outcome.answers
     assert (answer.num_tokens, answer.num_rounds, answer.num_accepted) == (10, 2, 9)
 
@@ -81,9 +85,10 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
     weights = random_weights(spec, generator)
     noisy = {name: weight + 0.02 * torch.randn(weight.shape, generator=generator) for name, weight in weights.items()}
     params = SamplingParams(temperature=temperature, seed=7)
-    config = DraftModel(verify_width=5, draft_width=1, depth=4, min_mass=0.0, children=1, lookup=False, adaptive=False)
+    config = DraftModel(verify_width=5, draft_width=1, depth=4, adaptive=False)
+    policies = Policies(tree=TreePolicy(num_children=1, min_mass=0.0, looks_up=False))
     prompt = [random.Random(1).randrange(spec.vocab_size) for _ in range(20)]
-    drafter = DraftModelDrafter(tiny_runner(spec, noisy), config, target_vocab_size=spec.vocab_size)
+    drafter = DraftModelDrafter(tiny_runner(spec, noisy), config, policies.tree, target_vocab_size=spec.vocab_size)
     rounds = decode_rounds(tiny_runner(spec, weights), drafter, prompt, params, seed=7, num_tokens=80)
     token_ids = [token for step in rounds for token in step.token_ids]
     noise = None
@@ -96,7 +101,7 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
     trace = AnswerTrace(
         prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs
     )  # fmt: skip
-    (answer,) = simulate([trace], config, costs(10.0, 1.0)).answers
+    (answer,) = simulate([trace], config, costs(10.0, 1.0), policies).answers
     assert answer.num_rounds == len(rounds) > 1
     assert answer.num_accepted == sum(step.stats.num_accepted for step in rounds) > 20
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, PromptLookup
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -20,6 +19,7 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from tests.dense_reference import reference_text
 from tests.random_settings import random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+from tests.varied import Varied, draft_model, prompt_lookup
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 400, 50
 FORBIDDEN = -1e9
@@ -35,8 +35,8 @@ class Case:
     draft_kind: str
     draft_spec: ModelSpec
     draft_weights: Weights
-    drafter: DraftModel
-    lookup: PromptLookup
+    drafter: Varied
+    lookup: Varied
     prompt_ids: list[int]
     params: SamplingParams
     seed: int
@@ -77,15 +77,15 @@ def random_case(number: int) -> Case:
         draft_kind=kind,
         draft_spec=draft_spec,
         draft_weights=draft_weights,
-        drafter=DraftModel(
+        drafter=draft_model(
             verify_width=rng.randint(1, 12),
             draft_width=rng.randint(1, 6),
             depth=rng.randint(1, 6),
-            children=rng.randint(1, 5),
-            noise_aware=rng.random() < 0.5,
-            lookup=rng.random() < 0.5,
+            num_children=rng.randint(1, 5),
+            knows_noise=rng.random() < 0.5,
+            looks_up=rng.random() < 0.5,
         ),
-        lookup=PromptLookup(
+        lookup=prompt_lookup(
             verify_width=rng.randint(1, 12), min_match=min_match, max_match=min_match + rng.randint(0, 2)
         ),
         prompt_ids=[rng.randrange(num_shared) for _ in range(rng.randint(1, 20))],
@@ -100,9 +100,9 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
     poison_freed_slots(draft_runner)
     return {
         f"draft_model {case.draft_kind}": DraftModelDrafter(
-            draft_runner, case.drafter, target_vocab_size=case.spec.vocab_size
+            draft_runner, case.drafter.config, case.drafter.policies.tree, target_vocab_size=case.spec.vocab_size
         ),
-        "prompt_lookup": PromptLookupDrafter(case.lookup),
+        "prompt_lookup": PromptLookupDrafter(case.lookup.config, case.lookup.policies.lookup),
     }
 
 
@@ -165,7 +165,7 @@ def test_the_cases_cover_what_they_are_for() -> None:
     assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial"}
     assert {case.params.temperature for case in cases} >= {0.0, 0.7, 1.0, 1.5}
     assert {case.spec.rope.kind for case in cases} == {"default", "linear", "llama3"}
-    assert len({(case.drafter.noise_aware, case.drafter.lookup) for case in cases}) == 4
+    assert len({(case.drafter.policies.tree.knows_noise, case.drafter.policies.tree.looks_up) for case in cases}) == 4
     assert {(case.spec.qkv_bias, case.spec.qk_norm, case.spec.tied_embeddings) for case in cases} >= {
         (left, middle, right) for left in (True, False) for middle in (True, False) for right in (True, False)
     }

@@ -7,9 +7,9 @@ import torch
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel
 from forerun.drafting.none import NoneDrafter
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
+from tests.varied import Varied, draft_model
 
 pytest.importorskip("triton")
 
@@ -22,14 +22,14 @@ NUM_TOKENS = 12
 CASES_PER_SEED = 3
 
 
-def random_tree(rng: random.Random) -> DraftModel:
-    return DraftModel(
+def random_tree(rng: random.Random) -> Varied:
+    return draft_model(
         verify_width=rng.choice([2, 3, 5, 8, 12]),
         draft_width=rng.randint(1, 4),
-        children=rng.randint(1, 4),
+        num_children=rng.randint(1, 4),
         depth=rng.randint(1, 3),
-        lookup=rng.random() < 0.5,
-        noise_aware=rng.random() < 0.7,
+        looks_up=rng.random() < 0.5,
+        knows_noise=rng.random() < 0.7,
         min_mass=rng.choice([0.0, 0.3]),
         adaptive=False,
     )
@@ -51,7 +51,8 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
     }
     target, draft = (tiny_runner(spec, each, backend=TRITON, device=device) for each in (weights, loud))
     plain = tiny_runner(spec, weights, backend=TRITON, device=device)
-    decoder = DeviceDecoder(DeviceRounds(target, draft, random_tree(rng)))
+    tree = random_tree(rng)
+    decoder = DeviceDecoder(DeviceRounds(target, draft, tree.config, tree.policies.tree))
     num_accepted = 0
     for _ in range(CASES_PER_SEED):
         prompt = [rng.randrange(spec.vocab_size) for _ in range(rng.choice([1, 2, 7, CAPACITY // 2]))]

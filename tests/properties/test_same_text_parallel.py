@@ -135,7 +135,13 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
         max_lateness=rng.choice((0.0, 1.0, 1e6)),
     )
     drafter = ParallelDrafter(
-        world, case.drafter, policy, target_vocab_size=case.spec.vocab_size, check=lambda _: None, clock=world.clock
+        world,
+        case.drafter.config,
+        policy,
+        case.drafter.policies.tree,
+        target_vocab_size=case.spec.vocab_size,
+        check=lambda _: None,
+        clock=world.clock,
     )
     drafter.wait_until_ready(0.2)
     return TimedDrafter(drafter, world, rng.choice((0.002, 0.005, 0.01)), rng.choice((0.0, 0.0, 0.1)))

@@ -9,16 +9,17 @@ import torch
 
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.sublayers import skippable
+from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 from tests.dense_reference import reference_text
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+from tests.varied import Varied, layer_skip
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 10, 200, 50
 MOST_TOKENS = 48  # past the window of the paper's search
@@ -31,7 +32,8 @@ class Case:
     number: int
     spec: ModelSpec
     weights: Weights
-    drafter: LayerSkip
+    drafter: Varied
+    skipped: SkipSet
     copy: WeightFormat
     prompt_ids: list[int]
     params: SamplingParams
@@ -50,19 +52,19 @@ def random_case(number: int) -> Case:
         number=number,
         spec=spec,
         weights=weights,
-        drafter=LayerSkip(
+        skipped=frozenset(part for part in skippable(spec.num_layers) if rng.random() < rate),
+        drafter=layer_skip(
             verify_width=rng.randint(1, 12),
             draft_width=rng.choice([1, 1, 2, 4]),
             depth=rng.randint(1, 8),
-            children=rng.randint(1, 5),
-            noise_aware=rng.random() < 0.7,
-            lookup=rng.random() < 0.5,
+            num_children=rng.randint(1, 5),
+            knows_noise=rng.random() < 0.7,
+            looks_up=rng.random() < 0.5,
             adaptive=rng.random() < 0.5,
             min_mass=rng.choice([0.0, 0.3]),
             min_confidence=rng.choice([0.0, 0.2, 0.8]),
             search=search,
             search_share=rng.choice([0.02, 1.0]),
-            skipped=tuple(part for part in skippable(spec.num_layers) if rng.random() < rate),
             weights=copy,
             seed=rng.randrange(100),
         ),
@@ -78,7 +80,11 @@ def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
     copy = None
     if case.copy != "plain":
         copy = target.backend.executor(case.spec, LoadedWeights(case.weights, case.copy), target.cache)
-    drafter = LayerSkipDrafter(LentRunner(target, copy), case.drafter)
+    drafter = LayerSkipDrafter(
+        LentRunner(target, copy), case.drafter.config,
+        known=[NamedSet(name="given", skipped=case.skipped)] if case.skipped else [],
+        policy=case.drafter.policies.skip, tree=case.drafter.policies.tree,
+    )  # fmt: skip
     if drafter.needs_costs:
         adapt_to_slow_passes(drafter)
     return drafter
@@ -86,7 +92,7 @@ def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
 
 def differences(case: Case, totals: Counter[str]) -> list[str]:
     """Run one case; return every text that is not the reference's, in words."""
-    capacity = CAPACITY + rows_behind_text(case.drafter)
+    capacity = CAPACITY + rows_behind_text(case.drafter.config, case.drafter.policies.skip)
     target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast", capacity=capacity)
     poison_freed_slots(target)
     drafter = drafter_of(case, target)
@@ -97,8 +103,8 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
         expected = reference_text(case.spec, case.weights, prompt_ids, case.params, **request)
         rounds = decode_rounds(target, drafter, prompt_ids, case.params, **request)
         text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
-        totals[f"{case.drafter.search}: drafted"] += sum(step.stats.num_drafted for step in rounds)
-        totals[f"{case.drafter.search}: accepted"] += sum(step.stats.num_accepted for step in rounds)
+        totals[f"{case.drafter.config.search}: drafted"] += sum(step.stats.num_drafted for step in rounds)
+        totals[f"{case.drafter.config.search}: accepted"] += sum(step.stats.num_accepted for step in rounds)
         if text != expected:
             found.append(f"case {case.number}, turn {turn}: {text} instead of {expected}")
         prompt_ids = [*prompt_ids, *expected[: case.num_tokens // 2 + 1]]
@@ -142,10 +148,10 @@ def test_a_target_that_drafts_for_itself_writes_the_same_text_in_many_cases(
 
 def test_the_cases_cover_what_they_are_for() -> None:
     cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
-    assert {case.drafter.search for case in cases} == {"off", "gated", "paper"}
+    assert {case.drafter.config.search for case in cases} == {"off", "gated", "paper"}
     assert {case.copy for case in cases} == {"plain", "int8", "int4"}
-    assert {len(case.drafter.skipped) / max(1, len(skippable(case.spec.num_layers))) for case in cases} >= {0.0, 1.0}
-    kinds = [{kind for _, kind in case.drafter.skipped} for case in cases]
+    assert {len(case.skipped) / max(1, len(skippable(case.spec.num_layers))) for case in cases} >= {0.0, 1.0}
+    kinds = [{kind for _, kind in case.skipped} for case in cases]
     assert {"attention"} in kinds, "sets of attention alone"
     assert {"mlp"} in kinds, "sets of MLPs alone"
-    assert {case.drafter.adaptive for case in cases} == {True, False}
+    assert {case.drafter.config.adaptive for case in cases} == {True, False}

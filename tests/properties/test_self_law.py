@@ -6,7 +6,7 @@ beside the law: the law would be right with another coupling as well.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.drafting.layer_skip.paper_search import load_library
 from forerun.drafting.none import NoneDrafter
@@ -31,14 +30,15 @@ from tests.drafting.layer_skip.toy_law import (
     params_of,
     toy_target,
 )
+from tests.varied import Varied, layer_skip
 
 LEAST_P = 1e-4
 NUM_DEFAULT, NUM_SLOW = 1000, 20_000
 SETTINGS = pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.95), (1.5, 0.5)])
 SKIPPED: SkipSet = frozenset({(1, ATTENTION), (2, MLP)})
 # A chain of two with runners-up beside it, the same for every seed, so that what became of it is known of a text.
-COMB = LayerSkip(
-    draft_width=1, depth=2, children=2, verify_width=5, noise_aware=False, lookup=False, adaptive=False,
+COMB = layer_skip(
+    draft_width=1, depth=2, num_children=2, verify_width=5, knows_noise=False, looks_up=False, adaptive=False,
     search="off", min_mass=0.0,
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ class Draws:
     trees: list[TokenTree]
 
 
-def draw(config: LayerSkip, params: SamplingParams, num_seeds: int) -> Draws:
+def draw(config: Varied, params: SamplingParams, num_seeds: int) -> Draws:
     """Requests of many seeds; each text is compared with the plain one."""
     target, plain_target, plain = toy_target(config), toy_target(None), NoneDrafter()
     drafter = drafter_on(target, config, skipped=SKIPPED)
@@ -99,10 +99,10 @@ EVENTS: dict[str, Callable[[TokenTree, Text], bool]] = {
 }
 
 
-def check_law(config: LayerSkip, params: SamplingParams, num_seeds: int) -> None:
+def check_law(config: Varied, params: SamplingParams, num_seeds: int) -> None:
     draws, law = draw(config, params, num_seeds), joint_law(params)
     assert fit(draws.texts, law) > LEAST_P
-    if config.noise_aware:
+    if config.policies.tree.knows_noise:
         return
     (tree,) = {tuple(tree.token_ids): tree for tree in draws.trees}.values()
     assert tree.depths == [0, 1, 1, 2, 2]
@@ -118,7 +118,7 @@ def check_law(config: LayerSkip, params: SamplingParams, num_seeds: int) -> None
 def test_the_first_three_tokens_have_the_targets_law_whatever_became_of_the_draft(
     temperature: float, top_p: float, noise_aware: bool
 ) -> None:
-    check_law(replace(COMB, noise_aware=noise_aware), params_of(temperature, top_p), NUM_DEFAULT)
+    check_law(COMB.changed(knows_noise=noise_aware), params_of(temperature, top_p), NUM_DEFAULT)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_the_first_three_tokens_have_the_targets_law_whatever_became_of_the_draf
 @SETTINGS
 @pytest.mark.parametrize("noise_aware", [False, True])
 def test_they_have_it_in_many_draws(temperature: float, top_p: float, noise_aware: bool) -> None:
-    check_law(replace(COMB, noise_aware=noise_aware), params_of(temperature, top_p), NUM_SLOW)
+    check_law(COMB.changed(knows_noise=noise_aware), params_of(temperature, top_p), NUM_SLOW)
 
 
 def test_a_law_that_is_a_little_off_does_not_fit() -> None:
@@ -154,8 +154,8 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
     name: str, noise_aware: bool, adaptive: bool
 ) -> None:
     """Twelve children of a vocabulary of ten, of which top_p leaves few."""
-    config = replace(
-        COMB, children=12, verify_width=16, draft_width=3, depth=3, noise_aware=noise_aware, adaptive=adaptive
+    config = COMB.changed(
+        num_children=12, verify_width=16, draft_width=3, depth=3, knows_noise=noise_aware, adaptive=adaptive
     )
     target = toy_target(config)
     drafter = drafter_on(target, config, skipped=SKIPPED)
@@ -190,7 +190,7 @@ def test_the_text_of_a_seed_is_the_same_with_any_search_and_any_seed_of_it(param
     states = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
     for search in ("off", "gated", "paper"):
         for seed in (0, 1, 2):
-            config = LayerSkip(**tree, search=search, seed=seed)  # type: ignore[arg-type]
+            config = layer_skip(**tree, search=search, seed=seed)
             drafter = drafter_on(playing.target_for(config, weights), config)
             rounds = play(drafter.runner._owner, drafter, params=params, num_tokens=50)
             assert ids_of(rounds, 50) == expected

@@ -18,6 +18,7 @@ from forerun.core.drafter_config import (
     Parallel,
     PromptLookup,
     automatic_drafter,
+    paper_layer_skip,
     parallel_draft,
 )
 from forerun.core.errors import ConfigError
@@ -53,13 +54,12 @@ class DraftWeights(StrEnum):
     INT4 = "int4"
 
 
-SHAPE: Final = ("verify_width", "draft_width", "children", "adaptive")
+SHAPE: Final = ("verify_width", "draft_width", "adaptive")
 # The flags of a target that drafts for itself, and the fields they stand for.
 SELF: Final[Mapping[str, str]] = {
     "search": "search",
     "skip_sets": "sets",
     "draft_weights": "weights",
-    "min_confidence": "min_confidence",
 }
 ITSELF: Final = "self"  # as a draft
 OF_ITSELF: Final = ("skip_sets", "draft_weights")  # of a parallel drafter that is the target with sublayers left out
@@ -67,7 +67,7 @@ OWN_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to 
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 FLAGS: Final[Mapping[DrafterName, Sequence[str]]] = {
     DrafterName.DRAFT_MODEL: ("draft", *SHAPE, "depth"),
-    DrafterName.LAYER_SKIP: (*SHAPE, "depth", *SELF),
+    DrafterName.LAYER_SKIP: ("verify_width", "adaptive", "depth", *SELF),
     DrafterName.PARALLEL: (*SHAPE, *OWN_PROCESS, "drafter_address", "key_file", *OF_ITSELF),
     DrafterName.PROMPT_LOOKUP: ("verify_width", "adaptive", "depth"),
     DrafterName.NONE: (),
@@ -116,9 +116,6 @@ class DrafterOptions:
             panel=SPECULATION,
         ),
     ] = None
-    children: Annotated[
-        int | None, option("--children", help="Continuations tried per drafted token.", panel=SPECULATION)
-    ] = None
     adaptive: Annotated[
         bool | None,
         option("--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.", panel=SPECULATION),
@@ -141,7 +138,9 @@ class DrafterOptions:
 
     search: Annotated[
         LayerSearchName | None,
-        option("--search", help="How layer_skip finds what to skip [gated].", panel=SPECULATION),
+        option(
+            "--search", help="How layer_skip finds what to skip; paper drafts as SWIFT does [gated].", panel=SPECULATION
+        ),
     ] = None
     skip_sets: Annotated[
         str | None,
@@ -150,10 +149,6 @@ class DrafterOptions:
     draft_weights: Annotated[
         DraftWeights | None,
         option("--draft-weights", help="Copy of the weights that layer_skip drafts with [none].", panel=SPECULATION),
-    ] = None
-    min_confidence: Annotated[
-        float | None,
-        option("--min-confidence", help="layer_skip drafts behind no token less likely than this.", panel=SPECULATION),
     ] = None
 
     speculative_config: Annotated[
@@ -173,6 +168,8 @@ class DrafterOptions:
         if isinstance(chosen, PromptLookup) and (depth := shape.pop("depth", None)) is not None:
             shape.setdefault("verify_width", depth + 1)  # the root is verified too
         if isinstance(chosen, Parallel):
+            if isinstance(chosen.draft, LayerSkip) and "draft_width" in shape:
+                raise ConfigError("--draft-width has no effect on --draft self, which drafts a chain: leave it out")
             return replace(chosen, draft=replace(chosen.draft, **shape))
         return replace(chosen, **shape)
 
@@ -197,7 +194,8 @@ class DrafterOptions:
 
     def _layer_skip(self) -> LayerSkip:
         fields = {SELF[flag]: value for flag, value in self._given(SELF).items()}
-        return LayerSkip(**{name: getattr(value, "value", value) for name, value in fields.items()})
+        start = paper_layer_skip() if self.search is LayerSearchName.PAPER else LayerSkip()
+        return replace(start, **{name: getattr(value, "value", value) for name, value in fields.items()})
 
     def _parallel(self, model: str) -> Parallel:
         if self.drafter_address is not None:

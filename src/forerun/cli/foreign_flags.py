@@ -7,7 +7,9 @@ TREE: Final = "how much is drafted is decided every round by what it costs; --de
 FOREIGN_FLAGS: Final[Mapping[str, str]] = {
     "--draft-min": TREE,
     "--draft-n-min": TREE,
-    "--draft-p-min": "with --drafter layer_skip, --min-confidence is the like",
+    "--draft-p-min": "a draft ends where going on does not pay; with --search paper, at the first token below 0.8",
+    "--min-confidence": "a draft ends where going on does not pay; with --search paper, at the first token below 0.8",
+    "--children": "four continuations of a token are tried; --draft-width and --depth set how far a draft goes",
     "--gpu-layers": "to compute on a GPU say --device cuda:0",
     "--n-gpu-layers": "to compute on a GPU say --device cuda:0",
     "--tensor-parallel-size": "one device holds the target; --draft-device gives a parallel drafter another one",

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,7 +18,7 @@ from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import decoded
 from forerun.cli.timeline import check_timeline_path, write_timeline
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, Parallel
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation
@@ -50,12 +49,11 @@ def generate(
     drafter = drafter_options.config(model)
     if timeline is not None:
         check_timeline_path(timeline)
-        drafter = _traced(drafter)
     config = engine_options.config(model, drafter)
     sampling.params()  # complains before the model is loaded
     text = _read_prompt(prompt, file, model)
     spans: list[Span] = []
-    with logs.speaking(), open_engine(config) as engine:
+    with logs.speaking(), open_engine(config, is_traced=timeline is not None) as engine:
         params = settle(sampling, engine.default_sampling)
         note_all(config=config, params=params)
         make_show, end = form.begin(engine)
@@ -66,11 +64,6 @@ def generate(
         _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-def _traced(drafter: DrafterConfig) -> DrafterConfig:
-    """The same drafter; one in a process of its own also tells when it was at work."""
-    return replace(drafter, trace=True) if isinstance(drafter, Parallel) else drafter
 
 
 def _keeping(spans: list[Span], show: Show) -> Show:

@@ -2,9 +2,10 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_engine(config: EngineConfig) -> Iterator["Engine"]:
+def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["Engine"]:
     """The engine, closed afterwards.
+
+    Args:
+        is_traced: a drafter in a process of its own tells when it was at work.
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
@@ -36,9 +40,12 @@ def open_engine(config: EngineConfig) -> Iterator["Engine"]:
     source = find_model(config.target)
     config = replace(config, drafter=with_prepared_sets(config.drafter, source))
     require_readable(config, source)
+    from forerun.drafting.policies import Policies
+    from forerun.drafting.remote.policy import RemotePolicy
     from forerun.engine.engine import Engine  # imports torch
 
-    with _load(Engine, config) as engine:
+    policies = Policies(remote=RemotePolicy(is_traced=True)) if is_traced else None
+    with _load(partial(Engine, config, policies=policies)) as engine:
         yield engine
 
 
@@ -79,9 +86,9 @@ def prepared_sets(source: CheckpointSource) -> str | None:
         return None
 
 
-def _load(engine_class: type["Engine"], config: EngineConfig) -> "Engine":
+def _load(make: Callable[..., "Engine"]) -> "Engine":
     if not sys.stderr.isatty():
-        return engine_class(config)
+        return make()
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -94,4 +101,4 @@ def _load(engine_class: type["Engine"], config: EngineConfig) -> "Engine":
                 tasks[what] = progress.add_task(Path(what).name, total=num_total)
             progress.update(tasks[what], completed=num_done)
 
-        return engine_class(config, on_progress=show)
+        return make(on_progress=show)

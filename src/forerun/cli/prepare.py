@@ -54,7 +54,7 @@ def prepare(
 
     place, drafter = (
         place_for_sets(model, out, cache_folder()),
-        LayerSkip(weights=draft_weights.value, sets=sets, seed=seed),
+        LayerSkip(weights=draft_weights.value, sets=sets),
     )
     with _progress(num_prompts) as on_answer:
         found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from forerun.cli.logs import note
 from forerun.core.drafter_config import DrafterConfig, DraftModel, PromptLookup
 from forerun.core.errors import ConfigError
 
 KEYS: Final = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "ngram": {
-        "num_speculative_tokens": "verify_width", "prompt_lookup_max": "max_match", "prompt_lookup_min": "min_match",
+        "num_speculative_tokens": "verify_width", "prompt_lookup_max": "", "prompt_lookup_min": "",
     },
     "draft_model": {"model": "model", "num_speculative_tokens": "depth"},
 }  # fmt: skip
@@ -38,6 +39,9 @@ def read_speculative_config(text: str) -> DrafterConfig:
     foreign = [key for key in values if key not in FIELDS[method]]
     if foreign:
         raise ConfigError(f"{flag} has {foreign[0]!r}, which has no effect on the method {method}: leave it out")
+    for key in [key for key in values if not FIELDS[method][key]]:
+        note(f"{flag}: {key} changes nothing here, where the longest match of 2 to 4 tokens is looked up")
+        del values[key]
     settings = {FIELDS[method][key]: value for key, value in values.items()}
     if method == "draft_model":
         if "model" not in settings:

@@ -6,12 +6,12 @@ from typing import Final, Literal, TypeAlias
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields
 from forerun.core.model_spec import WeightFormat
-from forerun.core.sublayers import Sublayer
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
 MIN_MATCH: Final = 2  # last tokens of the text looked for, at least, for what `DraftModel.lookup` hangs into a tree
 MAX_MATCH: Final = 5  # and at most
+MOST_CHILDREN: Final = 16  # of an expanded node: the kernels rank so many continuations of a token
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The most that each setting of a tree can be, and why.
@@ -19,8 +19,6 @@ CEILINGS: Final = {
     "verify_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
     "draft_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
     "depth": (127, "no tree of 128 rows has more levels below its root"),
-    "children": (16, "the kernels rank so many continuations of a token"),
-    "max_match": (16, "suffixes of every length up to it are kept for each token of the text"),
 }
 
 
@@ -38,11 +36,6 @@ class DraftModel:
         verify_width: rows the target verifies per round, root included.
         draft_width: nodes one draft forward expands.
         depth: draft forwards per round at most, hence levels below the root.
-        min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1]; of no effect
-            where `adaptive` decides.
-        children: children considered per expanded node.
-        noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
-        lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
         adaptive: take the widths as upper limits, and choose them each round by what rows cost and the tree promises.
     """
 
@@ -50,16 +43,11 @@ class DraftModel:
     verify_width: int = 16
     draft_width: int = 8
     depth: int = 8
-    min_mass: float = 0.3
-    children: int = 4
-    noise_aware: bool = True
-    lookup: bool = True
     adaptive: bool = True
 
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
-        require(0.0 <= self.min_mass <= 1.0, f"min_mass {self.min_mass} must lie in [0, 1] (0 grows to the full depth)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +56,16 @@ class PromptLookup:
 
     Args:
         verify_width: rows the target verifies per round, root included.
-        max_match: longest suffix looked for, in tokens.
-        min_match: shortest suffix that counts as a match.
         adaptive: take verify_width as an upper limit, and propose so many tokens of a continuation, or none, as pay by
             what rows cost and by how often such continuations came true in the texts so far.
     """
 
     verify_width: int = 8
-    max_match: int = 4
-    min_match: int = 2
     adaptive: bool = True
 
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
-        require(
-            1 <= self.min_match <= self.max_match,
-            f"min_match {self.min_match} and max_match {self.max_match} must satisfy 1 <= min_match <= max_match",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,48 +74,26 @@ class LayerSkip:
 
     Args:
         verify_width: rows the target verifies per round, root included.
-        draft_width: nodes one draft pass expands; 1 drafts a chain, with the runners-up of every token beside it.
         depth: draft passes per round at most, hence levels below the root.
-        children: children considered per expanded node.
-        noise_aware: at temperature > 0 rank children by log q + g with the target's own noise, not by log q.
-        lookup: hang what followed the last tokens earlier in the text into the tree before it grows.
         adaptive: draft on as long as it is worth its time by what passes cost, and not at all where plain decoding is
-            faster; else until `depth`, `min_mass` or `min_confidence` end it.
-        min_mass: a draft ends where the nodes it would expand are together less likely than this, in [0, 1]; of no
-            effect where `adaptive` decides.
-        min_confidence: nothing is drafted behind a token that the draft gave less than this, in [0, 1]; SWIFT's is 0.8.
+            faster; else as far as `depth`, or until what would be drafted next is unlikely.
         search: how the skipped sublayers are found: "gated" scores candidates within verification passes, "paper" is
-            SWIFT's own search, "off" takes the best known set, else every other layer.
-        search_share: part of the time that the gated search may take at most.
+            SWIFT's own search, with a draft that ends and branches as the paper's does, see `paper_layer_skip`; "off"
+            takes the best known set, else every other layer.
         sets: a file with known sets; None: the one that `forerun prepare` left beside the model.
-        skipped: the sublayers to start with, as (layer, "attention" or "mlp"); empty: the best known set.
         weights: "int8" or "int4" drafts with a copy of the weights rounded to so many bits, beside the plain ones.
-        seed: of the search, which has no influence on the text.
     """
 
     verify_width: int = 16
-    draft_width: int = 1
     depth: int = 12
-    children: int = 4
-    noise_aware: bool = True
-    lookup: bool = True
     adaptive: bool = True
-    min_mass: float = 0.3
-    min_confidence: float = 0.0
     search: LayerSearch = "gated"
-    search_share: float = 0.01
     sets: str | None = None
-    skipped: tuple[Sublayer, ...] = ()
     weights: WeightFormat = "plain"
-    seed: int = 0
 
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
-        for name in ("min_mass", "min_confidence"):
-            require(0.0 <= getattr(self, name) <= 1.0, f"{name} {getattr(self, name)} must lie in [0, 1]")
-        require(0.0 < self.search_share <= 1.0, f"search_share {self.search_share} must lie in (0, 1]")
-        require(self.seed >= 0, f"seed {self.seed} of the search must be >= 0")
 
 
 def require_shape(config: object) -> None:
@@ -156,7 +114,7 @@ class Parallel:
     """A draft model in a process of its own that grows its tree while the target verifies (SwiftSpec, 2506.11309).
 
     Args:
-        draft: the model and the shape of its tree. It grows until the verdict, so that `depth` and `min_mass` have
+        draft: the model and the shape of its tree. It grows until the verdict, so that `depth` has
             no meaning here, and `adaptive` chooses the verified rows alone. With `LayerSkip` the process holds what is
             kept of the target; what is skipped is fixed then, as nobody there verifies.
         device: the draft's torch device; None: the target's.
@@ -164,12 +122,6 @@ class Parallel:
         num_threads: CPU threads of the process; None: one.
         address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
         key_file: the key shared with that worker; may be left out on this host.
-        ahead: send the tree ahead of the verdict, so that the target need not wait where the tree has the answer.
-        fill: where there is no tree, take what followed the last tokens earlier in the text.
-        calibrate: learn online how often the target agrees with the draft's probabilities.
-        repairs: expansions between verdict and answer, at most: the first after a miss always, others where they pay.
-        overrun: start an expansion that ends at most so many of its own lengths after the verdict is expected.
-        trace: have the process tell when it was at work, for a timeline.
     """
 
     draft: DraftModel | LayerSkip = field(default_factory=parallel_draft)
@@ -178,18 +130,10 @@ class Parallel:
     num_threads: int | None = None
     address: str | None = None
     key_file: str | None = None
-    ahead: bool = True
-    fill: bool = True
-    calibrate: bool = True
-    repairs: int = 2
-    overrun: float = 0.35
-    trace: bool = False
 
     def __post_init__(self) -> None:
         read_fields(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
-        require(1 <= self.repairs <= 16, f"repairs {self.repairs} must lie in [1, 16]")
-        require(0.0 <= self.overrun <= 1e6, f"overrun {self.overrun} must lie in [0, 1e6]")
         require(
             self.address is None or not self.cores, "cores are those of a process started here: leave out the address"
         )
@@ -199,10 +143,7 @@ class Parallel:
 def paper_layer_skip() -> LayerSkip:
     """SWIFT with the settings of its paper: its search, a chain of up to 25 tokens while the draft is sure of them,
     runners-up beside each, and nothing that the paper does not have."""
-    return LayerSkip(
-        search="paper", verify_width=32, depth=25, children=3, lookup=False, adaptive=False, min_mass=0.0,
-        min_confidence=0.8, noise_aware=False,
-    )  # fmt: skip
+    return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
 DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | LayerSkip

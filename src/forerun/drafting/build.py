@@ -10,16 +10,17 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
+from forerun.drafting.policies import Policies
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 
 
 def build_drafter(
     config: DrafterConfig,
+    policies: Policies,
     *,
     target: ModelSpec,
     draft_runner: Runner | None = None,
@@ -41,16 +42,17 @@ def build_drafter(
         case NoDrafter():
             return NoneDrafter()
         case PromptLookup():
-            return PromptLookupDrafter(config)
+            return PromptLookupDrafter(config, policies.lookup)
         case DraftModel():
             assert draft_runner is not None, "a draft model needs its runner"
-            return DraftModelDrafter(draft_runner, config, target_vocab_size=target.vocab_size)
+            return DraftModelDrafter(draft_runner, config, policies.tree, target_vocab_size=target.vocab_size)
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
-            policy = RemotePolicy.of(config)
-            return ParallelDrafter(supply, config.draft, policy, target_vocab_size=target.vocab_size, check=check)
+            return ParallelDrafter(
+                supply, config.draft, policies.remote, policies.tree, target_vocab_size=target.vocab_size, check=check
+            )
         case LayerSkip():
             assert lent is not None, "a target that drafts for itself must be there"
-            return LayerSkipDrafter(lent, config, known=known)
+            return LayerSkipDrafter(lent, config, known=known, policy=policies.skip, tree=policies.tree)
         case _:
             assert_never(config)

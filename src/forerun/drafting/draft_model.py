@@ -8,6 +8,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -20,24 +21,28 @@ from forerun.speculation.widths import WidthRule
 class DraftModelDrafter(Drafter):
     """Grows a fresh tree each round by a few forwards, then cuts it to the rows the target verifies."""
 
-    def __init__(self, runner: Runner, config: DraftModel, *, target_vocab_size: int) -> None:
+    def __init__(
+        self, runner: Runner, config: DraftModel, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int
+    ) -> None:
         self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
         self._draft = DraftTree(
             runner,
-            config,
+            policy,
+            verify_width=config.verify_width,
+            draft_width=config.draft_width,
             target_vocab_size=target_vocab_size,
             horizon=config.verify_width,
             max_rows=serial_rows(config),
             keeps_subtree=False,
             calibrates=config.adaptive,
         )
-        self._runner, self._config, self._began = runner, config, 0.0
+        self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
         self._payoff: Payoff | None = None  # None: always draft
         self._is_drafting = True
 
     @property
     def round_plan(self) -> RoundPlan:
-        return RoundPlan(draft=self._runner, shape=self._config)
+        return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy)
 
     def adapt(self, measure: Measure) -> None:
         if self._config.adaptive:

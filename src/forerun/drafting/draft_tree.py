@@ -6,9 +6,9 @@ from time import perf_counter
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, shared_length
 from forerun.model.shared_cache import DraftRunner
@@ -37,17 +37,16 @@ class DraftTree:
     """
 
     def __init__(
-        self, runner: DraftRunner, config: DraftModel | LayerSkip, *, target_vocab_size: int, horizon: int,
-        max_rows: int, keeps_subtree: bool, calibrates: bool = False, min_confidence: float = 0.0,
+        self, runner: DraftRunner, policy: TreePolicy, *, verify_width: int, draft_width: int, target_vocab_size: int,
+        horizon: int, max_rows: int, keeps_subtree: bool, calibrates: bool = False,
     ) -> None:  # fmt: skip
         self.rule: WidthRule | None = None  # None: fixed widths
         self.skipped: SkipSet = NOTHING  # sublayers that draft passes leave out; to be changed between trees alone
-        self._runner, self._config = runner, config
+        self._runner, self._policy, self._verify_width, self._draft_width = runner, policy, verify_width, draft_width
         self._horizon, self._max_rows, self._keeps_subtree = horizon, max_rows, keeps_subtree
-        self._min_confidence = min_confidence
         self._vocab_size = min(target_vocab_size, runner.spec.vocab_size)
         self._is_known_whole = runner.spec.vocab_size == self._vocab_size  # the target knows all of the draft's tokens
-        self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
+        self._lookup = LookupChain(num_tokens=min(2 * verify_width, horizon) - 1) if policy.looks_up else None
         self._guesses = CalibratedGuesses() if calibrates else None
         self._rows: dict[int, int] = {}  # expanded node to its row in the draft cache
         self._sees = AncestryRows()  # of all rows there
@@ -95,7 +94,7 @@ class DraftTree:
         self._pending: list[int] = []
         self._token_ids = self._known(prompt_ids)
         self._shaper = LogitShaper(params, self._vocab_size, self._token_ids, device=self._runner.device)
-        self._noise = noise if self._config.noise_aware else None
+        self._noise = noise if self._policy.knows_noise else None
         self._runner.sync(self._token_ids[: shared_length(self._runner.cached_ids, self._token_ids[:-1])])
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
@@ -113,7 +112,7 @@ class DraftTree:
 
     def expand(self) -> bool:
         """One draft forward over the likeliest unexpanded nodes; False when nothing is worth it or room is out."""
-        num_new_rows = self._config.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
+        num_new_rows = self._draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         if self._runner.cache.num_tree + num_new_rows > self._max_rows:
             return False
         batch = self._growth.next_batch(self._num_worth if self.rule else None)
@@ -166,14 +165,14 @@ class DraftTree:
 
     def _num_worth(self, frontier: Sequence[float]) -> int:
         assert self.rule is not None, "asked only where there is a rule"
-        return self.rule.num_nodes(frontier, self._growth.chances(), self._config.verify_width)
+        return self.rule.num_nodes(frontier, self._growth.chances(), self._verify_width)
 
     def _plant(self, root: int) -> None:
         """A fresh tree."""
-        config = self._config
+        policy = self._policy
         self._growth = BestFirstGrowth(
-            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass,
-            min_confidence=self._min_confidence,
+            root, horizon=self._horizon, draft_width=self._draft_width, min_mass=policy.min_mass,
+            min_confidence=policy.min_confidence,
         )  # fmt: skip
         self._rows, self._sees = {}, AncestryRows()
         self._first_guess: int | None = None
@@ -240,7 +239,7 @@ class DraftTree:
         tree, next_position = self.tree, len(self._token_ids)
         paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         places = [next_position + tree.depths[node] for node in batch]
-        token_ids, log_probs = self._rank(logits, places, paths, self._config.children)
+        token_ids, log_probs = self._rank(logits, places, paths, self._policy.num_children)
         if batch[0] == 0:
             self._first_guess = token_ids[0][0]
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):

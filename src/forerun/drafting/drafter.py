@@ -12,6 +12,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -43,10 +44,12 @@ class RoundPlan:
     Args:
         draft: the model that drafts; None: nothing is drafted.
         shape: of the tree that it grows.
+        policy: how it grows, beyond its shape.
     """
 
     draft: Runner | None
     shape: DraftModel
+    policy: TreePolicy
 
 
 class Measure(Protocol):

@@ -7,6 +7,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -16,10 +17,10 @@ from forerun.speculation.widths import WidthRule, chances_of
 class PromptLookupDrafter(Drafter):
     """Proposes one chain: the continuation of the longest suffix that occurred before, as far as that pays."""
 
-    def __init__(self, config: PromptLookup) -> None:
+    def __init__(self, config: PromptLookup, policy: LookupPolicy = BEST_LOOKUP) -> None:
         self.verify_width, self._is_adaptive = config.verify_width, config.adaptive and config.verify_width > 1
         self._chain = LookupChain(
-            num_tokens=config.verify_width - 1, min_match=config.min_match, max_match=config.max_match
+            num_tokens=config.verify_width - 1, min_match=policy.min_match, max_match=policy.max_match
         )
         self._rule: WidthRule | None = None  # None: the whole chain, always
 

@@ -16,6 +16,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.policies import Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint
 from forerun.engine.placement import allowed_threads
@@ -105,10 +108,12 @@ def context_of(runner: Runner) -> int:
 @torch.inference_mode()
 def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> float:
     """The median time of a serial drafter's expansion beyond its pass: choosing nodes, ranking and adding children."""
-    config = DraftModel(lookup=False)
+    config = DraftModel()
     tree = DraftTree(
         draft,
-        config,
+        TreePolicy(looks_up=False),
+        verify_width=config.verify_width,
+        draft_width=config.draft_width,
         target_vocab_size=draft.spec.vocab_size,
         horizon=config.verify_width,
         max_rows=serial_rows(config),
@@ -136,9 +141,10 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
 
     How many nodes its expansions had it does not tell: as many as they may have, for the most part.
     """
-    shape = replace(parallel_draft(), model=draft, lookup=False)
-    drafter = Parallel(draft=shape, fill=False, trace=True)
-    with Engine(replace(config, drafter=drafter, num_threads=max(1, (config.num_threads or 1) - 1))) as engine:
+    shape = replace(parallel_draft(), model=draft)
+    config = replace(config, drafter=Parallel(draft=shape), num_threads=max(1, (config.num_threads or 1) - 1))
+    policies = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False, is_traced=True))
+    with Engine(config, policies=policies) as engine:
         times_s: list[float] = []
         for _ in range(MOST_ANSWERS):  # a busy machine may leave the process no time during one
             spans = [span for step in engine.stream(*question(engine)) for span in step.stats.spans]

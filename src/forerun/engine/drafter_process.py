@@ -10,7 +10,6 @@ import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
@@ -111,17 +110,11 @@ class DrafterProcess:
 
 def grow_with(runner: Runner, setup: Setup) -> DraftTree:
     """The tree that a target asked for, on this runner."""
-    draft = DraftModel(
-        verify_width=setup.verify_width,
-        draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-        min_mass=0.0,  # an expansion that nobody waits for is worth whatever it brings
-        children=setup.children,
-        noise_aware=setup.noise_aware,
-        lookup=setup.lookup,
-    )
     return DraftTree(
         runner,
-        draft,
+        setup.tree_policy,
+        verify_width=setup.verify_width,
+        draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
         target_vocab_size=setup.target_vocab_size,
         horizon=setup.verify_width * EXPANSION.trees_per_cut,
         max_rows=TREE_ROWS,

@@ -15,6 +15,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.search import first_set
+from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
 from forerun.engine.loading import Checkpoint, Progress
@@ -32,10 +33,11 @@ class DrafterLoader:
     """Opens drafters for one target."""
 
     def __init__(
-        self, config: EngineConfig, target: ModelSpec, tokenizer: Tokenizer, max_length: int, cores: CorePlacement
-    ) -> None:
+        self, config: EngineConfig, policies: Policies, target: ModelSpec, tokenizer: Tokenizer, max_length: int,
+        cores: CorePlacement,
+    ) -> None:  # fmt: skip
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
-        self._cores = cores
+        self._policies, self._cores = policies, cores
         self._judged: tuple[bytes, str | None] | None = None  # a draft's vocabulary, and why it is of no use
 
     def load(
@@ -51,15 +53,15 @@ class DrafterLoader:
         """
         match drafter:
             case LayerSkip():
-                target = load_target(rows_behind_text(drafter))
+                target = load_target(rows_behind_text(drafter, self._policies.skip))
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
-                return self_drafter(drafter, checkpoint, target), target
+                return self_drafter(drafter, self._policies, checkpoint, target), target
             case DraftModel():
                 built = self._load_serial(drafter, on_progress)
             case Parallel():
                 built = self._start_parallel(drafter)
             case _:
-                built = build_drafter(drafter, target=self._target)
+                built = build_drafter(drafter, self._policies, target=self._target)
         return built, load_target(rows_behind(built.verify_width))
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
@@ -72,7 +74,7 @@ class DrafterLoader:
             pace=read_device(self._config.device).draft,
             on_progress=on_progress,
         )
-        return build_drafter(drafter, target=self._target, draft_runner=runner)
+        return build_drafter(drafter, self._policies, target=self._target, draft_runner=runner)
 
     def _start_parallel(self, drafter: Parallel) -> Drafter:
         supply: WorkerSupply
@@ -82,7 +84,7 @@ class DrafterLoader:
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
-        return build_drafter(drafter, target=self._target, supply=supply, check=self._find_fault)
+        return build_drafter(drafter, self._policies, target=self._target, supply=supply, check=self._find_fault)
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
         """What a process is told of the model it drafts with. Complains here, where somebody reads it."""
@@ -93,7 +95,7 @@ class DrafterLoader:
             case LayerSkip():
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 known = known_sets(draft, checkpoint)
-                skipped = first_set(draft, self._target.num_layers, known)
+                skipped = first_set(self._target.num_layers, known)
                 dtype = self._config.dtype if draft.weights == "plain" else draft.weights
                 return (self._config.target, "--dtype", dtype, "--skip", write_skips(skipped))
 

@@ -11,6 +11,7 @@ from forerun.core.steps import Generation
 from forerun.decoding.decoder import Request, Rounds, play
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.policies import Policies
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.loading import Progress
 from forerun.engine.opening import forget_text, open_engine
@@ -33,10 +34,19 @@ class Engine:
     with it, such as a chat's next turn, is not computed again.
     """
 
-    def __init__(self, config: EngineConfig, on_progress: Progress | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, on_progress: Progress | None = None, *, policies: Policies | None = None
+    ) -> None:
+        """Open it.
+
+        Args:
+            on_progress: told how far the weights are read.
+            policies: for experiments, in place of those that suit the drafter.
+        """
         require_config(config)
         cores = CorePlacement.of(config)
-        parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, on_progress))
+        chosen = Policies.of(config.drafter) if policies is None else policies
+        parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, chosen, on_progress))
         self.config, self.spec, self.max_length = config, parts.spec, parts.max_length
         self.tokenizer, self.default_sampling = parts.tokenizer, parts.default_sampling
         self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name

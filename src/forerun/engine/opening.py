@@ -20,6 +20,7 @@ from forerun.decoding.decoder import Decoder, Request, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
+from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
 from forerun.engine.placement import CorePlacement
@@ -68,7 +69,9 @@ class EngineParts:
     near_tie: float
 
 
-def open_engine(config: EngineConfig, cores: CorePlacement, on_progress: Progress | None = None) -> EngineParts:
+def open_engine(
+    config: EngineConfig, cores: CorePlacement, policies: Policies, on_progress: Progress | None = None
+) -> EngineParts:
     """Find and load the models, choose who plays rounds, warm up, and measure what has to be known.
 
     Raises:
@@ -92,7 +95,7 @@ def open_engine(config: EngineConfig, cores: CorePlacement, on_progress: Progres
             on_progress=on_progress,
         )
 
-    loader = DrafterLoader(config, checkpoint.spec, tokenizer, max_length, cores)
+    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     drafter.wait_until_ready(START_S)

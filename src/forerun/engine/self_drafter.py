@@ -11,6 +11,7 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
+from forerun.drafting.policies import Policies
 from forerun.engine.loading import Checkpoint
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
@@ -19,7 +20,7 @@ from forerun.model.shared_cache import LentRunner
 logger = logging.getLogger(__name__)
 
 
-def self_drafter(drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
+def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
     """The drafter, which has yet to be told what passes cost.
 
     Raises:
@@ -29,7 +30,7 @@ def self_drafter(drafter: LayerSkip, checkpoint: Checkpoint, target: Runner) -> 
     lent = LentRunner(target)
     if drafter.weights != "plain":
         lent = lend_with_copy(checkpoint, target, drafter, known)
-    return LayerSkipDrafter(lent, drafter, known=known)
+    return LayerSkipDrafter(lent, drafter, known=known, policy=policies.skip, tree=policies.tree)
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
@@ -55,7 +56,7 @@ def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, k
     Source: QuantSpec (arXiv 2502.10424) drafts with a 4-bit copy; ours skips sublayers of it as well.
     """
     spec, cache = target.spec, target.cache
-    unused = first_set(drafter, spec.num_layers, known) if drafter.search == "off" else NOTHING
+    unused = first_set(spec.num_layers, known) if drafter.search == "off" else NOTHING
     weights = checkpoint.source.weights(dtype=checkpoint.dtype, weight_format=drafter.weights, device=target.device)
     copy = target.backend.executor(spec, weights, cache, unused)
     return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))

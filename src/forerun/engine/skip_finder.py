@@ -14,7 +14,10 @@ from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import GatedSkips
 from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.policy import SkipPolicy
 from forerun.drafting.layer_skip.set_files import sets_beside, sets_in_cache, write_sets
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]
@@ -61,8 +64,8 @@ def find_skip_sets(
     Raises:
         ConfigError: the model has no sublayer that could be skipped.
     """
-    drafter = replace(drafter, search="gated", search_share=1.0, lookup=False)
-    with Engine(replace(config, drafter=drafter)) as engine:
+    policies = Policies(tree=TreePolicy(looks_up=False), skip=SkipPolicy(search_share=1.0, seed=params.seed or 0))
+    with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
         skips = search_of(engine.drafter)
         if not isinstance(skips, GatedSkips):
             raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")

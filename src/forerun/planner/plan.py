@@ -7,6 +7,9 @@ from typing import Any, Final
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.trace import AnswerTrace
+from forerun.drafting.policies import Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
@@ -82,8 +85,13 @@ def search(
     """
     units = max(profile.target) if units is None else units
     splits = splits_of(profile, units)
-    usual = [(split, drafter) for split in splits for drafter in usual_drafters(split, lookup)]
-    player = Player(profile=profile, on_plan=on_plan, num_expected=2 * len(usual) + CLIMB_STEPS * (NUM_CLIMBED + 2))
+    usual = [(split, drafter) for split in splits for drafter in usual_drafters(split)]
+    player = Player(
+        profile=profile,
+        policies=Policies(tree=TreePolicy(looks_up=lookup), remote=RemotePolicy(looks_up=lookup)),
+        on_plan=on_plan,
+        num_expected=2 * len(usual) + CLIMB_STEPS * (NUM_CLIMBED + 2),
+    )
     part = first_tokens(traces, COARSE_TOKENS)
     coarse = [player.play(part, split, drafter) for split, drafter in usual]
     ranked = sorted((plan for plan in coarse if plan.split.is_parallel), key=speed_of, reverse=True)
@@ -99,13 +107,14 @@ class Player:
     """Plays plans through and says how many it has done."""
 
     profile: Profile
+    policies: Policies
     on_plan: OnPlan
     num_expected: int
     num_done: int = 0
 
     def play(self, traces: Sequence[AnswerTrace], split: Split, drafter: DrafterConfig) -> Plan:
         costs = Costs.of(self.profile, target_units=split.target_units, draft_units=split.draft_units)
-        plan = Plan(split=split, drafter=drafter, outcome=simulate(traces, drafter, costs))
+        plan = Plan(split=split, drafter=drafter, outcome=simulate(traces, drafter, costs, self.policies))
         self.num_done += 1
         self.on_plan(self.num_done, max(self.num_done, self.num_expected))
         return plan
@@ -145,14 +154,10 @@ def plain_split(splits: Sequence[Split]) -> Split:
     return Split(target_units=most, draft_units=splits[0].draft_units, is_parallel=False)
 
 
-def usual_drafters(split: Split, lookup: bool) -> list[DrafterConfig]:
+def usual_drafters(split: Split) -> list[DrafterConfig]:
     """The drafters that a split is first tried with: the defaults, and the usual tree of fixed widths."""
-    fixed = DraftModel(
-        verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, lookup=lookup, adaptive=False
-    )
-    if split.is_parallel:
-        return [Parallel(draft=fixed, fill=lookup)]
-    return [DraftModel(lookup=lookup, adaptive=True), fixed]
+    fixed = DraftModel(verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, adaptive=False)
+    return [Parallel(draft=fixed)] if split.is_parallel else [DraftModel(), fixed]
 
 
 def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:

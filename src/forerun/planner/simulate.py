@@ -16,9 +16,11 @@ from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_tree import MAX_CATCH_UP
+from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import EXPANSION, RemotePolicy
+from forerun.drafting.remote.policy import EXPANSION
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import TREE_ROWS
 from forerun.engine.profile import Profile
 from forerun.model.runner import PREFILL_ROWS
@@ -90,16 +92,16 @@ class Costs:
         return (self.draft_pace.step_s(num_rows) if num_rows else 0.0) + self.worker_expansion_overhead_s
 
 
-def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs) -> Outcome:
+def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs, policies: Policies = BEST) -> Outcome:
     """The answers of these traces, one after the other, as this drafter would have written them."""
     match drafter:
         case NoDrafter():
             return Outcome(answers=tuple(plain_answer(trace, costs) for trace in traces))
         case DraftModel():
-            serial = SerialSimulation(drafter, costs)
+            serial = SerialSimulation(drafter, costs, policies.tree)
             return Outcome(answers=tuple(serial.play(trace) for trace in traces))
         case Parallel():
-            parallel = ParallelSimulation(drafter, costs)
+            parallel = ParallelSimulation(drafter, costs, policies)
             return Outcome(answers=tuple(parallel.play(trace) for trace in traces))
         case PromptLookup():
             raise ConfigError("prompt lookup alone needs no plan: it has nothing to divide")
@@ -157,10 +159,11 @@ class Tally:
 class SerialSimulation:
     """Rounds of `DraftModelDrafter`, one drafter for all answers, since it learns."""
 
-    def __init__(self, config: DraftModel, costs: Costs) -> None:
+    def __init__(self, config: DraftModel, costs: Costs, policy: TreePolicy) -> None:
         self._config, self._costs, self._clock = config, costs, VirtualClock()
         self._grower = TraceGrower(
             config,
+            policy,
             horizon=config.verify_width,
             max_rows=serial_rows(config),
             keeps_subtree=False,
@@ -218,13 +221,14 @@ class SerialSimulation:
 class ParallelSimulation:
     """Rounds of `ParallelDrafter` with a worker in virtual time."""
 
-    def __init__(self, config: Parallel, costs: Costs) -> None:
+    def __init__(self, config: Parallel, costs: Costs, policies: Policies) -> None:
         self._costs, self._clock, self._rng = costs, VirtualClock(), random.Random(0)
         self._supply = VirtualSupply(self._clock, self._make_grower)
         self._drafter = ParallelDrafter(
             self._supply,
             config.draft,
-            RemotePolicy.of(config),
+            policies.remote,
+            policies.tree,
             target_vocab_size=VOCAB_SIZE,
             check=lambda _: None,
             clock=self._clock,
@@ -260,13 +264,11 @@ class ParallelSimulation:
         config = DraftModel(
             verify_width=setup.verify_width,
             draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-            min_mass=0.0,
-            children=setup.children,
-            lookup=setup.lookup,
             adaptive=False,  # nobody waits for its expansions, and its target decides how many rows it verifies
         )
         self._grower = TraceGrower(
             config,
+            setup.tree_policy,
             horizon=setup.verify_width * EXPANSION.trees_per_cut,
             max_rows=TREE_ROWS,
             keeps_subtree=True,

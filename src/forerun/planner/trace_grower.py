@@ -7,6 +7,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_tree import MAX_CATCH_UP
 from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import PREFILL_ROWS
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth
@@ -29,13 +30,13 @@ class TraceGrower:
     """
 
     def __init__(
-        self, config: DraftModel, *, horizon: int, max_rows: int, keeps_subtree: bool, calibrates: bool,
-        spend: Callable[[int], float],
+        self, config: DraftModel, policy: TreePolicy, *, horizon: int, max_rows: int, keeps_subtree: bool,
+        calibrates: bool, spend: Callable[[int], float],
     ) -> None:  # fmt: skip
         self.rule: WidthRule | None = None  # None: fixed widths
-        self._config, self._horizon, self._max_rows = config, horizon, max_rows
+        self._config, self._policy, self._horizon, self._max_rows = config, policy, horizon, max_rows
         self._keeps_subtree, self._spend = keeps_subtree, spend
-        self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if config.lookup else None
+        self._lookup = LookupChain(num_tokens=min(2 * config.verify_width, horizon) - 1) if policy.looks_up else None
         self._calibrated = CalibratedGuesses() if calibrates else None
         self._expanded: set[int] = set()  # the nodes that would have a row in the draft's cache
         self._num_caught_up = 0  # rows there of committed tokens before the root
@@ -135,7 +136,7 @@ class TraceGrower:
     def _plant(self, root: int) -> None:
         config = self._config
         self._growth = BestFirstGrowth(
-            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=config.min_mass
+            root, horizon=self._horizon, draft_width=config.draft_width, min_mass=self._policy.min_mass
         )
         self._expanded, self._num_caught_up = set(), 0
         if self._calibrated is not None:
@@ -153,7 +154,7 @@ class TraceGrower:
         is_true = path == trace.token_ids[self._num_committed : place] and place < len(trace.token_ids)
         if not is_true:
             place = hash((self._text_len, *path)) % len(trace.token_ids)  # whole numbers hash alike in every run
-        num_children = self._config.children
+        num_children = self._policy.num_children
         return trace.children[place][:num_children], trace.log_probs[place][:num_children]
 
     def _add_children(self, node: int, guesses: Guesses) -> None:

@@ -42,7 +42,7 @@ def runner_of(weight_format: WeightFormat) -> Runner:
 @torch.inference_mode()
 def compile_round(weight_format: WeightFormat, architecture: int) -> Counter[str]:
     target, draft = runner_of(weight_format), runner_of(weight_format)
-    tree = DraftModel(verify_width=16, draft_width=8, depth=2, children=4, adaptive=False)
+    tree = DraftModel(verify_width=16, draft_width=8, depth=2, adaptive=False)
     with compiling(architecture) as launches:
         rounds = DeviceRounds(target, draft, tree)
         for params in (SamplingParams(), SamplingParams(temperature=0.8)):

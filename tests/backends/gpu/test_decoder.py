@@ -8,7 +8,7 @@ import torch
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.drafter_config import NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Request, Round, play
@@ -24,6 +24,7 @@ pytest.importorskip("triton")
 from forerun.backends.gpu import rounds as device_rounds
 from forerun.backends.gpu.decoder import DeviceDecoder, open_decoders
 from forerun.backends.gpu.rounds import DeviceRounds
+from tests.varied import Varied, draft_model
 
 CAPACITY = 160
 SAMPLED = SamplingParams(temperature=0.8)
@@ -67,9 +68,10 @@ class Pair:
         self.target = runner_of(self.spec, self.weights, device)
         self.draft = runner_of(self.spec, noisy(self.weights, spread), device)
 
-    def decoder(self, config: DraftModel | NoDrafter) -> DeviceDecoder:
-        draft = self.draft if isinstance(config, DraftModel) else None
-        return DeviceDecoder(DeviceRounds(self.target, draft, config))
+    def decoder(self, config: Varied | NoDrafter) -> DeviceDecoder:
+        if isinstance(config, NoDrafter):
+            return DeviceDecoder(DeviceRounds(self.target, None, config))
+        return DeviceDecoder(DeviceRounds(self.target, self.draft, config.config, config.policies.tree))
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
         """What the model writes by itself, by the host's loop."""
@@ -91,12 +93,12 @@ class Pair:
         return [token for done in rounds for token in done.token_ids][:num_tokens]
 
 
-def tree(**changes: object) -> DraftModel:
+def tree(**changes: object) -> Varied:
     fixed: dict[str, object] = {
-        "verify_width": 6, "draft_width": 3, "children": 2, "depth": 2, "lookup": False, "adaptive": False,
+        "verify_width": 6, "draft_width": 3, "num_children": 2, "depth": 2, "looks_up": False, "adaptive": False,
         "min_mass": 0.0,
     }  # fmt: skip
-    return DraftModel(**{**fixed, **changes})  # type: ignore[arg-type]
+    return draft_model(**{**fixed, **changes})
 
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -105,18 +107,16 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 CASES = [
     pytest.param(PLAIN, GREEDY, id="none, greedy"),
     pytest.param(tree(), SAMPLED, id="tree, sampled"),
-    pytest.param(tree(lookup=True, depth=1), GREEDY, id="lookup, greedy"),
+    pytest.param(tree(looks_up=True, depth=1), GREEDY, id="lookup, greedy"),
     pytest.param(PLAIN, SAMPLED, id="none, sampled", marks=pytest.mark.slow),
     pytest.param(tree(), GREEDY, id="tree, greedy", marks=pytest.mark.slow),
-    pytest.param(tree(lookup=True), SAMPLED, id="lookup, sampled", marks=pytest.mark.slow),
-    pytest.param(tree(noise_aware=False), SAMPLED, id="deaf, sampled", marks=pytest.mark.slow),
+    pytest.param(tree(looks_up=True), SAMPLED, id="lookup, sampled", marks=pytest.mark.slow),
+    pytest.param(tree(knows_noise=False), SAMPLED, id="deaf, sampled", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("config", "params"), CASES)
-def test_the_text_is_that_of_the_hosts_loop(
-    config: DraftModel | NoDrafter, params: SamplingParams, device: str
-) -> None:
+def test_the_text_is_that_of_the_hosts_loop(config: Varied | NoDrafter, params: SamplingParams, device: str) -> None:
     pair = Pair(device)
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
 
@@ -127,17 +127,16 @@ def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
 ) -> None:
     monkeypatch.setattr(device_rounds, "MOST_CHILDREN", 8)  # fewer than a config may ask for
     pair = Pair(device)
-    assert (
-        open_decoders(pair.target, RoundPlan(draft=pair.draft, shape=tree(draft_width=draft_width, children=children)))
-        == ()
-    )
+    wide = tree(draft_width=draft_width, num_children=children)
+    plan = RoundPlan(draft=pair.draft, shape=wide.config, policy=wide.policies.tree)
+    assert open_decoders(pair.target, plan) == ()
 
 
 def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
     pair = Pair(device)
-    (decoder,) = open_decoders(
-        pair.target, RoundPlan(draft=pair.draft, shape=tree(draft_width=8, children=16, depth=1))
-    )
+    wide = tree(draft_width=8, num_children=16, depth=1)
+    plan = RoundPlan(draft=pair.draft, shape=wide.config, policy=wide.policies.tree)
+    (decoder,) = open_decoders(pair.target, plan)
     assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
 
 
@@ -163,7 +162,7 @@ def test_the_caches_are_those_of_the_text(device: str) -> None:
 @pytest.mark.slow
 def test_one_request_after_another_and_one_cut_short(device: str) -> None:
     pair = Pair(device)
-    decoder = pair.decoder(tree(lookup=True))
+    decoder = pair.decoder(tree(looks_up=True))
     first = PROMPT + pair.write(decoder, PROMPT, GREEDY, 0, 9)
     noise = KeyedNoise(3, pair.spec.vocab_size, device=device)
     rounds = play((decoder,), Request(prompt_ids=first, params=SAMPLED, noise=noise), 20)

@@ -8,9 +8,9 @@ import torch
 
 from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, Teacher
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from tests.tiny import plain_spec, random_weights, tiny_runner
@@ -27,9 +27,9 @@ def drafted(
     runner: Runner, params: SamplingParams, noise: KeyedNoise | None, vocab_size: int
 ) -> list[dict[int, float]]:
     """The children of the root in a drafter's own tree, with the text committed token by token."""
-    config = DraftModel(verify_width=64, children=NUM_CHILDREN, lookup=False)
     tree = DraftTree(
-        runner, config, target_vocab_size=vocab_size, horizon=64, max_rows=64, keeps_subtree=False
+        runner, TreePolicy(num_children=NUM_CHILDREN, looks_up=False), verify_width=64, draft_width=8,
+        target_vocab_size=vocab_size, horizon=64, max_rows=64, keeps_subtree=False,
     )  # fmt: skip
     tree.begin(PROMPT, params, noise)
     found = []

@@ -27,6 +27,7 @@ from forerun.model.shared_cache import LentRunner
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
 from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner
+from tests.varied import Varied, varied
 
 SPEC = plain_spec(num_layers=6, max_positions=256)
 PROMPT = [3, 1, 4, 1, 5]
@@ -57,7 +58,7 @@ def weights_of(
 
 
 def target_for(
-    config: LayerSkip | None,
+    config: LayerSkip | Varied | None,
     weights: Weights,
     *,
     spec: ModelSpec = SPEC,
@@ -65,13 +66,13 @@ def target_for(
     max_length: int = CAPACITY,
 ) -> Runner:
     """A target with just the room that an engine of this `max_length` would give it."""
-    num_behind = 1 if config is None else rows_behind_text(config)
+    num_behind = 1 if config is None else rows_behind_text(varied(config).config, varied(config).policies.skip)
     exactness = "fast" if backend is None else "exact"
     return tiny_runner(spec, weights, exactness=exactness, backend=backend, capacity=max_length + num_behind)
 
 
 def drafter_on(
-    target: Runner, config: LayerSkip, *, skipped: SkipSet | None = None, copy_of: Weights | None = None
+    target: Runner, config: LayerSkip | Varied, *, skipped: SkipSet | None = None, copy_of: Weights | None = None
 ) -> LayerSkipDrafter:
     """The target's own drafter; if it asks, it is told that drafts are cheap, and all passes far slower than they are.
 
@@ -79,11 +80,13 @@ def drafter_on(
         skipped: the best known set, which may be empty.
         copy_of: the weights of which `config.weights` says how to round them.
     """
-    copy = None
+    chosen, copy = varied(config), None
     if copy_of is not None:
-        copy = target.backend.executor(target.spec, LoadedWeights(copy_of, config.weights), target.cache)
+        copy = target.backend.executor(target.spec, LoadedWeights(copy_of, chosen.config.weights), target.cache)
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
-    drafter = LayerSkipDrafter(LentRunner(target, copy), config, known=known)
+    drafter = LayerSkipDrafter(
+        LentRunner(target, copy), chosen.config, known=known, policy=chosen.policies.skip, tree=chosen.policies.tree
+    )
     if drafter.needs_costs:
         drafter.take_costs(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
     return drafter

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedSkips
@@ -36,14 +35,15 @@ from tests.drafting.layer_skip.playing import (
 )
 from tests.model.kernel_sets import EXACT_SETS, NATIVE_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
+from tests.varied import layer_skip
 
-TREE = {"draft_width": 2, "depth": 4, "children": 3, "verify_width": 9, "search_share": 1.0, "adaptive": False}
+TREE = {"draft_width": 2, "depth": 4, "num_children": 3, "verify_width": 9, "search_share": 1.0, "adaptive": False}
 CONFIGS = {
-    "off": LayerSkip(**TREE, search="off"),
-    "gated": LayerSkip(**TREE, search="gated"),
-    "paper": LayerSkip(**TREE, search="paper"),
-    "int8 copy": LayerSkip(**TREE, weights="int8"),
-    "int4 copy": LayerSkip(**TREE, search="off", weights="int4"),
+    "off": layer_skip(**TREE, search="off"),
+    "gated": layer_skip(**TREE, search="gated"),
+    "paper": layer_skip(**TREE, search="paper"),
+    "int8 copy": layer_skip(**TREE, weights="int8"),
+    "int4 copy": layer_skip(**TREE, search="off", weights="int4"),
 }
 NAMES = pytest.mark.parametrize("name", CONFIGS)
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -72,7 +72,7 @@ def check_every_round(
     config, weights = CONFIGS[name], weights_of(dtype=dtype)
     target = target_for(config, weights, backend=kernels)
     poison_freed_slots(target)
-    copy_of = None if config.weights == "plain" else weights
+    copy_of = None if config.config.weights == "plain" else weights
     drafter = drafter_on(target, config, copy_of=copy_of, skipped=SKIP_SETS["only attention"])
     rounds = []
     text = list(PROMPT)
@@ -154,9 +154,9 @@ def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float
 
 
 MEMORY_CONFIGS = {
-    "drafts": LayerSkip(**TREE, search="off"),
-    "drafts and riders": LayerSkip(**TREE, search="gated"),
-    "a rounded copy": LayerSkip(**TREE, search="gated", weights="int8"),
+    "drafts": layer_skip(**TREE, search="off"),
+    "drafts and riders": layer_skip(**TREE, search="gated"),
+    "a rounded copy": layer_skip(**TREE, search="gated", weights="int8"),
 }
 
 
@@ -168,7 +168,7 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
     drafter: Drafter = NoneDrafter()
     if name != "none":
         config = MEMORY_CONFIGS[name]
-        copy_of = None if config.weights == "plain" else weights
+        copy_of = None if config.config.weights == "plain" else weights
         drafter = drafter_on(target, config, skipped=SKIP_SETS["only MLPs"], copy_of=copy_of)
     short, long = (bytes_of_a_round(target, drafter, length) for length in (SHORT, LONG))
     if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search, GatedSkips):

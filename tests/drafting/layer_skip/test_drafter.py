@@ -3,7 +3,6 @@
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -27,19 +26,18 @@ from tests.drafting.layer_skip.playing import (
     weights_of,
 )
 from tests.tiny import poison_freed_slots
+from tests.varied import Varied, layer_skip
 
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 WEIGHTS = weights_of()
-CHAIN = {"draft_width": 1, "depth": 5, "children": 1, "verify_width": 6}
-TREE = {"draft_width": 3, "depth": 3, "children": 3, "verify_width": 9}
+CHAIN = {"draft_width": 1, "depth": 5, "num_children": 1, "verify_width": 6}
+TREE = {"draft_width": 3, "depth": 3, "num_children": 3, "verify_width": 9}
 SHAPES = pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 SEARCHES = pytest.mark.parametrize("search", ["off", "gated", "paper"])
-PLAIN = {"search": "off", "adaptive": False, "lookup": False, "min_mass": 0.0}
+PLAIN = {"search": "off", "adaptive": False, "looks_up": False, "min_mass": 0.0}
 
 
-def pair(
-    config: LayerSkip, skipped: SkipSet | None = None, *, max_length: int = 128
-) -> tuple[Runner, LayerSkipDrafter]:
+def pair(config: Varied, skipped: SkipSet | None = None, *, max_length: int = 128) -> tuple[Runner, LayerSkipDrafter]:
     """A target and its drafter; what the target forgets is lost for good."""
     target = target_for(config, WEIGHTS, max_length=max_length)
     poison_freed_slots(target)
@@ -50,7 +48,7 @@ def pair(
 @PARAMS
 @pytest.mark.parametrize("name", SKIP_SETS)
 def test_any_set_gives_the_plain_text(name: str, params: SamplingParams, shape: dict[str, int]) -> None:
-    target, drafter = pair(LayerSkip(**PLAIN, **shape), SKIP_SETS[name])
+    target, drafter = pair(layer_skip(**PLAIN, **shape), SKIP_SETS[name])
     rounds = play(target, drafter, params=params)
     assert drafter.search.skipped == SKIP_SETS[name]
     assert ids_of(rounds, 40) == plain_ids(WEIGHTS, params=params)
@@ -59,7 +57,7 @@ def test_any_set_gives_the_plain_text(name: str, params: SamplingParams, shape: 
 
 @PARAMS
 def test_a_draft_that_skips_nothing_has_every_chain_accepted(params: SamplingParams) -> None:
-    target, drafter = pair(LayerSkip(**PLAIN, **CHAIN), SKIP_SETS["nothing"])
+    target, drafter = pair(layer_skip(**PLAIN, **CHAIN), SKIP_SETS["nothing"])
     rounds = play(target, drafter, params=params)
     assert all(step.stats.num_accepted == step.stats.num_drafted == 5 for step in rounds)
 
@@ -72,7 +70,7 @@ def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_di
     plain = plain_ids(WEIGHTS, params=params, num_tokens=46)
     next_prompt = [*PROMPT, *plain[:9], 2, 7]
     next_plain = plain_ids(WEIGHTS, next_prompt, params, num_tokens=10)
-    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     num_cut = 0
     for length in (*range(1, 16), 46):
         rounds = play(target, drafter, params=params, num_tokens=length)
@@ -84,7 +82,7 @@ def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_di
 
 @SEARCHES
 def test_a_request_that_is_given_up_within_a_round_leaves_nothing_behind(search: str) -> None:
-    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     for num_rounds in (1, 2, 5):
         running = begin(target, drafter, PROMPT, GREEDY, seed=7, num_tokens=40)
         for _ in range(num_rounds):
@@ -102,7 +100,7 @@ def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: in
     num_tokens = 64 - num_prompt
     plain = plain_ids(WEIGHTS, prompt_ids, SAMPLED, num_tokens=num_tokens)
     for shape in (CHAIN, TREE, {"draft_width": 4, "depth": 9, "verify_width": 2}):
-        config = LayerSkip(**shape, search=search, search_share=1.0)  # type: ignore[arg-type]
+        config = layer_skip(**shape, search=search, search_share=1.0)
         target, drafter = pair(config, max_length=64)
         assert ids_of(play(target, drafter, prompt_ids, SAMPLED, num_tokens=num_tokens), num_tokens) == plain
 
@@ -110,7 +108,7 @@ def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: in
 @PARAMS
 @SEARCHES
 def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: str, params: SamplingParams) -> None:
-    target, drafter = pair(LayerSkip(**TREE, search=search, search_share=1.0))  # type: ignore[arg-type]
+    target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     first = play(target, drafter, params=params, num_tokens=36)
     held = list(target.cached_ids)
     assert held == [*PROMPT, *ids_of(first)][:-1]
@@ -127,10 +125,10 @@ def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: s
 def test_two_texts_written_by_turns_are_those_written_alone(search: str, params: SamplingParams) -> None:
     """Two targets, of different weights, sets and searches, in one process."""
     others = weights_of(2)
-    config = LayerSkip(**TREE, search=search, search_share=1.0)  # type: ignore[arg-type]
+    config = layer_skip(**TREE, search=search, search_share=1.0)
     target, drafter = pair(config)
-    other_target = target_for(LayerSkip(**CHAIN), others)
-    other_drafter = drafter_on(other_target, LayerSkip(**CHAIN, seed=5), skipped=SKIP_SETS["only MLPs"])
+    other_target = target_for(layer_skip(**CHAIN), others)
+    other_drafter = drafter_on(other_target, layer_skip(**CHAIN, seed=5), skipped=SKIP_SETS["only MLPs"])
     running = begin(target, drafter, PROMPT, params, seed=7, num_tokens=60)
     other = begin(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
     texts: tuple[list[int], list[int]] = ([], [])
@@ -144,14 +142,14 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
 
 
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, search="gated", search_share=1.0))
+    target, drafter = pair(layer_skip(**CHAIN, search="gated", search_share=1.0))
     search = drafter.search
     assert isinstance(search, GatedSkips)
     starts: list[int] = []
     gather = search._gather
 
     def note(*arguments: object) -> object:
-        riders = gather(*arguments)  # type: ignore[arg-type]
+        riders = gather(*arguments)
         starts.extend([] if riders is None else [riders.start])
         return riders
 
@@ -170,7 +168,7 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
 
 
 def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, search="paper", lookup=False))
+    target, drafter = pair(layer_skip(**CHAIN, search="paper", looks_up=False))
     assert isinstance(drafter.search, PaperSkips)
     paper = drafter.search._search
     play(target, drafter, num_tokens=WINDOW + 14)
@@ -186,7 +184,7 @@ def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_r
 
 
 def test_what_the_none_drafter_writes_between_disturbs_no_drafter() -> None:
-    target, drafter = pair(LayerSkip(**TREE, search="gated", search_share=1.0))
+    target, drafter = pair(layer_skip(**TREE, search="gated", search_share=1.0))
     play(target, drafter, num_tokens=20)
     play(target, NoneDrafter(), [9, 9, 2], SAMPLED, num_tokens=25)
     assert ids_of(play(target, drafter, [9, 9, 2], SAMPLED), 40) == plain_ids(WEIGHTS, [9, 9, 2], SAMPLED)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
@@ -38,13 +37,14 @@ from tests.drafting.layer_skip.playing import (
 )
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
+from tests.varied import layer_skip
 
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 COPIES = pytest.mark.parametrize("copy", ["plain", "int8", "int4"])
 LAYOUT = RiderLayout(SPEC.num_layers)
-CONFIG = LayerSkip(draft_width=2, depth=3, children=3, verify_width=8, search_share=1.0, adaptive=False)
+CONFIG = layer_skip(draft_width=2, depth=3, num_children=3, verify_width=8, search_share=1.0, adaptive=False)
 
 
 def random_ids(rng: random.Random, num: int) -> list[int]:
@@ -166,7 +166,7 @@ def scores_of(
 
     def note(riders: Riders, logits: Tensor, draft: object) -> None:
         told.clear()
-        score(riders, logits, draft)  # type: ignore[arg-type]
+        score(riders, logits, draft)
         guesses = drafter._draft.guess(logits, [place + 1 for place in riders.places])
         for chain, (skipped, num_hits) in enumerate(told):
             assert skipped == riders.skipped[chain]
@@ -190,9 +190,9 @@ def real_chain(
     target: Runner, weights: Weights, text: Sequence[int], skipped: SkipSet, params: SamplingParams, copy: str
 ) -> list[int]:
     """What a drafter that skips this set really drafts behind the text: one chain, in draft passes of its own."""
-    config = LayerSkip(
-        draft_width=1, depth=CHAIN, children=1, verify_width=CHAIN + 1, min_mass=0.0, adaptive=False, lookup=False,
-        search="off", weights=copy,
+    config = layer_skip(
+        draft_width=1, depth=CHAIN, num_children=1, verify_width=CHAIN + 1, min_mass=0.0, adaptive=False,
+        looks_up=False, search="off", weights=copy,
     )  # fmt: skip
     drafter = drafter_on(target, config, skipped=skipped, copy_of=None if copy == "plain" else weights)
     begin(target, drafter, text, params, seed=7, num_tokens=1)
@@ -211,7 +211,7 @@ def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
     weights = weights_of(scale=0.5, dtype=torch.float32)
     target = target_for(CONFIG, weights, backend=kernels)
     poison_freed_slots(target)
-    config = replace(CONFIG, weights=copy)  # type: ignore[arg-type]
+    config = CONFIG.changed(weights=copy)
     drafter = drafter_on(target, config, copy_of=None if copy == "plain" else weights, skipped=SKIP_SETS["only MLPs"])
     text, scores = scores_of(drafter, target, without_penalties, monkeypatch)
     assert text[len(PROMPT) :][:60] == plain_ids(weights, params=without_penalties, num_tokens=60, backend=kernels)

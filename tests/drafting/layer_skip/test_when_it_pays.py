@@ -6,7 +6,6 @@ from statistics import mean
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -27,16 +26,17 @@ from tests.drafting.layer_skip.playing import (
     weights_of,
 )
 from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
+from tests.varied import Varied, layer_skip
 
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 WEIGHTS = weights_of()
 WEIGHTS["head.weight"] = 4.0 * WEIGHTS["head.weight"]  # a target that is often sure of what comes next, not always
-CHAIN = {"draft_width": 1, "depth": 5, "children": 1, "verify_width": 6, "search": "off"}
-FIXED = {"adaptive": False, "lookup": False, "min_mass": 0.0}
+CHAIN = {"draft_width": 1, "depth": 5, "num_children": 1, "verify_width": 6, "search": "off"}
+FIXED = {"adaptive": False, "looks_up": False, "min_mass": 0.0}
 REPEATING = SamplingParams(logit_bias={11: 40.0})
 
 
-def pair(config: LayerSkip, skipped: SkipSet = SKIP_SETS["only MLPs"]) -> tuple[Runner, LayerSkipDrafter]:
+def pair(config: Varied, skipped: SkipSet = SKIP_SETS["only MLPs"]) -> tuple[Runner, LayerSkipDrafter]:
     target = target_for(config, WEIGHTS)
     return target, drafter_on(target, config, skipped=skipped)
 
@@ -63,7 +63,7 @@ def confidence(tree: TokenTree, node: int) -> float:
 def test_a_chain_ends_just_behind_the_first_token_the_draft_is_not_sure_of(
     least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, **FIXED, min_confidence=least))
+    target, drafter = pair(layer_skip(**CHAIN, **FIXED, min_confidence=least))
     proposals = proposals_of(drafter, monkeypatch)
     play(target, drafter)
     for tree in proposals:
@@ -77,7 +77,7 @@ def test_a_chain_ends_just_behind_the_first_token_the_draft_is_not_sure_of(
 def test_a_higher_threshold_makes_shorter_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = []
     for least in (0.0, 0.5, 0.8, 0.99):
-        target, drafter = pair(LayerSkip(**CHAIN, **FIXED, min_confidence=least))
+        target, drafter = pair(layer_skip(**CHAIN, **FIXED, min_confidence=least))
         proposals = proposals_of(drafter, monkeypatch)
         play(target, drafter, num_tokens=60)
         lengths.append(mean(len(tree) - 1 for tree in proposals))
@@ -88,7 +88,7 @@ def test_a_higher_threshold_makes_shorter_drafts(monkeypatch: pytest.MonkeyPatch
 
 def draft_lengths(share: float, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Draft passes in each round that drafted, where one takes this share of a verification."""
-    target, drafter = pair(LayerSkip(**{**CHAIN, "depth": 12, "verify_width": 16, "children": 4}, lookup=False))
+    target, drafter = pair(layer_skip(**{**CHAIN, "depth": 12, "verify_width": 16, "num_children": 4}, looks_up=False))
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
     draft_s = drafter._draft.rule._expansion_s(1)  # type: ignore[union-attr, misc]
     passes = Passes(target, drafter, monkeypatch, draft_s=draft_s)
@@ -117,7 +117,7 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The draft is the target itself, so that all of every chain is accepted as long as it knows all of the text."""
-    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     passes, pattern = Passes(target, drafter, monkeypatch), iter([True, False, True, True, False, False, False] * 9)
     monkeypatch.setattr(drafter._payoff, "should_draft", lambda: next(pattern))
@@ -137,7 +137,7 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
 def test_what_was_written_plainly_in_one_request_is_no_part_of_the_next(
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     monkeypatch.setattr(drafter._payoff, "should_draft", lambda: False)
     assert all(step.stats.num_drafted == 0 for step in play(target, drafter, num_tokens=5))
@@ -150,7 +150,7 @@ def test_what_was_written_plainly_in_one_request_is_no_part_of_the_next(
 def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, lookup=False), SKIP_SETS["nothing"])
+    target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
     passes = Passes(target, drafter, monkeypatch, draft_s=6.0)
     play(target, drafter, num_tokens=100)
@@ -169,7 +169,7 @@ def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
 def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing_is_expanded(
     has_lookup: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, drafter = pair(LayerSkip(**CHAIN, lookup=has_lookup))
+    target, drafter = pair(layer_skip(**CHAIN, looks_up=has_lookup))
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.3))
     passes = Passes(target, drafter, monkeypatch, draft_s=0.2)
     play(target, drafter, params=REPEATING, num_tokens=60)
@@ -183,13 +183,13 @@ def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing
 
 def test_costs_are_wanted_where_something_is_chosen_by_them() -> None:
     for adaptive, search, wants in ((True, "off", True), (False, "gated", True), (False, "paper", False)):
-        config = LayerSkip(**{**CHAIN, "search": search}, adaptive=adaptive)
+        config = layer_skip(**{**CHAIN, "search": search}, adaptive=adaptive)
         target = target_for(config, WEIGHTS)
         assert drafter_on(target, config).needs_costs is wants
 
 
 def test_more_text_before_the_rows_makes_draft_passes_dearer_in_the_drafters_own_books() -> None:
-    target, drafter = pair(LayerSkip(**CHAIN))
+    target, drafter = pair(layer_skip(**CHAIN))
     seen: list[int] = []
 
     class Costs:
@@ -199,7 +199,7 @@ def test_more_text_before_the_rows_makes_draft_passes_dearer_in_the_drafters_own
             seen.append(context)
             return flat_pace(0.1)
 
-    drafter.take_costs(flat_pace(10.0), Costs())  # type: ignore[arg-type]
+    drafter.take_costs(flat_pace(10.0), Costs())
     for _ in range(4):
         play(target, drafter, num_tokens=100)
     assert len(seen) > 2

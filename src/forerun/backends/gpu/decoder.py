@@ -160,4 +160,6 @@ def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> 
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
     """A decoder for these models; none where rounds need the host: another backend, or a tree that is too wide."""
     is_here = plan.draft is None or plan.draft.backend is target.backend
-    return (DeviceDecoder(DeviceRounds(target, plan.draft, plan.shape)),) if is_here and fits(plan.shape) else ()
+    if not is_here or not fits(plan.shape, plan.policy):
+        return ()
+    return (DeviceDecoder(DeviceRounds(target, plan.draft, plan.shape, plan.policy)),)

@@ -30,6 +30,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
 
@@ -77,24 +78,26 @@ class DeviceRounds:
     runners know. Between requests the runners are the host's alone.
     """
 
-    def __init__(self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter) -> None:
-        self.config = config if isinstance(config, DraftModel) else PLAIN
+    def __init__(
+        self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE
+    ) -> None:
+        self.config, self._policy = (config, policy) if isinstance(config, DraftModel) else (PLAIN, NO_TREE)
         self.target = Side(target, num_rows=self.config.verify_width, num_children=None)
         self.draft = None if draft is None else Side(
-            draft, num_rows=self.config.draft_width + 1, num_children=self.config.children
+            draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children
         )  # fmt: skip
         self._num_known = min(runner.spec.vocab_size for runner in (target, draft) if runner is not None)
         device, self._overlaps = target.device, self.target.executor.overlaps
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
-            num_children=self.config.children,
-            min_mass=0.0 if self.config.adaptive else self.config.min_mass, device=device,
+            num_children=self._policy.num_children,
+            min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device,
         )  # fmt: skip
         self._graphs = GraphPool(device)
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
-        self.looks_up = self.draft is not None and self.config.lookup and self.config.verify_width > 1
+        self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
         costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
         self._lessons = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
@@ -161,7 +164,7 @@ class DeviceRounds:
         draft, tree, width = self.draft, self.tree, self.config.draft_width
         assert draft is not None, "a tree without a draft has no depth"
         executor, ranked = draft.executor, (draft.tokens, draft.numbers[0])
-        draw = self._draw(draft, is_greedy=shape.is_greedy or not self.config.noise_aware)
+        draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
         for step in range(shape.depth):
             num_before = 1 if step == 0 else 0  # rows ahead of the batch's
             grow(
@@ -171,7 +174,7 @@ class DeviceRounds:
             draft.pass_layers(width + num_before, shape.draft_splits)
             rank_tokens(
                 executor.buffers.h, executor.head, draw, Ranking(tokens=ranked[0], log_probs=ranked[1]),
-                num_children=self.config.children, vocab_size=self._num_known, num_rows=width + num_before,
+                num_children=self._policy.num_children, vocab_size=self._num_known, num_rows=width + num_before,
                 first_row=num_before, fold=executor.fold, workspace=executor.buffers.workspace, leaders=draft.leaders,
                 overlaps=self._overlaps,
             )  # fmt: skip
@@ -182,13 +185,16 @@ class DeviceRounds:
         return Draw(temperature=self._temperature, noise=None if is_greedy else noise)
 
 
-PLAIN = DraftModel(verify_width=1, draft_width=1, children=1, depth=1, lookup=False, adaptive=False)
+PLAIN = DraftModel(verify_width=1, draft_width=1, depth=1, adaptive=False)
+NO_TREE = TreePolicy(num_children=1, looks_up=False)
 
 
-def fits(config: DraftModel | NoDrafter) -> bool:
+def fits(config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE) -> bool:
     """True for a tree that a round on the device has room for."""
     if isinstance(config, NoDrafter):
         return True
     is_narrow = config.verify_width <= NARROW_ROWS and config.draft_width < NARROW_ROWS
-    has_few_children = config.children <= MOST_CHILDREN and config.draft_width * config.children <= MOST_OF_BATCH
+    has_few_children = (
+        policy.num_children <= MOST_CHILDREN and config.draft_width * policy.num_children <= MOST_OF_BATCH
+    )
     return is_narrow and has_few_children

@@ -17,10 +17,12 @@ from forerun.drafting.layer_skip.gated import MOST_RIDERS, GatedSkips
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
 from forerun.drafting.layer_skip.paper_search import FEWEST_ITEMS, PaperSearch, load_library
-from forerun.drafting.layer_skip.search import NoSearch, SkipSearch, first_set, given_set
+from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
+from forerun.drafting.layer_skip.search import NoSearch, SkipSearch, first_set
 from forerun.drafting.layer_skip.set_search import SetSearch
 from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
 from forerun.drafting.layer_skip.speed_model import SpeedModel
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import LentRunner
@@ -46,21 +48,23 @@ class LayerSkipDrafter(Drafter):
     In a plain round nothing is done but noting the token, so that where drafting does not pay it costs nothing.
     """
 
-    def __init__(self, runner: LentRunner, config: LayerSkip, *, known: Sequence[NamedSet] = ()) -> None:
+    def __init__(
+        self, runner: LentRunner, config: LayerSkip, *, known: Sequence[NamedSet] = (),
+        policy: SkipPolicy = BEST_SKIPS, tree: TreePolicy = BEST_TREE,
+    ) -> None:  # fmt: skip
         self.verify_width, self._config, self.runner = config.verify_width, config, runner
         self._draft = DraftTree(
             runner,
-            config,
+            tree,
+            verify_width=config.verify_width,
+            draft_width=policy.draft_width,
             target_vocab_size=runner.spec.vocab_size,
             horizon=config.verify_width,
-            max_rows=config.draft_width * config.depth + MAX_CATCH_UP,
+            max_rows=policy.draft_width * config.depth + MAX_CATCH_UP,
             keeps_subtree=False,
             calibrates=config.adaptive,
-            min_confidence=config.min_confidence,
         )
-        num_layers = runner.spec.num_layers
-        given = NamedSet(name="given", skipped=given_set(config, num_layers), num_hits=0.0, num_rows=0.0)
-        self._known = [given] if config.skipped else list(known)
+        self._policy, self._looks_up, self._known = policy, tree.looks_up, list(known)
         self._search: SkipSearch = self._first_search()
         self._payoff: Payoff | None = None  # None: always draft
         self._costs: SkipCosts | None = None
@@ -102,8 +106,8 @@ class LayerSkipDrafter(Drafter):
                 costs=costs, target=target, round_s=USUAL_ROUND_S, expansion_s=USUAL_EXPANSION_S,
                 max_depth=min(config.depth, max(1, config.verify_width - 1)),
             )  # fmt: skip
-            search = SetSearch(self.runner.spec.num_layers, speed_model, seed=config.seed, known=self._known)
-            self._search = GatedSkips(search, self.runner, target, config.search_share)
+            search = SetSearch(self.runner.spec.num_layers, speed_model, seed=self._policy.seed, known=self._known)
+            self._search = GatedSkips(search, self.runner, target, self._policy.search_share)
         if config.adaptive:
             self._draft.rule = WidthRule(
                 target, costs.draft(self._search.skipped, costs.context), round_s=USUAL_ROUND_S,
@@ -176,8 +180,8 @@ class LayerSkipDrafter(Drafter):
         config, num_layers = self._config, self.runner.spec.num_layers
         if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
             load_library()  # the first that is needed is needed in the middle of an answer
-            return PaperSkips(PaperSearch(num_layers, seed=config.seed), self.runner)
-        return NoSearch(first_set(config, num_layers, self._known))
+            return PaperSkips(PaperSearch(num_layers, seed=self._policy.seed), self.runner)
+        return NoSearch(first_set(num_layers, self._known))
 
     def _is_to_draft(self) -> bool:
         """Whether anything is to be proposed in this round, and if not, in those of a whole stretch.
@@ -195,7 +199,7 @@ class LayerSkipDrafter(Drafter):
             self._look()
             return False
         self._is_worth_it = self._search.is_worth_it(self._draft.num_tokens)
-        is_to_draft = self._is_worth_it or self._config.lookup
+        is_to_draft = self._is_worth_it or self._looks_up
         if not is_to_draft:
             self._look()
         return is_to_draft
@@ -233,8 +237,8 @@ def search_of(drafter: Drafter) -> SkipSearch | None:
     return drafter.search if isinstance(drafter, LayerSkipDrafter) else None
 
 
-def rows_behind_text(config: LayerSkip) -> int:
+def rows_behind_text(config: LayerSkip, policy: SkipPolicy = BEST_SKIPS) -> int:
     """Rows of the target's cache that a round can fill behind the text."""
     riders = MOST_RIDERS if config.search == "gated" else 0
     window = WINDOW if config.search == "paper" else riders
-    return max(config.draft_width * config.depth, config.verify_width + riders, window)
+    return max(policy.draft_width * config.depth, config.verify_width + riders, window)

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from forerun.core.drafter_config import LayerSkip
-from forerun.core.sublayers import SkipSet, every_other_layer, require_skippable
+from forerun.core.sublayers import SkipSet, every_other_layer
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.model.inputs import ForwardInput
@@ -107,20 +106,7 @@ class NoSearch:
         pass
 
 
-def first_set(config: LayerSkip, num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
-    """What to skip before anything was searched for: what was asked for, else the first of the known sets, which is
-    what a search left in use, else every other layer."""
-    if config.skipped:
-        return given_set(config, num_layers)
+def first_set(num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
+    """What to skip before anything was searched for: the first of the known sets, which is what a search left in use,
+    else every other layer."""
     return known[0].skipped if known else every_other_layer(num_layers)
-
-
-def given_set(config: LayerSkip, num_layers: int) -> SkipSet:
-    """The set of the configuration.
-
-    Raises:
-        ConfigError: it holds what no draft can do without, or what the model does not have.
-    """
-    given = frozenset(config.skipped)
-    require_skippable(given, num_layers)
-    return given

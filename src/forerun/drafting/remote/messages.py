@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 
 MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # of one proposal
@@ -27,7 +28,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Target to drafter, once: what trees are wanted. The fields are those of `DraftModel` and `RemotePolicy`."""
+    """Target to drafter, once: what trees are wanted. The fields are those of `DraftModel` and of both policies."""
 
     request: int = 0
     target_vocab_size: int
@@ -42,18 +43,25 @@ class Setup:
     sends_ahead: bool
     is_traced: bool
 
+    @property
+    def tree_policy(self) -> TreePolicy:
+        """How the drafter grows: an expansion that nobody waits for is worth whatever it brings."""
+        return TreePolicy(num_children=self.children, min_mass=0.0, knows_noise=self.noise_aware, looks_up=self.lookup)
+
     @classmethod
-    def wanted_by(cls, draft: DraftModel | LayerSkip, policy: RemotePolicy, target_vocab_size: int) -> "Setup":
+    def wanted_by(
+        cls, draft: DraftModel | LayerSkip, policy: RemotePolicy, tree: TreePolicy, target_vocab_size: int
+    ) -> "Setup":
         """What a drafter is told of these settings."""
         return cls(
             target_vocab_size=target_vocab_size,
             verify_width=draft.verify_width,
-            draft_width=draft.draft_width,
-            children=draft.children,
+            draft_width=draft_width_of(draft),
+            children=tree.num_children,
             max_repairs=policy.max_repairs,
             max_lateness=policy.max_lateness,
-            noise_aware=draft.noise_aware,
-            lookup=draft.lookup,
+            noise_aware=tree.knows_noise,
+            lookup=tree.looks_up,
             calibrates=policy.calibrates,
             sends_ahead=policy.sends_ahead,
             is_traced=policy.is_traced,
@@ -134,6 +142,11 @@ class Failure:
 
     request: int = 0
     text: str
+
+
+def draft_width_of(draft: DraftModel | LayerSkip) -> int:
+    """Nodes of an expansion. A target with sublayers left out drafts a chain."""
+    return draft.draft_width if isinstance(draft, DraftModel) else 1
 
 
 Message: TypeAlias = Hello | Setup | Begin | Verdict | Stop | Proposal | Beat | Spans | Failure

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.core.drafter_config import Parallel
+from forerun.core.errors import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,9 @@ class RemotePolicy:
     max_lateness: float = 0.35
     is_traced: bool = False
 
-    @classmethod
-    def of(cls, config: Parallel) -> "RemotePolicy":
-        return cls(
-            sends_ahead=config.ahead,
-            looks_up=config.fill,
-            calibrates=config.calibrate,
-            max_repairs=config.repairs,
-            max_lateness=config.overrun,
-            is_traced=config.trace,
-        )
+    def __post_init__(self) -> None:
+        require(1 <= self.max_repairs <= 16, f"max_repairs {self.max_repairs} must lie in [1, 16]")
+        require(0.0 <= self.max_lateness <= 1e6, f"max_lateness {self.max_lateness} must lie in [0, 1e6]")
+
+
+BEST_REMOTE = RemotePolicy()

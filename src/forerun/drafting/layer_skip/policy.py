@@ -1,0 +1,32 @@
+"""How a target drafts for itself, beyond its settings: what may be varied to see what it is worth."""
+
+from dataclasses import dataclass
+
+from forerun.core.drafter_config import require_shape
+from forerun.core.errors import require
+from forerun.core.sublayers import Sublayer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipPolicy:
+    """The defaults are what was fastest.
+
+    Args:
+        draft_width: nodes one draft pass expands; 1 drafts a chain, with the runners-up of every token beside it.
+        search_share: part of the time that the gated search may take at most.
+        skipped: the sublayers to start with; empty: the best known set.
+        seed: of the search, which has no influence on the text.
+    """
+
+    draft_width: int = 1
+    search_share: float = 0.01
+    skipped: tuple[Sublayer, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_shape(self)
+        require(0.0 < self.search_share <= 1.0, f"search_share {self.search_share} must lie in (0, 1]")
+        require(self.seed >= 0, f"seed {self.seed} of the search must be >= 0")
+
+
+BEST_SKIPS = SkipPolicy()

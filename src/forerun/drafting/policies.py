@@ -1,0 +1,51 @@
+"""How drafters decide where no setting says so: one object for each thing decided, for experiments to replace."""
+
+from dataclasses import dataclass
+
+from forerun.core.drafter_config import DrafterConfig, LayerSkip
+from forerun.core.errors import require
+from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
+from forerun.drafting.remote.policy import BEST_REMOTE, RemotePolicy
+from forerun.drafting.tree_policy import BEST_TREE, PAPER_TREE, TreePolicy
+
+MOST_MATCH = 16  # suffixes of every length up to it are kept for each token of the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupPolicy:
+    """How the drafter `prompt_lookup` finds earlier text: by the last `max_match` tokens, else fewer, down to
+    `min_match`."""
+
+    min_match: int = 2
+    max_match: int = 4
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.min_match <= self.max_match <= MOST_MATCH,
+            f"matches of {self.min_match} to {self.max_match} tokens must lie in [1, {MOST_MATCH}]",
+        )
+
+
+BEST_LOOKUP = LookupPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """All of them. A drafter reads those that concern it: `tree` whatever grows one, the others one drafter each.
+
+    No policy changes a token of the text.
+    """
+
+    tree: TreePolicy = BEST_TREE
+    lookup: LookupPolicy = BEST_LOOKUP
+    skip: SkipPolicy = BEST_SKIPS
+    remote: RemotePolicy = BEST_REMOTE
+
+    @classmethod
+    def of(cls, config: DrafterConfig) -> "Policies":
+        """Those that a drafter has unless others are given: the paper's own where its search is asked for."""
+        is_paper = isinstance(config, LayerSkip) and config.search == "paper"
+        return cls(tree=PAPER_TREE) if is_paper else BEST
+
+
+BEST = Policies()
