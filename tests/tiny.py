@@ -17,6 +17,7 @@ from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
+from forerun.model.step import CacheMove
 from forerun.sampling.noise import KeyedNoise
 
 CAPACITY = 128
@@ -152,20 +153,16 @@ def decode_ids(
 def poison_freed_slots(runner: Runner) -> None:
     """From now on, NaN in every slot that holds neither committed text nor a live row, after each commit and sync."""
     cache = runner.cache
-    plain_commit, plain_truncate = cache.keep_subtree, cache.truncate
+    plain_move = cache.move
 
     def poison() -> None:
         first_free = cache.committed_len + cache.num_tree
         cache.keys_LSKD[:, first_free:] = float("nan")
         cache.values_LSKD[:, first_free:] = float("nan")
 
-    def keep_subtree(rows: Sequence[int], *, num_committed: int = 0) -> None:
-        plain_commit(rows, num_committed=num_committed)
+    def move(what: CacheMove) -> None:
+        plain_move(what)
         poison()
 
-    def truncate(length: int) -> None:
-        plain_truncate(length)
-        poison()
-
-    cache.keep_subtree, cache.truncate = keep_subtree, truncate  # type: ignore[method-assign]
+    cache.move = move  # type: ignore[method-assign]
     poison()

@@ -16,6 +16,7 @@ from forerun.backends.gpu.executor import DeviceExecutor, shape_of
 from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.model.inputs import ForwardInput
+from forerun.model.measure import stand_in
 from forerun.model.runner import Runner
 
 MODELS = ("1b bf16", "8b bf16", "8b int4", "70b int4", "qwen2-7b bf16", "1b int4")
@@ -47,7 +48,7 @@ def fill_cache(runner: Runner, length: int) -> None:
     """A text of random keys and values, which costs no pass."""
     runner.cache.keys_LSKD.normal_()
     runner.cache.values_LSKD.normal_()
-    runner.cache.commit(range(runner.cache.reserve(length), length))
+    stand_in(runner.cache, length)
     runner.cached_ids[:] = [1] * length
 
 

@@ -1,9 +1,11 @@
 """The tree cache under any order of calls, against two plain lists."""
 
+import pytest
 import torch
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 from tests.tiny import plain_spec
 
@@ -23,8 +25,9 @@ class CacheCalls(RuleBasedStateMachine):
     @rule(num_rows=strategies.integers(1, 9))
     def reserve_and_write(self, num_rows: int) -> None:
         fits = len(self.committed) + len(self.tree) + num_rows <= CAPACITY
-        assert self.cache.can_reserve(num_rows) == fits
         if not fits:
+            with pytest.raises(AssertionError, match="exceed"):
+                self.cache.reserve(num_rows)
             return
         first = self.cache.reserve(num_rows)
         assert first == len(self.committed) + len(self.tree)
@@ -38,17 +41,9 @@ class CacheCalls(RuleBasedStateMachine):
     def keep(self, data: strategies.DataObject) -> None:
         rows = data.draw(strategies.lists(strategies.integers(0, len(self.tree) - 1), unique=True))
         num_committed = data.draw(strategies.integers(0, len(rows)))
-        self.cache.keep_subtree(rows, num_committed=num_committed)
+        self.cache.move(CacheMove(length=len(self.committed), rows=tuple(rows), num_committed=num_committed))
         kept = [self.tree[row] for row in rows]
         self.committed, self.tree = [*self.committed, *kept[:num_committed]], kept[num_committed:]
-        self.poison()
-
-    @precondition(lambda self: self.tree)
-    @rule(data=strategies.data())
-    def commit(self, data: strategies.DataObject) -> None:
-        path = sorted(data.draw(strategies.sets(strategies.integers(0, len(self.tree) - 1))))
-        self.cache.commit(path)
-        self.committed, self.tree = [*self.committed, *(self.tree[row] for row in path)], []
         self.poison()
 
     @rule(share=strategies.floats(0, 1))

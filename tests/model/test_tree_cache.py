@@ -7,7 +7,7 @@ import torch
 
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.slots import SlotTable
+from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.ancestry import ancestry_matrix
 from forerun.speculation.tree import TokenTree
@@ -98,7 +98,7 @@ def test_every_live_node_holds_what_its_own_path_computes(seed: int, exactness: 
     accepted = path_to(tree, rng.randrange(len(tree)))
     below, places = tree.subtree(accepted[-1])
     live = list(places)[1:]
-    runner.cache.keep_subtree([*accepted, *live], num_committed=len(accepted))
+    runner.keep([*accepted, *live], [tree.token_ids[node] for node in accepted])
     text = [*prompt, *(tree.token_ids[node] for node in accepted)]
     assert runner.cache.committed_len == len(text)
     assert runner.cache.num_tree == len(live)
@@ -119,7 +119,7 @@ def test_moves_with_overlapping_ranges_copy_what_was_there_before(seed: int) -> 
     num_rows, length = rng.randint(2, 24), rng.randint(0, 6)
     cache = TreeCache(plain_spec(), 40, dtype=torch.float64, device="cpu")
     cache.reserve(length)
-    cache.commit(range(length))
+    cache.move(CacheMove(length=0, rows=tuple(range(length)), num_committed=length))
     cache.reserve(num_rows)
     for slot in range(40):
         cache.keys_LSKD[:, slot], cache.values_LSKD[:, slot] = slot, -slot
@@ -127,7 +127,7 @@ def test_moves_with_overlapping_ranges_copy_what_was_there_before(seed: int) -> 
     if seed % 3 == 0:
         rng.shuffle(rows)
     num_committed = rng.randint(0, len(rows))
-    cache.keep_subtree(rows, num_committed=num_committed)
+    cache.move(CacheMove(length=length, rows=tuple(rows), num_committed=num_committed))
     assert (cache.committed_len, cache.num_tree) == (length + num_committed, len(rows) - num_committed)
     expected = [*range(length), *(length + row for row in rows)]
     for place, slot in enumerate(expected):
@@ -135,30 +135,32 @@ def test_moves_with_overlapping_ranges_copy_what_was_there_before(seed: int) -> 
         assert (cache.values_LSKD[:, place] == -slot).all()
 
 
-def test_a_full_cache_says_so_before_and_refuses_after() -> None:
-    slots = SlotTable(8)
+def small_cache() -> TreeCache:
+    return TreeCache(plain_spec(), 8, dtype=torch.float64, device="cpu")
+
+
+def test_a_full_cache_refuses_a_row_more_and_stays_as_it_was() -> None:
+    slots = small_cache()
     assert slots.reserve(6) == 0
-    slots.keep([0, 3], 2)
+    slots.move(CacheMove(length=0, rows=(0, 3), num_committed=2))
     assert (slots.committed_len, slots.num_tree, slots.end) == (2, 0, 2)
-    assert slots.can_reserve(6)
-    assert not slots.can_reserve(7)
-    with pytest.raises(AssertionError, match="exceed the capacity"):
+    with pytest.raises(AssertionError, match="exceed the 8 slots"):
         slots.reserve(7)
-    assert slots.end == 2, "a refused reservation changed the table"
+    assert slots.end == 2, "a refused reservation changed the cache"
 
 
 @pytest.mark.parametrize("rows", [[6], [-1], [1, 1]])
 def test_rows_that_are_not_there_or_twice_there_are_refused(rows: list[int]) -> None:
-    slots = SlotTable(8)
+    slots = small_cache()
     slots.reserve(6)
     with pytest.raises(AssertionError, match="rows"):
-        slots.keep(rows, 0)
+        slots.move(CacheMove(length=0, rows=tuple(rows)))
 
 
 @pytest.mark.parametrize("length", [-1, 4])
 def test_a_text_is_cut_to_a_length_it_has(length: int) -> None:
-    slots = SlotTable(8)
+    slots = small_cache()
     slots.reserve(3)
-    slots.keep([0, 1, 2], 3)
+    slots.move(CacheMove(length=0, rows=(0, 1, 2), num_committed=3))
     with pytest.raises(AssertionError, match="length"):
         slots.truncate(length)

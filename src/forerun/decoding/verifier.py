@@ -43,7 +43,7 @@ class Verifier:
         inputs = ForwardInput(
             token_ids=tree.token_ids,
             positions=positions,
-            first_slot=cache.reserve(len(tree)),
+            first_slot=cache.end,
             prefix_len=prefix_len,
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
@@ -78,7 +78,7 @@ class Verifier:
         try:
             return tree, self.choose(tree, drafter)
         except NumericalError:
-            self._runner.cache.truncate(self._runner.cache.committed_len)
+            self._runner.drop_rows()
         alone = TokenTree(tree.token_ids[0])
         try:
             return alone, self.choose(alone)

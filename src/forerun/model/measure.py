@@ -13,6 +13,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.inputs import ForwardInput
 from forerun.model.shared_cache import DraftRunner
+from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8
@@ -66,7 +67,7 @@ def stand_in(cache: TreeCache, num_tokens: int) -> None:
     """Take what the slots happen to hold for a text: to read it costs what any text costs."""
     cache.truncate(0)
     cache.reserve(num_tokens)
-    cache.commit(range(num_tokens))
+    cache.move(CacheMove(length=0, rows=tuple(range(num_tokens)), num_committed=num_tokens))
 
 
 def rising(values: Sequence[float]) -> list[float]:
@@ -90,7 +91,7 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
         ForwardInput(
             token_ids=[0] * num_rows,
             positions=list(range(start, start + num_rows)),
-            first_slot=cache.reserve(num_rows),
+            first_slot=cache.end,
             prefix_len=start,
             ancestry=star(num_rows) if num_rows > 1 else None,
             num_logit_rows=num_rows,

@@ -12,6 +12,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
+from forerun.model.step import CacheMove, Step
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
@@ -43,16 +44,35 @@ class Runner:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
         self.cached_ids: list[int] = []
+        self._no_logits = torch.zeros(0, spec.vocab_size, device=device)
         with inference():
             self._executor = backend.executor(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
         """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""
-        return self.run_paced(self._executor, inputs, observe=observe)
+        return self.play(Step(inputs=inputs), observe=observe)
 
-    def run_paced(
-        self, executor: Executor, inputs: ForwardInput, share: float = 1.0, observe: Observer | None = None
+    def play(
+        self, step: Step, *, executor: Executor | None = None, share: float = 1.0, observe: Observer | None = None
     ) -> Tensor:
+        """Move rows of the cache, then run the pass: all that ever changes a cache or reads a weight goes through here.
+
+        Args:
+            executor: what runs the pass, bound to the same cache; None: the model itself.
+            share: of the model's weights that `executor` reads; only a paced model needs to know.
+
+        Returns:
+            logits [num_logit_rows, V]; [0, V] without a pass.
+        """
+        if step.move is not None:
+            self.cache.move(step.move)
+        if step.inputs is None:
+            return self._no_logits
+        if step.inputs.num_slots > self.cache.end:
+            self.cache.reserve(step.inputs.num_slots - self.cache.end)
+        return self._run_paced(executor or self._executor, step.inputs, share, observe)
+
+    def _run_paced(self, executor: Executor, inputs: ForwardInput, share: float, observe: Observer | None) -> Tensor:
         """A pass of `executor`, held to the pace for its rows and for the share of the weights that it reads."""
         began = perf_counter()
         logits = executor.run(inputs, observe)
@@ -87,7 +107,7 @@ class Runner:
         holds."""
         num_shared = shared_length(self.cached_ids, token_ids)
         del self.cached_ids[num_shared:]  # before the cache: an interrupt between may leave it longer, never shorter
-        self.cache.truncate(num_shared)
+        self.play(Step(move=CacheMove(length=num_shared)))
         yield num_shared
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
@@ -100,7 +120,7 @@ class Runner:
         inputs = ForwardInput(
             token_ids=token_ids,
             positions=list(range(start, start + len(token_ids))),
-            first_slot=self.cache.reserve(len(token_ids)),
+            first_slot=self.cache.end,
             prefix_len=start,
             num_logit_rows=num_logit_rows,
         )
@@ -115,8 +135,13 @@ class Runner:
 
     def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
         """Commit the first of these tree rows, which hold `token_ids`; the others stay as tree rows 0, 1, ..."""
-        self.cache.keep_subtree(rows, num_committed=len(token_ids))
+        move = CacheMove(length=self.cache.committed_len, rows=tuple(rows), num_committed=len(token_ids))
+        self.play(Step(move=move))
         self.cached_ids.extend(token_ids)
+
+    def drop_rows(self) -> None:
+        """Forget all rows behind the text."""
+        self.play(Step(move=CacheMove(length=self.cache.committed_len)))
 
 
 def wait_until(end: float) -> None:

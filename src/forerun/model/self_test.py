@@ -56,7 +56,7 @@ def run_among_siblings(runner: Runner, text: list[int]) -> Tensor:
         ForwardInput(
             token_ids=token_ids,
             positions=depths,
-            first_slot=runner.cache.reserve(len(token_ids)),
+            first_slot=runner.cache.end,
             prefix_len=0,
             ancestry=ancestry,
             num_logit_rows=len(token_ids),

@@ -10,6 +10,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.step import Step
 from forerun.model.tree_cache import TreeCache
 
 
@@ -47,11 +48,11 @@ class LentRunner:
         """As Runner.forward; the rows stay until they are given back."""
         if self._copy is None:
             return self._owner.forward(inputs)
-        return self._owner.run_paced(self._copy, inputs, self._copy_share)
+        return self._owner.play(Step(inputs=inputs), executor=self._copy, share=self._copy_share)
 
     def give_back(self) -> None:
         """Forget all rows behind the text."""
-        self.cache.truncate(self.cache.committed_len)
+        self._owner.drop_rows()
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Nothing: the owner decides which text the cache holds. Returns how much of this one it holds."""

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.slots import SlotTable
+from forerun.model.step import CacheMove
 from forerun.runtime.inference import inference
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 
 
 class TreeCache:
-    """A prefix in order, and behind it tree rows that a commit keeps or forgets.
+    """A prefix in order, and behind it tree rows that a move keeps or forgets.
 
-    The forward pass writes rows into slots it was given; the decode loop alone reserves, commits and truncates.
+    Slots [0, committed_len) hold the committed text in order; the next num_tree slots hold tree rows, numbered from 0
+    at slot committed_len. The forward pass writes rows into slots it was given; the runner alone reserves and moves.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
     """
 
@@ -30,52 +31,43 @@ class TreeCache:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
         self.storage_2LSKD = torch.zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
-        self._slots, self._move_slots = SlotTable(capacity), move_slots or move_slots_by_index
+        self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
+        self._move_slots = move_slots or move_slots_by_index
 
     @property
-    def capacity(self) -> int:
-        return self._slots.capacity
-
-    @property
-    def committed_len(self) -> int:
-        return self._slots.committed_len
-
-    @property
-    def num_tree(self) -> int:
-        return self._slots.num_tree
-
-    def can_reserve(self, num_rows: int) -> bool:
-        return self._slots.can_reserve(num_rows)
+    def end(self) -> int:
+        """The first free slot."""
+        return self.committed_len + self.num_tree
 
     def reserve(self, num_rows: int) -> int:
-        """Make room for tree rows; return the slot of the first. Row r of the tree lies at committed_len + r."""
-        return self._slots.reserve(num_rows)
+        """Make room for tree rows; return the slot of the first."""
+        first = self.end
+        assert first + num_rows <= self.capacity, f"{num_rows} rows after slot {first} exceed the {self.capacity} slots"
+        self.num_tree += num_rows
+        return first
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Append the tree rows of `path` to the committed text, in order; forget all other rows."""
-        self.keep_subtree(path, num_committed=len(path))
-
-    def keep_subtree(self, rows: Sequence[int], *, num_committed: int = 0) -> None:
-        """Keep `rows` as the new tree, the first `num_committed` of them as committed text; forget the others."""
-        start = self._slots.committed_len
-        self._move(self._slots.keep(rows, num_committed), start)
-
-    def adopt(self, num_tokens: int) -> None:
-        """Commit so many slots behind the text: the device has put their rows there in order. Forget all other rows."""
-        self._slots.adopt(num_tokens)
+    def move(self, move: CacheMove) -> None:
+        """Keep what the move names, and forget all else."""
+        rows, start = move.rows, self.committed_len
+        assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
+        assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
+            f"rows {rows} behind {move.length} tokens, of a tree of {self.num_tree} behind {start}"
+        )
+        assert len(set(rows)) == len(rows), f"rows {rows} name one twice"
+        self.committed_len, self.num_tree = move.length + move.num_committed, len(rows) - move.num_committed
+        num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
+        if num_in_place < len(rows):
+            sources = [start + row for row in rows[num_in_place:]]
+            self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
 
     def truncate(self, length: int) -> None:
         """Forget the tree and all committed tokens from `length` on."""
-        self._slots.truncate(length)
+        self.move(CacheMove(length=length))
 
-    def _move(self, sources: list[int], start: int) -> None:
-        """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""
-        num_in_place = 0
-        while num_in_place < len(sources) and sources[num_in_place] == start + num_in_place:
-            num_in_place += 1
-        if num_in_place == len(sources):
-            return
-        self._move_slots(self.storage_2LSKD, sources[num_in_place:], start + num_in_place)
+    def adopt(self, num_tokens: int) -> None:
+        """Commit so many slots behind the text: the device has put their rows there in order. Forget all other rows."""
+        assert self.committed_len + num_tokens <= self.capacity, f"{num_tokens} tokens after {self.committed_len}"
+        self.committed_len, self.num_tree = self.committed_len + num_tokens, 0
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
