@@ -18,7 +18,7 @@ from common import read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, SamplingParams
 from forerun.backends.cpu.backend import CpuBackend
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy

@@ -13,8 +13,8 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED
 from forerun.core.errors import NumericalError
-from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import LogitShaper
 from tests.random_settings import random_logits, random_params
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

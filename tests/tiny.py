@@ -13,8 +13,7 @@ from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.decoder import Round
-from forerun.decoding.host_loop import decode
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import Verifier, decode
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove

@@ -11,8 +11,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.decoding import host_loop as loop
-from forerun.decoding.host_loop import decode
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import Verifier, decode
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner

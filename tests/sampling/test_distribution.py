@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.distribution import LogitShaper
+from forerun.sampling.sample import LogitShaper
 from tests.dense_reference import shaped_scores
 from tests.random_settings import random_params
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
-from forerun.sampling.sample import sample
+from forerun.sampling.sample import LogitShaper, sample
 from tests.random_settings import random_logits, random_params
 from tests.textbook import gumbel, kept, pick
 

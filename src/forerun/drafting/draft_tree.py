@@ -12,8 +12,8 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, shared_length
 from forerun.model.shared_cache import DraftRunner
-from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import LogitShaper
 from forerun.speculation.ancestry import AncestryRows
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.guesses import CalibratedGuesses

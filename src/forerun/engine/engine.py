@@ -9,7 +9,7 @@ from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError
 from forerun.core.steps import Generation
 from forerun.decoding.decoder import Request, Rounds, play
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.exclusive import ExclusiveUse

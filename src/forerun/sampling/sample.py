@@ -1,19 +1,136 @@
-"""Scores to tokens with torch's calls: argmax, or keyed sampling. The specification of what every backend samples.
+"""Logits to tokens: a request's settings shape the logits, then argmax or keyed sampling picks a token of each row.
 
-Legend: T rows, V vocabulary.
+With torch's calls, which are the specification of what every backend samples. The temperature divides in
+`LogitShaper` where filters follow, else in `sample`.
+
+Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is never chosen.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
+from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
+from forerun.runtime.threads import on_one_thread
+from forerun.sampling.filters import filter_scores
 from forerun.sampling.noise import KeyedRows
 
 Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy
 TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log-probabilities, [T][K], likeliest first
+
+
+class LogitShaper:
+    """A request's sampling parameters applied to rows of logits.
+
+    Holds which tokens the text so far contains, for the penalties; the decode loop alone commits tokens to it. Filters
+    act in the order bias, penalties, temperature, top_k, top_p, min_p.
+
+    Attributes:
+        needs_paths: a row's scores depend on the tokens between the committed text and it.
+        temperature_left: what scores are still to be divided by: filters need it done, elsewhere `sample` does it.
+    """
+
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu"
+    ) -> None:
+        self._params, self._device = params, device
+        self._is_filtered, self.needs_paths = params.is_filtered, params.has_penalties
+        self.temperature_left = 1.0 if params.is_greedy or params.is_filtered else params.temperature
+        self._counts_V = torch.zeros(vocab_size if self.needs_paths else 0, device=device)
+        self._seen_V = torch.zeros(vocab_size if self.needs_paths else 0, dtype=torch.bool, device=device)
+        if self.needs_paths:
+            self._seen_V[list(prompt_ids)] = True
+        known = {token: bias for token, bias in params.logit_bias.items() if 0 <= token < vocab_size}
+        self._bias_ids = torch.tensor(list(known.keys()), dtype=torch.int64, device=device)
+        self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
+        self._is_shaped = self.needs_paths or self._is_filtered or len(known) > 0
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """Count generated tokens."""
+        if self.needs_paths:
+            ids = torch.tensor(list(token_ids), dtype=torch.int64, device=self._device)
+            self._counts_V.index_put_((ids,), torch.ones(len(ids), device=self._device), accumulate=True)
+            self._seen_V[ids] = True
+
+    def shape(self, logits_TV: Tensor, paths: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Return scores [T, V], float32 or better, not yet divided by `temperature_left`.
+
+        Args:
+            logits_TV: raw logits, any float type.
+            paths: for each row the drafted tokens that come after the committed text, its own included; only looked
+                at when `needs_paths`.
+        """
+        scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
+        if not self._is_shaped:
+            return scores_TV
+        return on_one_thread(lambda: self._shaped(scores_TV, paths))
+
+    def _shaped(self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None) -> Tensor:
+        params = self._params
+        if len(self._bias_ids):
+            scores_TV = scores_TV.index_add(
+                1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
+            )
+        if self.needs_paths:
+            scores_TV = self._penalise(scores_TV, paths or [()] * len(scores_TV))
+        if not self._is_filtered:
+            return scores_TV
+        if params.temperature != 1.0:
+            scores_TV = scores_TV / params.temperature
+        return filter_scores(scores_TV, params)
+
+    def fault_of_settings(self, logits_TV: Tensor) -> str:
+        """Why nothing can be chosen, where it is the request's settings that leave nothing of sound logits."""
+        largest = logits_TV.amax().item()  # NaN where any is
+        if not -math.inf < largest < math.inf:
+            return ""
+        params = self._params
+        named = {
+            f"temperature {params.temperature}": not params.is_greedy,
+            f"repetition_penalty {params.repetition_penalty}": params.repetition_penalty != 1.0,
+            "logit_bias": len(self._bias_ids) > 0,
+        }
+        settings = " and ".join(name for name, is_set in named.items() if is_set)
+        return settings and (
+            f"the target's logits are finite, at most {largest:.3g}, but {settings} put scores beyond all numbers "
+            "or forbid every token: take a temperature and a repetition_penalty nearer to 1, and smaller biases"
+        )
+
+    def _penalise(self, scores_TV: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        counts_TV = self._counts_V.repeat(len(paths), 1)
+        seen_TV = self._seen_V.repeat(len(paths), 1)
+        rows = [row for row, path in enumerate(paths) for _ in path]
+        if rows:
+            where = (
+                torch.tensor(rows, device=self._device),
+                torch.tensor([t for path in paths for t in path], device=self._device),
+            )
+            counts_TV.index_put_(where, torch.ones(len(rows), device=self._device), accumulate=True)
+            seen_TV.index_put_(where, torch.ones(len(rows), dtype=torch.bool, device=self._device))
+        return penalise(scores_TV, seen_TV, counts_TV, self._params)
+
+
+def widened(logits_TV: Tensor) -> Tensor:
+    """float32 or better."""
+    return logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+
+
+def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
+    """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer alone.
+
+    Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Frequency and presence
+    are subtracted, as in the OpenAI API.
+    """
+    penalty = params.repetition_penalty
+    repeated = torch.where(scores_TV > 0, scores_TV / penalty, scores_TV * penalty)
+    scores_TV = torch.where(seen_TV, repeated, scores_TV)
+    counts_TV = counts_TV.to(scores_TV.dtype)
+    return scores_TV - params.frequency_penalty * counts_TV - params.presence_penalty * counts_TV.clamp(max=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

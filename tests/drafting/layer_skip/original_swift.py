@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.sampling.sample import Choices, sample
 from forerun.speculation.tree import TokenTree

@@ -14,9 +14,8 @@ from forerun.core.trace import AnswerTrace
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint, Progress
 from forerun.model.runner import Runner
-from forerun.sampling.distribution import LogitShaper
 from forerun.sampling.noise import KeyedNoise
-from forerun.sampling.sample import topk
+from forerun.sampling.sample import LogitShaper, topk
 from forerun.text.prompt import Prompt
 from forerun.text.vocabulary import require_match
 
