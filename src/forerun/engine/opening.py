@@ -87,12 +87,9 @@ def open_engine(
     warn_of_missing_kernels(choice)
 
     def load_target(num_rows: int) -> Runner:
+        capacity, pace = max_length + num_rows, read_device(config.device).target
         return checkpoint.load(
-            config,
-            exactness=config.exactness,
-            capacity=max_length + num_rows,
-            pace=read_device(config.device).target,
-            on_progress=on_progress,
+            config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress
         )
 
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores)
@@ -103,15 +100,10 @@ def open_engine(
         require_exact_bits(target, config.target)
 
     on_device = choice.backend.decoders(target, drafter)
-    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
-    drafter.adapt(partial(measure_pace, target))
-    if drafter.early_search_s > 0.0:
-        search_early(target, drafter, cores, max_length)
+    rehearse(target, drafter, on_device, cores, max_length)
     baseline = None
     if config.measures_speedup and config.drafter != NoDrafter():
-        plain, none = choice.backend.decoders, NoneDrafter()
-        plainly = (*(plain(target, none) if on_device else ()), HostDecoder(target, none))
-        baseline = PlainBaseline.of(target, plainly, cores, max_length)
+        baseline = PlainBaseline.of(target, plain_decoders(target, choice, on_device), cores, max_length)
 
     return EngineParts(
         spec=checkpoint.spec,
@@ -127,6 +119,12 @@ def open_engine(
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
     )
+
+
+def plain_decoders(target: Runner, choice: BackendChoice, drafted: Sequence[Decoder]) -> Sequence[Decoder]:
+    """Who would play rounds without a drafter: a machine by itself where it plays drafted ones too, and the host."""
+    none = NoneDrafter()
+    return (*(choice.backend.decoders(target, none) if drafted else ()), HostDecoder(target, none))
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:
@@ -147,6 +145,16 @@ def require_exact_bits(target: Runner, name: str) -> None:
             f'exactness "exact" cannot be had for {name} on this machine: {fault}. Please report it; '
             'exactness "fast" works, and kernels "torch" are slow but exact by construction'
         )
+
+
+def rehearse(
+    target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int
+) -> None:
+    """Write a little, let the drafter know what passes cost, and let it search where it has to."""
+    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
+    drafter.adapt(partial(measure_pace, target))
+    if drafter.early_search_s > 0.0:
+        search_early(target, drafter, cores, max_length)
 
 
 def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> None:
