@@ -22,7 +22,6 @@ def record(number: int, *, num_turns: int = 2, **changes: Any) -> Record:
         "turns": tuple(turn(Random(f"{number}/{index}")) for index in range(num_turns)),
         "started_at": 1.7e9 + number,
         "seed": number,
-        "extra": {"device": "cpu", "nested": [{"deep": None}]},
     }
     return Record(**values | changes)
 

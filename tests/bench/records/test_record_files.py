@@ -25,11 +25,6 @@ COUNTS = st.integers(0, 2**63 - 1)
 SIZES = st.floats(0, 1e300)
 SIGNED = st.floats(-1e300, 1e300)
 TEXTS = st.text(max_size=20)
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | SIGNED | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
 MATCHES = st.builds(Match, first_difference=st.none() | COUNTS, margin=st.none() | SIGNED, is_near_tie=st.booleans())
 
 
@@ -73,7 +68,6 @@ RECORDS = st.builds(
     repeat=COUNTS,
     started_at=SIGNED,
     seed=st.none() | COUNTS,
-    extra=st.dictionaries(TEXTS, PLAIN, max_size=3),
 )
 
 
@@ -103,9 +97,6 @@ def test_a_line_has_what_the_scripts_of_others_look_for() -> None:
     [
         {"started_at": float("inf")},
         {"temperature": float("nan")},
-        {"extra": {"a": (1, 2)}},
-        {"extra": {1: "a"}},
-        {"extra": {"a": Path("x")}},
         {"contestant": "\ud800"},
         {"repeat": True},
         {"turns": (replace(turn(Random(0)), emitted_at_s=(0.5,) * 99),)},
@@ -242,7 +233,7 @@ from forerun.bench.records.record_files import RecordFile
 from tests.bench.samples import record
 with closing(RecordFile(Path(sys.argv[1]))) as file:
     for number in range(len(file.records), 10**6):
-        file.append(record(number, extra={"padding": "x" * (number % 4) * int(sys.argv[2])}))
+        file.append(record(number, category="x" * (number % 4) * int(sys.argv[2])))
         print(number, flush=True)
 """
 
@@ -254,7 +245,7 @@ def check_kills(path: Path, random: Random, *, num_kills: int, padding: int) -> 
         records = read_records(path)
         assert [found.question_id for found in records] == list(range(len(records))), "lost or doubled"
         assert len(records) > acknowledged, "a record was lost that was said to be on the disk"
-        assert all(replace(found, extra={}) == record(number, extra={}) for number, found in enumerate(records))
+        assert all(replace(found, category="") == record(number, category="") for number, found in enumerate(records))
 
 
 def append_until_killed(path: Path, random: Random, *, padding: int) -> int:

@@ -12,7 +12,6 @@ from forerun.core.errors import ConfigError
 REQUIRED: Final = object()
 MAX_INTEGER: Final = 2**63 - 1
 MAX_NUMBER: Final = 1e300  # leaves room for sums
-MAX_NESTING: Final = 20
 
 T = TypeVar("T")
 
@@ -75,13 +74,6 @@ class JsonObject:
 
     def flag(self, key: str, default: object = REQUIRED) -> bool:
         return self._one(key, default, is_flag, "true or false")
-
-    def anything(self, key: str) -> dict[str, object]:
-        """The object under `key`, whatever is in it; an empty one if it is absent. It can be written as JSON again."""
-        values = self._one(key, {}, is_object, "an object")
-        if not is_plain(values, MAX_NESTING):
-            self.wrong(key, f"an object of finite numbers and valid characters, nested {MAX_NESTING} deep at most")
-        return dict(values)
 
     def wrong(self, key: str, needed: str) -> NoReturn:
         """Refuse a key whose value cannot be used.
@@ -153,20 +145,6 @@ def is_identifier(value: object) -> TypeGuard[int | str]:
 
 def is_object(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
-
-
-def is_plain(value: object, depth: int) -> bool:
-    """Can this be written as JSON again, and is it nested no deeper than `depth`?"""
-    match value:
-        case dict():
-            return depth > 0 and all(is_text(key) and is_plain(item, depth - 1) for key, item in value.items())
-        case list():
-            return depth > 0 and all(is_plain(item, depth - 1) for item in value)
-        case str():
-            return is_text(value)
-        case float():
-            return is_number(value)
-    return True
 
 
 def read_objects(path: Path) -> Iterator[JsonObject]:

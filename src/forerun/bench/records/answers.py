@@ -1,7 +1,7 @@
 """What a contestant answers: one turn with its times, and its record of a question."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.core.config import SamplingParams
@@ -87,7 +87,6 @@ class Record:
     repeat: int = 0
     started_at: float = 0.0
     seed: int | None = None
-    extra: dict[str, object] = field(default_factory=dict)
 
 
 class Contestant(Protocol):

@@ -26,7 +26,7 @@ def to_line(record: Record) -> str:
     every round, bonus token included; `acceptance_rate` is accepted over drafted tokens.
 
     Raises:
-        ConfigError: the record holds what a line cannot, such as an infinite time or an object in `extra`.
+        ConfigError: the record holds what a line cannot, such as an infinite time.
     """
     try:
         line = json.dumps(_to_values(record), allow_nan=False)
@@ -38,7 +38,7 @@ def to_line(record: Record) -> str:
     if not is_equal:
         raise ConfigError(
             f"the answer of {record.contestant} to {record.question_id!r} would be read back as another one: "
-            "`extra` must hold plain JSON, and columns must have one length"
+            "texts must be valid, and columns must have one length"
         )
     return line
 
@@ -70,7 +70,7 @@ def _to_values(record: Record) -> dict[str, object]:
             "repeat": record.repeat,
             "seed": record.seed,
             "turns": [_turn_values(turn) for turn in turns],
-            "extra": record.extra,
+            "extra": {},
         },
     }
 
@@ -116,7 +116,6 @@ def record_from(line: JsonObject) -> Record:
         repeat=ours.integer("repeat"),
         started_at=line.signed("tstamp"),
         seed=ours.integer("seed") if ours.has("seed") else None,
-        extra=ours.anything("extra"),
     )
 
 

@@ -1,7 +1,7 @@
 """What a user asked to be measured, made into a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -146,26 +146,18 @@ def longest(reader: Reader, request: Request, questions: Sequence[Question]) -> 
 
 def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
     """What defines the run."""
-    config = request.config
-    return RunPlan(
-        target=config.target,
-        draft=request.draft,
-        drafters=(NONE, *(name for name in request.drafters if name != NONE)),
-        peers=request.peers,
-        questions={name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
-        temperatures=request.temperatures,
-        repeats=request.repeats,
-        max_new_tokens=request.max_new_tokens,
-        seed=request.seed,
-        ignore_eos=request.ignore_eos,
-        tune=request.tune,
-        dtype=config.dtype,
-        device=config.device,
-        exactness=config.exactness,
-        kernels=config.kernels,
-        max_length=config.max_length,
-        num_threads=num_threads,
-    )
+    known = {
+        item.name: getattr(source, item.name)
+        for source in (request.config, request)
+        for item in fields(source)
+        if item.name in {planned.name for planned in fields(RunPlan)}
+    }
+    known |= {
+        "drafters": (NONE, *(name for name in request.drafters if name != NONE)),
+        "questions": {name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
+        "num_threads": num_threads,
+    }
+    return RunPlan(**known)
 
 
 def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
