@@ -1,7 +1,6 @@
 """The results as Markdown: a table for each section, and a short summary."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from benchmarks.gpu.cases import Outcome, Row
 
@@ -93,34 +92,6 @@ def suite_lines(rows: Sequence[Row]) -> list[str]:
     return [", ".join(f"{name} {row.get(name)}" for name in ("status", "passed", "failed", "error")) for row in rows]
 
 
-def kernel_lines(rows: Sequence[Row]) -> list[str]:
-    """For each kernel of each model: us and share of the ceiling at 1, 8, 16, 32 rows, and the largest error."""
-    lines = []
-    merged = joined(rows)
-    for key in dict.fromkeys((row["model"], row["kernel"]) for row in merged):
-        mine = [row for row in merged if (row["model"], row["kernel"]) == key]
-        timed = [row for row in mine if "us" in row]
-        times = " ".join(f"{number(row['us']):.1f}" for row in timed)
-        shares = " ".join(f"{number(row['ceiling_share']):.0%}" for row in timed if row["ceiling_share"] is not None)
-        torchs = " ".join(f"{number(row['torch_bf16_us']):.1f}" for row in timed if row["torch_bf16_us"] is not None)
-        worst = max((number(row["error"]) for row in mine if "error" in row), default=float("nan"))
-        lines.append(f"{key[0]} {key[1]}: {times} us ({shares}); torch {torchs}; error {worst:.1e}")
-    return lines
-
-
-def pass_lines(rows: Sequence[Row]) -> list[str]:
-    lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        timed = [row for row in mine if "ms" in row]
-        text = ", ".join(
-            f"{row['rows']}: {number(row['ms']):.3f} ms (x{number(row['cost_ratio']):.2f})" for row in timed
-        )
-        share = timed[0].get("floor_share") if timed else None
-        lines.append(f"{model}: {text}; {'' if share is None else f'{number(share):.0%} of the floor'}")
-    return lines
-
-
 def round_lines(rows: Sequence[Row]) -> list[str]:
     """Speeds of the built-in pair; rounds of large shapes, and what they would write with its acceptance."""
     own = [row for row in rows if "tokens_per_s" in row]
@@ -146,30 +117,9 @@ def round_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def peer_lines(rows: Sequence[Row]) -> list[str]:
-    return [
-        f"{row['model']} {row['way']}: {number(row['tokens_per_s']):.1f} tokens/s "
-        f"({number(row['least']):.1f} to {number(row['most']):.1f})"
-        for row in rows
-    ]
-
-
 def bit_lines(rows: Sequence[Row]) -> list[str]:
     sums = [sum(int(number(row[name])) for row in rows) for name in ("checks", "different_rows", "different_bits")]
     return [f"{sums[0]} rows checked, {sums[1]} differ, in {sums[2]} bits"]
-
-
-def sweep_lines(rows: Sequence[Row]) -> list[str]:
-    best = [row for row in rows if row["what"] == "best"]
-    lines = [
-        f"{row['model']} {row['kernel']}: x{number(row['gain']):.2f} ({number(row['default_us']):.1f} to "
-        f"{number(row['us']):.1f} us) by out {row['block_out']} in {row['block_in']} splits {row['num_splits']} "
-        f"warps {row['num_warps']} stages {row['num_stages']}"
-        for row in best
-        if number(row["gain"]) > 1
-    ]
-    gains = [number(row["gain"]) for row in best]
-    return lines + ([f"median gain x{median(gains):.2f} of {len(gains)}"] if gains else [])
 
 
 def number(value: object) -> float:
@@ -179,10 +129,6 @@ def number(value: object) -> float:
 HEADLINES = {
     "machine": machine_lines,
     "suite": suite_lines,
-    "kernels": kernel_lines,
-    "passes": pass_lines,
     "rounds": round_lines,
-    "peers": peer_lines,
     "bits": bit_lines,
-    "sweep": sweep_lines,
 }
