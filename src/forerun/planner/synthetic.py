@@ -19,6 +19,8 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.planner.simulate import Costs, simulate
 
 TOP_ALPHA, TOP_BETA = 1.2, 0.4
@@ -29,9 +31,8 @@ CLOSE: Final = 0.004  # as near to the wanted acceptance as there is any point i
 LEAST_PROBABILITY: Final = 1e-9
 FREE: Final = Costs(target=Pace(steps=((1 << 20, 1.0),)), draft=Pace(steps=((1 << 20, 1.0),)))  # times do not matter
 # The tree that a stated acceptance is about: five expansions of 8 nodes, of which 8 rows are verified.
-REFERENCE: Final = DraftModel(
-    verify_width=8, draft_width=8, depth=5, min_mass=0.0, children=NUM_OTHERS + 1, lookup=False, adaptive=False
-)
+REFERENCE: Final = DraftModel(verify_width=8, draft_width=8, depth=5, adaptive=False)
+REFERENCE_POLICIES: Final = Policies(tree=TreePolicy(num_children=NUM_OTHERS + 1, min_mass=0.0, looks_up=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ def draw(ids: Sequence[int], probabilities: Sequence[float], uniform: float) -> 
 
 def accepted_per_round(traces: Sequence[AnswerTrace]) -> float:
     """Tokens that the reference tree has accepted in a round, the bonus token not included."""
-    return simulate(traces, REFERENCE, FREE).accepted_per_round
+    return simulate(traces, REFERENCE, FREE, REFERENCE_POLICIES).accepted_per_round
 
 
 def traces_for(
