@@ -15,9 +15,9 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec
-from forerun.model.diff import diff_buffers
 from forerun.model.quantise import dequantise, head_format, quantise
 from forerun.model.tree_cache import TreeCache
+from tests.backends.diff import diff_buffers
 
 MODELS = ("1b bf16", "8b bf16", "8b int4", "70b int4", "1b int4")
 

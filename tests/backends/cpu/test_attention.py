@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.cpu import ops
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.backends.cpu import ops
 
 pytestmark = pytest.mark.usefixtures("tier")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,12 +17,12 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
-from forerun.model.diff import Difference, diff_buffers
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
 from tests.tiny import CAPACITY, Weights, random_weights, tiny_runner, tiny_spec

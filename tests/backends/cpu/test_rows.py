@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.cpu import ops
 from forerun.core.model_spec import RopeSpec
 from forerun.model.rope import rope_table
+from tests.backends.cpu import ops
 
 pytestmark = pytest.mark.usefixtures("tier")
 EPS = 1e-5

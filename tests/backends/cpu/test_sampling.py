@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.cpu import ops
 from forerun.backends.cpu.backend import NATIVE
 from forerun.sampling.noise import KeyedNoise, gumbel_rows, splitmix64
 from forerun.sampling.sample import sample, topk
+from tests.backends.cpu import ops
 
 pytestmark = pytest.mark.usefixtures("tier")
 SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]

@@ -9,12 +9,12 @@ import torch
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet
-from forerun.model.diff import diff_buffers
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.speculation.ancestry import ancestry_matrix
+from tests.backends.diff import diff_buffers
 from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
 
 pytest.importorskip("triton")
