@@ -12,6 +12,7 @@ from torch import Tensor
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.model.outputs import ForwardOutput
 from tests.random_settings import STOPS, random_params
 from tests.textbook import gumbel, pick
 from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, varied
@@ -157,10 +158,10 @@ def recorded_logits(engine: Engine) -> Iterator[list[Tensor]]:
     runner, rows = engine._target, []
     forward = runner.forward
 
-    def record(*inputs: object) -> Tensor:
-        logits = forward(*inputs)  # type: ignore[arg-type]
-        rows.extend(logits.clone())
-        return logits
+    def record(*inputs: object) -> ForwardOutput:
+        output = forward(*inputs)  # type: ignore[arg-type]
+        rows.extend(output.logits.clone())
+        return output
 
     runner.forward = record  # type: ignore[method-assign, assignment]
     try:

@@ -119,5 +119,5 @@ def seconds_from_host(runner: Runner, inputs: ForwardInput, setting: Setting) ->
     if setting.device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
-    runner.forward(inputs)[-1, :1].cpu()
+    runner.forward(inputs).logits[-1, :1].cpu()
     return time.perf_counter() - began

@@ -26,6 +26,7 @@ from forerun import (
 )
 from forerun.backends.cpu.binding import fault
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from tests.varied import NO_LOOKUP
 
 PROMPT = "the cat sat on the mat and the cat "
@@ -240,7 +241,7 @@ def test_an_engine_that_is_closed_while_another_thread_is_in_a_round_ends_its_te
     engine, is_in_round, results = Engine(EngineConfig(target=target, drafter=NoDrafter())), Event(), []
     forward = engine._target.forward
 
-    def forward_slowly(inputs: ForwardInput) -> torch.Tensor:
+    def forward_slowly(inputs: ForwardInput) -> ForwardOutput:
         is_in_round.set()
         sleep(0.05)
         return forward(inputs)

@@ -92,7 +92,7 @@ def verify(runner: Runner, token_ids: list[int], parents: list[int]) -> Tensor:
             ancestry=ancestry,
             num_logit_rows=len(token_ids),
         )
-    )
+    ).logits
 
 
 def num_different_rows(runner: Runner, seed: int) -> int:

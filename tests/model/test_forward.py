@@ -57,7 +57,7 @@ def test_every_node_of_a_tree_gives_the_logits_of_its_own_path(kernels: TorchBac
             ancestry=ancestry,
             num_logit_rows=len(parents),
         )
-    )
+    ).logits
     for node, row in enumerate(ancestry):
         path = [token_ids[place] for place in row.nonzero()[0]]
         expected = dense_logits(spec, weights, [*prefix, *path])[-1]
@@ -74,7 +74,7 @@ def test_a_position_off_by_one_changes_the_logits(kernels: TorchBackend) -> None
         runner.sync(())
         runner.sync([1, 2, 3, 4])
         inputs = ForwardInput(token_ids=[5], positions=[4 + shift], first_slot=runner.cache.reserve(1), prefix_len=4)
-        results.append(runner.forward(inputs))
+        results.append(runner.forward(inputs).logits)
     assert (results[0] - results[1]).abs().max() > 1e-3
 
 
@@ -102,7 +102,7 @@ def test_skipping_sublayers_equals_a_model_whose_sublayers_add_nothing(kernels: 
         num_logit_rows=12,
         skipped=skipped,
     )
-    actual = runner.forward(inputs)
+    actual = runner.forward(inputs).logits
     torch.testing.assert_close(actual, other.extend(token_ids, num_logit_rows=12), atol=MAX_ERROR, rtol=0)
     torch.testing.assert_close(actual, dense_logits(spec, weights, token_ids, skipped=skipped), atol=MAX_ERROR, rtol=0)
 

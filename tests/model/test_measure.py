@@ -11,6 +11,7 @@ from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, rising, stand_in
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import DraftRunner, LentRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
@@ -69,7 +70,7 @@ class Passes:
         monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
-    def forward(self, inputs: ForwardInput) -> torch.Tensor:
+    def forward(self, inputs: ForwardInput) -> ForwardOutput:
         rows = len(inputs.token_ids)
         if inputs.num_logit_rows:  # not the context's own
             self.contexts.add(inputs.prefix_len)
@@ -129,7 +130,7 @@ class SkippingPasses:
     def seconds(self, context: int, num_attention: int, num_mlp: int) -> float:
         return self.rest_s + num_attention * (self.attention_s + self.slope_s * context) + num_mlp * self.mlp_s
 
-    def forward(self, inputs: ForwardInput) -> torch.Tensor:
+    def forward(self, inputs: ForwardInput) -> ForwardOutput:
         assert len(inputs.token_ids) == 1
         self.num_passes += 1
         self.contexts.add(inputs.prefix_len)

@@ -119,7 +119,7 @@ def merge(spec: ModelSpec, num_text: int, branches: Sequence[Branch], rows: Sequ
 def run(runner: Runner, inputs: ForwardInput) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, keys and values [L, T, K, D] of the rows; the cache then holds the text alone again."""
     first, rows = runner.cache.reserve(len(inputs.token_ids)), slice(inputs.first_slot, inputs.num_slots)
-    logits = runner.forward(inputs)
+    logits = runner.forward(inputs).logits
     keys, values = runner.cache.keys_LSKD[:, rows].clone(), runner.cache.values_LSKD[:, rows].clone()
     runner.cache.truncate(first)
     return logits, keys, values
@@ -134,7 +134,7 @@ def draft(runner: Runner, branch: Branch) -> Tensor:
         inputs = ForwardInput(
             token_ids=[token], positions=[slot], first_slot=slot, prefix_len=slot, skipped=branch.skipped
         )
-        logits.append(runner.forward(inputs))
+        logits.append(runner.forward(inputs).logits)
     runner.cache.truncate(branch.start)
     return torch.cat(logits)
 

@@ -5,7 +5,7 @@ import torch
 
 from forerun.backends.torch.backend import FUSED
 from forerun.model.backend import ModelBackend
-from forerun.model.self_test import find_bit_fault
+from forerun.model.self_test import find_bit_fault, some_layers
 from tests.model.kernel_sets import EXACT_SETS
 from tests.model.test_exact_bits import SHAPES, build
 
@@ -24,3 +24,10 @@ def test_kernels_whose_rows_depend_on_each_other_are_found() -> None:
     fault = find_bit_fault(build("wide", torch.float32, FUSED))
     assert fault is not None
     assert "other bits" in fault
+    assert "first seen behind layer 0" in fault, "of two layers, both are looked at"
+
+
+def test_the_layers_looked_at_are_few_and_the_last_is_one_of_them() -> None:
+    assert [some_layers(num_layers) for num_layers in (1, 2, 3, 4, 30)] == [
+        (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (6, 14, 21, 29)
+    ]  # fmt: skip

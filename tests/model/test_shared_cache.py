@@ -49,7 +49,7 @@ def draft_rows(runner: LentRunner, token_ids: list[int], skipped: SkipSet = NOTH
             num_logit_rows=len(token_ids),
             skipped=skipped,
         )
-    )
+    ).logits
 
 
 def text_of(owner: Runner) -> tuple[list[int], int, Tensor]:

@@ -11,6 +11,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.model.backend import ModelBackend
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.step import Step
 from tests.model.kernel_sets import KERNEL_SETS
@@ -24,10 +25,10 @@ def record(runner: Runner) -> list[tuple[Step, Tensor]]:
     played: list[tuple[Step, Tensor]] = []
     play = runner.play
 
-    def note(step: Step, **rest: object) -> Tensor:
-        logits = play(step, **rest)  # type: ignore[arg-type]
-        played.append((step, logits.clone()))
-        return logits
+    def note(step: Step, **rest: object) -> ForwardOutput:
+        output = play(step, **rest)  # type: ignore[arg-type]
+        played.append((step, output.logits.clone()))
+        return output
 
     runner.play = note  # type: ignore[method-assign, assignment]
     return played
@@ -55,7 +56,7 @@ def test_whoever_plays_the_same_steps_holds_the_same_cache_and_computes_the_same
         drafter = PromptLookupDrafter(PromptLookup(verify_width=5, adaptive=False))
         decode_ids(leader, drafter, prompt, SamplingParams(temperature=1.0), seed=seed, num_tokens=12)
     for step, logits in played:
-        assert torch.equal(follower.play(step), logits)
+        assert torch.equal(follower.play(step).logits, logits)
     assert sum(step.move is not None and len(step.move.rows) > 1 for step, _ in played) > 0, "nothing was accepted"
     assert torch.equal(follower.cache.storage_2LSKD, leader.cache.storage_2LSKD)
     assert (follower.cache.committed_len, follower.cache.num_tree) == (

@@ -45,7 +45,7 @@ def run_tree(runner: Runner, tree: TokenTree) -> torch.Tensor:
             ancestry=ancestry_matrix(tree.parents),
             num_logit_rows=len(tree),
         )
-    )
+    ).logits
 
 
 def assert_holds_a_fresh_prefill(runner: Runner, fresh: Runner) -> None:

@@ -71,7 +71,7 @@ class Verifier:
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
         """The logits of these rows; those of rows that the drafter adds are for it alone."""
         extended = inputs if drafter is None else drafter.extend(inputs)
-        logits, num_rows = self._runner.forward(extended), len(inputs.token_ids)
+        logits, num_rows = self._runner.forward(extended).logits, len(inputs.token_ids)
         if drafter is None or extended is inputs:
             return logits
         drafter.observe(logits[num_rows:])

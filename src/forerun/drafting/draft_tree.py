@@ -224,7 +224,7 @@ class DraftTree:
                 num_logit_rows=len(batch),
                 skipped=self.skipped,
             )
-        )
+        ).logits
 
     def _place(self, batch: list[int], num_catch_up: int) -> None:
         """Give every node of `batch` a row, which sees those of its ancestors; before the root's what it follows."""

@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
 
 Observer: TypeAlias = Callable[[Op, Tensor], None]  # an op that was run, and the buffer it wrote
@@ -14,6 +15,6 @@ Observer: TypeAlias = Callable[[Op, Tensor], None]  # an op that was run, and th
 class Executor(Protocol):
     """A program bound to weights and a cache."""
 
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Logits [num_logit_rows, V]; `observe` sees each op and the buffer it wrote."""
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """One pass; `observe` sees each op and the buffer it wrote."""
         ...

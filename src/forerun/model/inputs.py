@@ -22,6 +22,7 @@ class ForwardInput:
         skipped: sublayers left out of this pass (self-speculation).
         row_skips: [T, S] bool, sublayers in the order of `all_sublayers` that a row leaves out on its own: its residual
             stream passes them unchanged. Its keys and values are written all the same. None: every row runs them all.
+        taps: layers, ascending, behind which the residual stream is copied into `ForwardOutput.features`.
     """
 
     token_ids: list[int]
@@ -32,6 +33,7 @@ class ForwardInput:
     num_logit_rows: int = 1
     skipped: SkipSet = NOTHING
     row_skips: NDArray[np.bool_] | None = None
+    taps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         num_rows = len(self.token_ids)
@@ -43,6 +45,7 @@ class ForwardInput:
             assert self.ancestry.shape == shape, f"ancestry {self.ancestry.shape} where {shape} is needed"
         if self.row_skips is not None:
             assert len(self.row_skips) == num_rows, f"row skips {self.row_skips.shape} for {num_rows} rows"
+        assert list(self.taps) == sorted(set(self.taps)), f"taps {self.taps}"
 
     @property
     def num_slots(self) -> int:

@@ -87,7 +87,7 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
     cache = runner.cache
     start = cache.committed_len
     began = perf_counter()
-    logits = runner.forward(
+    output = runner.forward(
         ForwardInput(
             token_ids=[0] * num_rows,
             positions=list(range(start, start + num_rows)),
@@ -98,7 +98,7 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
             skipped=skipped,
         )
     )
-    logits[-1, 0].item()  # a device has finished only when its result is here
+    output.logits[-1, 0].item()  # a device has finished only when its result is here
     elapsed = perf_counter() - began
     cache.truncate(start)
     return elapsed

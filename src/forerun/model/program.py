@@ -1,35 +1,49 @@
 """A forward pass as a fixed program of named ops over named buffers.
 
 The program is data: an executor decides how to run it (op by op here; one native call or one CUDA graph later), and
-two executors can be compared buffer by buffer. Skipped sublayers, row gates and tree masks are data of a run, not other
-programs.
+two executors can be compared buffer by buffer. Skipped sublayers, taps, row gates and tree masks are data of a run, not
+other programs.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "select_rows"
+    "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "tap", "select_rows"
 ]
+
+NUM_HEAD_OPS: Final = 3  # the last ones of a program: rows, norm and scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One step: reads buffers, writes one buffer, with the weights named `weights` (plus ".weight", ".bias")."""
+    """One step: reads buffers, writes one buffer, with the weights named `weights` (plus ".weight", ".bias").
+
+    Args:
+        sublayer: left out with it.
+        tapped: of a tap, the layer whose output it copies, in passes that ask for it alone.
+    """
 
     kind: OpKind
     reads: tuple[str, ...]
     writes: str
     weights: str = ""
     sublayer: Sublayer | None = None
+    tapped: int | None = None
+
+    def is_part_of(self, skipped: SkipSet, taps: tuple[int, ...]) -> bool:
+        """True in a pass without these sublayers and with these taps."""
+        return self.sublayer not in skipped and (self.tapped is None or self.tapped in taps)
 
     @property
     def layer(self) -> int:
-        assert self.sublayer is not None, f"{self.kind} belongs to no layer"
-        return self.sublayer[0]
+        """-1 where it belongs to none."""
+        if self.tapped is not None:
+            return self.tapped
+        return -1 if self.sublayer is None else self.sublayer[0]
 
 
 def build_program(spec: ModelSpec, unused: SkipSet = NOTHING) -> tuple[Op, ...]:
@@ -39,7 +53,7 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING) -> tuple[Op, ...]:
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
     ]
     for layer in range(spec.num_layers):
-        ops += attention_ops(layer) + mlp_ops(layer)
+        ops += [*attention_ops(layer), *mlp_ops(layer), Op(kind="tap", reads=("x",), writes="features", tapped=layer)]
     return (
         *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),

@@ -12,6 +12,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.step import CacheMove, Step
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
@@ -44,17 +45,17 @@ class Runner:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
         self.cached_ids: list[int] = []
-        self._no_logits = torch.zeros(0, spec.vocab_size, device=device)
+        self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
             self._executor = backend.executor(spec, weights, self.cache, unused)
 
-    def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Logits [num_logit_rows, V] in the kernels' dtype; keys and values of all rows are in the cache afterwards."""
+    def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """One pass; keys and values of all rows are in the cache afterwards."""
         return self.play(Step(inputs=inputs), observe=observe)
 
     def play(
         self, step: Step, *, executor: Executor | None = None, share: float = 1.0, observe: Observer | None = None
-    ) -> Tensor:
+    ) -> ForwardOutput:
         """Move rows of the cache, then run the pass: all that ever changes a cache or reads a weight goes through here.
 
         Args:
@@ -62,26 +63,28 @@ class Runner:
             share: of the model's weights that `executor` reads; only a paced model needs to know.
 
         Returns:
-            logits [num_logit_rows, V]; [0, V] without a pass.
+            what the pass gave; without one, no rows.
         """
         if step.move is not None:
             self.cache.move(step.move)
         if step.inputs is None:
-            return self._no_logits
+            return self._no_output
         if step.inputs.num_slots > self.cache.end:
             self.cache.reserve(step.inputs.num_slots - self.cache.end)
         return self._run_paced(executor or self._executor, step.inputs, share, observe)
 
-    def _run_paced(self, executor: Executor, inputs: ForwardInput, share: float, observe: Observer | None) -> Tensor:
+    def _run_paced(
+        self, executor: Executor, inputs: ForwardInput, share: float, observe: Observer | None
+    ) -> ForwardOutput:
         """A pass of `executor`, held to the pace for its rows and for the share of the weights that it reads."""
         began = perf_counter()
-        logits = executor.run(inputs, observe)
+        output = executor.run(inputs, observe)
         if self._pace is not None:
-            if logits.is_cuda:
-                torch.cuda.synchronize(logits.device)  # the computing is part of the stated time, not on top of it
+            if output.logits.is_cuda:
+                torch.cuda.synchronize(self.device)  # the computing is part of the stated time, not on top of it
             share *= kept_share(self.spec, inputs.skipped | self._unused)
             wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
-        return logits
+        return output
 
     @property
     def executor(self) -> Executor:
@@ -115,7 +118,11 @@ class Runner:
             yield start + len(rows)
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
-        """Run `token_ids` after the committed text, commit them all, return the last rows' logits."""
+        """Append `token_ids`, return the last rows' logits."""
+        return self.append(token_ids, num_logit_rows=num_logit_rows).logits
+
+    def append(self, token_ids: list[int], *, num_logit_rows: int, taps: tuple[int, ...] = ()) -> ForwardOutput:
+        """Run `token_ids` after the committed text and commit them all."""
         start = self.cache.committed_len
         inputs = ForwardInput(
             token_ids=token_ids,
@@ -123,10 +130,11 @@ class Runner:
             first_slot=self.cache.end,
             prefix_len=start,
             num_logit_rows=num_logit_rows,
+            taps=taps,
         )
-        logits = self.forward(inputs)
+        output = self.forward(inputs)
         self.commit(list(range(len(token_ids))), token_ids)
-        return logits
+        return output
 
     def commit(self, rows: list[int], token_ids: Sequence[int]) -> None:
         """Commit tree rows, which hold `token_ids`, and forget the other rows."""

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from torch import Tensor
-
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.step import Step
 from forerun.model.tree_cache import TreeCache
@@ -44,7 +43,7 @@ class LentRunner:
     def cached_ids(self) -> list[int]:
         return self._owner.cached_ids
 
-    def forward(self, inputs: ForwardInput) -> Tensor:
+    def forward(self, inputs: ForwardInput) -> ForwardOutput:
         """As Runner.forward; the rows stay until they are given back."""
         if self._copy is None:
             return self._owner.forward(inputs)

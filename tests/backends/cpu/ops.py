@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import Heads, Leader, RowNoise
+from forerun.backends.cpu.layouts import Heads, Leader, NativeRowNoise
 
 MOST_ROWS: Final = 16  # of one call of the attention kernel
 
@@ -153,8 +153,10 @@ def rank(scores_V: Tensor, count: int, *, key: int | None = None, temperature: f
     return Ranking(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
 
 
-def row_noise(key: int | None) -> RowNoise:
-    return RowNoise(0, 0, 0) if key is None else RowNoise(key, key >> 32, 1)  # ctypes keeps the low 32 bits of each
+def row_noise(key: int | None) -> NativeRowNoise:
+    return (
+        NativeRowNoise(0, 0, 0) if key is None else NativeRowNoise(key, key >> 32, 1)
+    )  # ctypes keeps the low 32 bits of each
 
 
 def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:

@@ -69,6 +69,7 @@ def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> Forward
         num_logit_rows=rng.randint(0, len(parents)),
         skipped=frozenset(rng.sample(sublayers, rng.choice([0, rng.randrange(len(sublayers))]))),
         row_skips=rng.choice([None, np.array([[rng.random() < 0.5 for _ in sublayers] for _ in parents])]),
+        taps=tuple(range(rng.randint(0, spec.num_layers))),
     )
 
 
@@ -104,7 +105,7 @@ def test_every_buffer_is_the_references_after_every_op(
 
 def test_the_comparison_sees_every_kind_of_op() -> None:
     kinds = {item.op.kind for seed in range(12) for item in differences(seed, torch.float32, "plain")}
-    assert kinds == {"embed", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul"}
+    assert kinds == {"embed", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "tap"}
     assert {"keys", "values"} <= {item.what for item in differences(0, torch.float32, "plain")}
 
 
@@ -125,7 +126,7 @@ def test_fused_ops_and_threads_change_no_bit(
         runner.forget()
         runner.sync(prefix)
         runner.cache.reserve(len(inputs.token_ids))
-        results.append(runner.forward(inputs, observe))
+        results.append(runner.forward(inputs, observe).logits)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 

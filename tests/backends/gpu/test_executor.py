@@ -1,6 +1,7 @@
 """The device executor: the same numbers as torch op by op, and rows whose bits are their own."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtyp
     spec, rng = spec_of(shape), random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(10)
-    assert pair.largest(tree_pass(7, 10, rng, spec.vocab_size)) < CLOSE[dtype]
+    assert pair.largest(tree_pass(7, 10, rng, spec.vocab_size, taps=(0, 1))) < CLOSE[dtype]
     assert pair.largest(text_pass(1, 10, rng, spec.vocab_size)) < CLOSE[dtype]
 
 
@@ -136,11 +137,14 @@ def test_left_out_sublayers_and_gates_are_those_of_torch(device: str) -> None:
     gates = np.random.default_rng(0).random((5, 6)) < 0.4
     for inputs in (
         tree_pass(5, 6, rng, spec.vocab_size, skipped=skipped),
-        tree_pass(5, 6, rng, spec.vocab_size, row_skips=gates),
+        tree_pass(5, 6, rng, spec.vocab_size, row_skips=gates, taps=(0, 2)),
         tree_pass(5, 6, rng, spec.vocab_size),  # and nothing of it stays behind
     ):
         tried, reference = (executor.run(inputs) for executor in pair.executors)
-        assert (tried - reference).abs().max() < 1e-4 * reference.abs().max()
+        assert (tried.logits - reference.logits).abs().max() < 1e-4 * reference.logits.abs().max()
+        assert (tried.features is None) == (reference.features is None) == (not inputs.taps)
+        if tried.features is not None and reference.features is not None:
+            assert (tried.features - reference.features).abs().max() < 1e-4 * reference.features.abs().max()
 
 
 def runner_of(shape: str, dtype: torch.dtype, device: str, **changes: object) -> Runner:
@@ -164,9 +168,12 @@ def test_results_of_earlier_passes_stay(device: str) -> None:
 def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
     runner, rng = runner_of("qwen2", torch.bfloat16, device), random.Random(6)
     runner.sync([rng.randrange(runner.spec.vocab_size) for _ in range(20)])
-    inputs = tree_pass(6, 20, rng, runner.spec.vocab_size)
-    logits = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
-    assert all(torch.equal(again, logits[0]) for again in logits[1:])
+    plain = tree_pass(6, 20, rng, runner.spec.vocab_size)
+    for inputs in (plain, replace(plain, taps=(1,)), replace(plain, taps=(0,)), replace(plain, taps=(0, 1))):
+        first, *others = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
+        for again in others:
+            assert torch.equal(again.logits, first.logits)
+            assert inputs == plain or torch.equal(again.features, first.features)
 
 
 @pytest.mark.gpu

@@ -90,7 +90,7 @@ class RawBonusTarget(Verifier):
         if len(tree) == 1 or self._noise is None:
             return honest
         positions = [prefix_len + depth + 1 for depth in tree.depths]
-        raw = sample(seen[-1][: len(tree)].float(), self._noise.at(positions)).token_ids
+        raw = sample(seen[-1].logits[: len(tree)].float(), self._noise.at(positions)).token_ids
         token_ids = [honest.token_ids[node] if node in tree.parents else raw[node] for node in range(len(tree))]
         return Choices(token_ids=token_ids, margins=honest.margins)
 

@@ -21,6 +21,7 @@ from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import LentRunner
 from forerun.sampling.noise import KeyedNoise
@@ -153,13 +154,13 @@ class Passes:
         self.verifications: list[ForwardInput] = []
         run, run_draft = target.forward, drafter.runner.forward
 
-        def verify(inputs: ForwardInput) -> torch.Tensor:
+        def verify(inputs: ForwardInput) -> ForwardOutput:
             if not self.is_drafting and inputs.num_logit_rows:
                 self.verifications.append(inputs)
                 self.now += self.target_s
             return run(inputs)
 
-        def draft(inputs: ForwardInput) -> torch.Tensor:
+        def draft(inputs: ForwardInput) -> ForwardOutput:
             self.drafts.append(inputs)
             self.now += self.draft_s
             self.is_drafting = True

@@ -78,7 +78,7 @@ def run(runner: Runner, inputs: ForwardInput, num_rows: int) -> tuple[Tensor, Te
     """Logits, and keys and values of the first rows; then the rows are forgotten."""
     first = runner.cache.reserve(len(inputs.token_ids))
     assert first == inputs.first_slot
-    logits = runner.forward(inputs)[:num_rows]
+    logits = runner.forward(inputs).logits[:num_rows]
     kept = runner.cache.storage_2LSKD[:, :, first : first + num_rows].clone()
     runner.cache.truncate(first)
     return logits, kept
@@ -117,7 +117,7 @@ def drafted_logits(runner: Runner, text: Sequence[int], riders: Riders, skipped:
     for place, token in enumerate(riders.token_ids, riders.start):
         slot = runner.cache.reserve(1)
         inputs = ForwardInput(token_ids=[token], positions=[place], first_slot=slot, prefix_len=slot, skipped=skipped)
-        logits.append(runner.forward(inputs))
+        logits.append(runner.forward(inputs).logits)
     runner.cache.truncate(riders.start)
     return torch.cat(logits)
 

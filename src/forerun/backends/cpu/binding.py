@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from forerun.backends.cpu.layouts import Op, Pass, Shape
+from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 4  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 5  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -46,7 +46,7 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_select_tier.argtypes = (c_char_p,)
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
-    found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(Op), c_int, c_int)
+    found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(NativeOp), c_int, c_int)
     found.forerun_program_new.restype = c_void_p
     found.forerun_program_free.argtypes = (c_void_p,)
     found.forerun_program_free.restype = None

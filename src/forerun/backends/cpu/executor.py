@@ -14,8 +14,7 @@ from torch import Tensor
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
-from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, Pass, Shape
-from forerun.backends.cpu.layouts import Op as NativeOp
+from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, NativeOp, Pass, Shape
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.program import NativeProgram
 from forerun.backends.cpu.sampler import address
@@ -23,6 +22,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import Sublayer, all_sublayers
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Weight, WeightSource
@@ -53,30 +53,43 @@ class NativeExecutor:
         self._stepwise: NativeProgram | None = None
         self._pass = PassBuffers(self._sublayers)
 
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Run the program; return float32 logits [num_logit_rows, V].
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """Run the program; logits and features are float32.
 
         `observe` sees each op that computes something, and the buffer it wrote; ops are then run one by one, unfused.
         """
-        one_pass = self._pass.fill(inputs)
-        logits = torch.empty(inputs.num_logit_rows, self._spec.vocab_size)
+        output = ForwardOutput(
+            logits=torch.empty(inputs.num_logit_rows, self._spec.vocab_size),
+            features=self._room_for_features(inputs) if inputs.taps else None,
+        )
+        one_pass = self._pass.fill(inputs, output.features)
         if observe is None:
-            self._fused.run(one_pass, logits)
+            self._fused.run(one_pass, output.logits)
         else:
-            self._run_stepwise(inputs, one_pass, logits, observe)
-        return logits
+            self._run_stepwise(inputs, one_pass, output, observe)
+        return output
 
-    def _run_stepwise(self, inputs: ForwardInput, one_pass: Pass, logits: Tensor, observe: Observer) -> None:
+    def _room_for_features(self, inputs: ForwardInput) -> Tensor:
+        return torch.empty(len(inputs.token_ids), len(inputs.taps), self._spec.hidden_size)
+
+    def _run_stepwise(self, inputs: ForwardInput, one_pass: Pass, output: ForwardOutput, observe: Observer) -> None:
         if self._stepwise is None:
             self._stepwise = self._build(fuse=False)
         is_selected = False
         for number, op in enumerate(self._computing_ops()):
             is_selected = is_selected or op is self._program[-2]
             num_rows = inputs.num_logit_rows if is_selected else len(inputs.token_ids)
-            if op.sublayer in inputs.skipped or num_rows == 0:
+            if num_rows == 0 or not op.is_part_of(inputs.skipped, inputs.taps):
                 continue
-            self._stepwise.run(one_pass, logits, number, number + 1)
-            observe(op, logits if op.writes == "logits" else self._stepwise.buffer(op.writes, num_rows))
+            self._stepwise.run(one_pass, output.logits, number, number + 1)
+            match op.writes:
+                case "logits":
+                    observe(op, output.logits)
+                case "features":
+                    assert output.features is not None, "a tap that is part of a pass"
+                    observe(op, output.features[:, : inputs.taps.index(op.layer) + 1])
+                case written:
+                    observe(op, self._stepwise.buffer(written, num_rows))
 
     def _computing_ops(self) -> list[Op]:
         return [op for op in self._program if op.kind not in NOT_RUN]
@@ -113,10 +126,10 @@ class NativeExecutor:
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
             reads=numbers.get(op.reads[0], -1),
-            writes=numbers[op.writes],
+            writes=numbers.get(op.writes, -1),
             residual=numbers[op.reads[1]] if op.kind == "linear_add" else -1,
             sublayer=-1 if op.sublayer is None else self._sublayers[op.sublayer],
-            layer=-1 if op.sublayer is None else op.layer,
+            layer=op.layer,
             after_select=int(op in self._program[-2:]),
         )
         if "linear" in op.kind:
@@ -173,8 +186,8 @@ class PassBuffers:
         self._ancestry = np.zeros(0, np.bool_)
         self._pass = Pass()
 
-    def fill(self, inputs: ForwardInput) -> Pass:
-        """The pass as the library reads it, valid until the next one is filled."""
+    def fill(self, inputs: ForwardInput, features: Tensor | None) -> Pass:
+        """The pass as the library reads it, valid until the next one is filled; taps write to `features`."""
         one_pass, num_rows = self._pass, len(inputs.token_ids)
         rows = self._rows
         if num_rows > rows.shape[1]:
@@ -193,9 +206,16 @@ class PassBuffers:
             one_pass.row_skips = None
         else:
             one_pass.row_skips = self._gate(inputs.row_skips)
+        one_pass.taps = None if features is None else self._tap(inputs.taps, features)
         if inputs.skipped != self._skipped_now:
             self._skip(inputs.skipped)
         return one_pass
+
+    def _tap(self, taps: tuple[int, ...], features: Tensor) -> int:
+        self._taps = np.full(max(1, len(self._sublayers) // 2), -1, np.int32)  # held until the next such pass
+        self._taps[list(taps)] = range(len(taps))
+        self._pass.features, self._pass.num_taps = features.data_ptr(), len(taps)
+        return self._taps.ctypes.data
 
     def _copy_ancestry(self, ancestry: NDArray[np.bool_]) -> int:
         size, room = ancestry.size, self._ancestry

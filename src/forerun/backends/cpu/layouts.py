@@ -5,10 +5,10 @@ from typing import Final
 
 FORMATS: Final = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3, "int8_wide": 4}
 EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2}
-OP_KINDS: Final = {"embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5}
+OP_KINDS: Final = {"embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6}
 
 
-class Linear(Structure):
+class NativeLinear(Structure):
     """A packed weight."""
 
     _fields_ = (
@@ -30,7 +30,7 @@ class Heads(Structure):
     _fields_ = (("num_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32))
 
 
-class Op(Structure):
+class NativeOp(Structure):
     """One op of a program; numbers of buffers, -1 for none."""
 
     _fields_ = (
@@ -42,7 +42,7 @@ class Op(Structure):
         ("layer", c_int32),
         ("after_select", c_int32),
         ("epilogue", c_int32),
-        ("linear", Linear),
+        ("linear", NativeLinear),
         ("norm", c_void_p),
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
@@ -84,10 +84,13 @@ class Pass(Structure):
         ("ancestry", c_void_p),
         ("skipped", c_void_p),
         ("row_skips", c_void_p),
+        ("taps", c_void_p),
+        ("features", c_void_p),
+        ("num_taps", c_int32),
     )
 
 
-class RowNoise(Structure):
+class NativeRowNoise(Structure):
     """The key of one row's noise, see `forerun.sampling.noise`."""
 
     _fields_ = (("low", c_int32), ("high", c_int32), ("is_noisy", c_int32))

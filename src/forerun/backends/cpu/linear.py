@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, Linear
+from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, NativeLinear
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
 
@@ -25,13 +25,13 @@ class Source(Structure):
 def functions() -> CDLL:
     """The library, with what its functions of linears take."""
     found = library()
-    found.forerun_pack.argtypes = (POINTER(Linear), POINTER(Source))
+    found.forerun_pack.argtypes = (POINTER(NativeLinear), POINTER(Source))
     found.forerun_pack.restype = c_int64
     found.forerun_free.argtypes = (c_void_p,)
     found.forerun_free.restype = None
-    found.forerun_linear.argtypes = (POINTER(Linear), c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)
+    found.forerun_linear.argtypes = (POINTER(NativeLinear), c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)
     found.forerun_linear.restype = None
-    found.forerun_linear_slice.argtypes = (POINTER(Linear), c_void_p, c_int, c_int, c_int, c_void_p)
+    found.forerun_linear_slice.argtypes = (POINTER(NativeLinear), c_void_p, c_int, c_int, c_int, c_void_p)
     found.forerun_linear_slice.restype = None
     found.forerun_read.argtypes = (c_void_p, c_int64, c_int)
     found.forerun_read.restype = c_uint64
@@ -46,7 +46,7 @@ class PackedLinear:
         num_bytes: that the weight, its scales and its bias take.
     """
 
-    def __init__(self, descriptor: Linear, num_bytes: int) -> None:
+    def __init__(self, descriptor: NativeLinear, num_bytes: int) -> None:
         self.descriptor = descriptor
         self.num_bytes = num_bytes
         self.num_out, self.num_in = int(descriptor.num_out), int(descriptor.num_in)
@@ -73,7 +73,7 @@ class PackedLinear:
         if not rounds_inputs:
             assert name == "int8", name
             name = "int8_wide"
-        descriptor = Linear(format=FORMATS[name], num_out=num_out, num_in=num_in, group=group, paired=paired)
+        descriptor = NativeLinear(format=FORMATS[name], num_out=num_out, num_in=num_in, group=group, paired=paired)
         source = Source(*(None if part is None else part.data_ptr() for part in (values, scales, zeros, bias)))
         num_bytes = functions().forerun_pack(byref(descriptor), byref(source))
         if not num_bytes:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import Buffer, Op, Pass, Shape
+from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass, Shape
 from forerun.core.errors import ContextOverflowError
 
 # A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
@@ -29,14 +29,14 @@ class NativeProgram:
     """
 
     def __init__(
-        self, shape: Shape, ops: Sequence[Op], widths: Mapping[str, int], output: str, holds: Sequence[object]
+        self, shape: Shape, ops: Sequence[NativeOp], widths: Mapping[str, int], output: str, holds: Sequence[object]
     ) -> None:
         self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
         self._widths, self._holds, self._max_rows = dict(widths), list(holds), 0
         self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library knows of it
         self._output, self._output_number = output, list(widths).index(output)
-        self._handle = library().forerun_program_new(byref(shape), (Op * len(ops))(*ops), len(ops), len(widths))
+        self._handle = library().forerun_program_new(byref(shape), (NativeOp * len(ops))(*ops), len(ops), len(widths))
         weakref.finalize(self, library().forerun_program_free, self._handle)
         self._run = library().forerun_program_run
 

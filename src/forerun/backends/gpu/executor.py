@@ -24,6 +24,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Weight, WeightSource
@@ -68,8 +69,8 @@ class DeviceExecutor:
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
         self.head, self.fold = self._launches.head(program)
 
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Run the program; return float32 logits [num_logit_rows, V].
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """Run the program; logits and features are float32.
 
         `observe` sees the last op of every kernel, and the buffer it wrote.
         """
@@ -80,9 +81,11 @@ class DeviceExecutor:
                 logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.spec.vocab_size)
                 with on_device(logits_RV.device):
                     self.launch(shape, logits_RV, observe)
-                return logits_RV
-            self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
-            return self.logits_RV[: shape.num_logit_rows].clone()
+            else:
+                self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
+                logits_RV = self.logits_RV[: shape.num_logit_rows].clone()
+            features = self.buffers.features(len(shape.taps))[: shape.num_rows].clone() if shape.taps else None
+            return ForwardOutput(logits=logits_RV, features=features)
 
     def launch(self, shape: PassShape, logits_RV: Tensor, observe: Observer | None = None) -> None:
         """All kernels of a pass over the rows of `rows`."""
@@ -99,8 +102,13 @@ class DeviceExecutor:
     def launch_layers(self, shape: PassShape, observe: Observer | None = None) -> None:
         """All kernels but the head's."""
         for op, launch in self._list_for(shape.skipped):
+            if not op.is_part_of(shape.skipped, shape.taps):
+                continue
             launch(shape)
-            if observe is not None:
+            if observe is not None and op.kind == "tap":
+                features = self.buffers.features(len(shape.taps))
+                observe(op, features[: shape.num_rows, : shape.taps.index(op.layer) + 1])
+            elif observe is not None:
                 observe(op, getattr(self.buffers, op.writes)[: shape.num_rows])
 
     def _list_for(self, skipped: SkipSet) -> list[tuple[Op, Launch]]:
@@ -128,6 +136,7 @@ def shape_of(inputs: ForwardInput) -> PassShape:
         num_logit_rows=inputs.num_logit_rows,
         skipped=inputs.skipped,
         is_gated=inputs.row_skips is not None,
+        taps=inputs.taps,
     )
 
 

@@ -37,6 +37,7 @@ class PassShape:
     Args:
         num_splits: upper bound of the splits of attention that lie wholly in the prefix.
         num_logit_rows: the last so many rows go to the head.
+        taps: layers behind which the residual stream is copied.
     """
 
     num_rows: int
@@ -44,6 +45,7 @@ class PassShape:
     num_logit_rows: int
     skipped: SkipSet
     is_gated: bool = False
+    taps: tuple[int, ...] = ()
 
 
 Launch = Callable[[PassShape], None]
@@ -64,12 +66,20 @@ class Buffers:
 
         self.x, self.h = empty(spec.hidden_size, torch.float32), empty(spec.hidden_size)
         self.q, self.mixed, self.gated = empty(spec.q_size), empty(spec.q_size), empty(spec.intermediate_size)
+        self._features: dict[int, Tensor] = {}
         self.squares = torch.zeros(most_tiles, max_rows, device=device)
         self.workspace = Workspace.for_linears(linears, max_rows=max_rows, device=str(device))
         self.attention = AttentionWorkspace.for_heads(
             max_rows=NARROW_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=max_splits,
             device=str(device),
         )  # fmt: skip
+
+    def features(self, num_taps: int) -> Tensor:
+        """Where so many taps leave their copies, [R, num_taps, H]: a recorded pass always writes to the same memory."""
+        if num_taps not in self._features:
+            max_rows, size = self.x.shape
+            self._features[num_taps] = self.x.new_zeros(max_rows, num_taps, size)
+        return self._features[num_taps]
 
 
 class LaunchList:
@@ -106,6 +116,8 @@ class LaunchList:
                 case "linear_add":
                     tiles = num_tiles(self._bound.linears[op.weights])
                     launches.append((op, self._add(op, next_norm(program, place))))
+                case "tap":
+                    launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "select_rows":
                     pass  # what they say is in other launches
         return launches
@@ -166,6 +178,15 @@ class LaunchList:
                     workspace=buffers.attention, overlaps=overlaps,
                     is_settled=True,  # the kernel before writes the rows' own slots alone
                 )  # fmt: skip
+
+        return launch
+
+    def _tap(self, op: Op) -> Launch:
+        buffers = self._buffers
+
+        def launch(shape: PassShape) -> None:
+            features = buffers.features(len(shape.taps))[: shape.num_rows, shape.taps.index(op.layer)]
+            features.copy_(buffers.x[: shape.num_rows])
 
         return launch
 

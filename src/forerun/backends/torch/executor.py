@@ -20,7 +20,8 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
-from forerun.model.program import Op
+from forerun.model.outputs import ForwardOutput
+from forerun.model.program import NUM_HEAD_OPS, Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
@@ -30,12 +31,13 @@ class Frame:
     """The named buffers of one run, and where its rows stand in the cache."""
 
     __slots__ = (
-        "ancestry", "cos", "end", "first_slot", "gate_up", "gated", "h", "logits", "mask", "mixed", "num_logit_rows",
-        "prefix_len", "q", "qkv", "row_skips", "sin", "token_ids", "x",
+        "ancestry", "cos", "end", "features", "first_slot", "gate_up", "gated", "h", "logits", "mask", "mixed",
+        "num_logit_rows", "prefix_len", "q", "qkv", "row_skips", "sin", "token_ids", "x",
     )  # fmt: skip
     ancestry: Tensor | None
     cos: Tensor
     end: int
+    features: Tensor
     first_slot: int
     gate_up: Tensor
     gated: Tensor
@@ -76,27 +78,27 @@ class EagerExecutor:
             pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
         )
         self._steps = [(op, self._bind(op)) for op in program]
-        self._steps_without_logits = self._steps[: [op.kind for op in program].index("select_rows")]
+        self._untapped = [(op, step) for op, step in self._steps if op.kind != "tap"]
         self._no_logits = storage.new_empty(0, spec.vocab_size)
+        self._no_features = storage.new_empty(0)
 
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> Tensor:
-        """Run the program; return logits [num_logit_rows, V] in the model's dtype.
-
-        `observe` sees each op and the buffer it wrote.
-        """
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """Run the program; logits and features have the model's dtype. `observe` sees each op and what it wrote."""
         with inference():
             frame = self._open(inputs)
             for op, step in self._chosen(inputs):
                 step(frame)
                 if observe is not None:
                     observe(op, getattr(frame, op.writes))
-            return frame.logits
+            return ForwardOutput(logits=frame.logits, features=frame.features if inputs.taps else None)
 
     def _chosen(self, inputs: ForwardInput) -> Iterable[tuple[Op, Step]]:
-        steps = self._steps if inputs.num_logit_rows else self._steps_without_logits
-        if not inputs.skipped:
+        steps = self._steps if inputs.taps else self._untapped
+        if not inputs.num_logit_rows:
+            steps = steps[:-NUM_HEAD_OPS]
+        if not inputs.skipped and not inputs.taps:
             return steps
-        return [(op, step) for op, step in steps if op.sublayer not in inputs.skipped]
+        return [(op, step) for op, step in steps if op.is_part_of(inputs.skipped, inputs.taps)]
 
     def _open(self, inputs: ForwardInput) -> Frame:
         frame = Frame()
@@ -108,7 +110,7 @@ class EagerExecutor:
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
         frame.row_skips = None if inputs.row_skips is None else self._gates(inputs.row_skips)
-        frame.logits = self._no_logits
+        frame.logits, frame.features = self._no_logits, self._no_features
         return frame
 
     def _gates(self, row_skips: NDArray[np.bool_]) -> Tensor:
@@ -134,6 +136,8 @@ class EagerExecutor:
                 return bind_tree_attention(op, self._cache, self._ops)
             case "silu_mul":
                 return bind_silu_mul(op, self._ops)
+            case "tap":
+                return tap
             case "select_rows":
                 return select_rows
 
@@ -235,6 +239,11 @@ def bind_silu_mul(op: Op, ops: TorchOps) -> Step:
         setattr(frame, writes, multiply(getattr(frame, reads)))
 
     return silu_mul
+
+
+def tap(frame: Frame) -> None:
+    x_T1H = frame.x[:, None]
+    frame.features = torch.cat((frame.features, x_T1H), 1) if frame.features.numel() else x_T1H
 
 
 def select_rows(frame: Frame) -> None:

@@ -69,7 +69,7 @@ class GatedSkips:
         began, cache = perf_counter(), self._runner.cache
         riders = self._gather(draft, MOST_RIDERS // CHAIN)
         if riders is not None:
-            logits = self._runner.forward(self._layout.ride_alone(riders, cache.reserve(riders.num_rows)))
+            logits = self._runner.forward(self._layout.ride_alone(riders, cache.reserve(riders.num_rows))).logits
             self._runner.give_back()
             self._score(riders, logits, draft)
         self._spend(perf_counter() - began)

@@ -55,7 +55,7 @@ class PaperSkips:
         skipped, cache = self._search.propose(), self._runner.cache
         riders = Riders(token_ids=token_ids[start : start + WINDOW], start=start, skipped=(skipped,))
         alone = self._layout.ride_alone(riders, cache.reserve(WINDOW))
-        logits = self._runner.forward(replace(alone, row_skips=None, skipped=skipped))
+        logits = self._runner.forward(replace(alone, row_skips=None, skipped=skipped)).logits
         self._runner.give_back()
         truth = token_ids[start + 1 : start + WINDOW + 1]
         guesses = logits.argmax(-1).tolist()

@@ -86,6 +86,7 @@ bool Program::reserve(const Pass& pass, int num_threads) {
 
 bool Program::is_skipped(const Op& op, const Pass& pass) const {
     if (op.after_select && !pass.num_logit_rows) return true;
+    if (op.kind == static_cast<int32_t>(OpKind::tap)) return !pass.taps || pass.taps[op.layer] < 0;
     return pass.skipped && op.sublayer >= 0 && pass.skipped[op.sublayer];
 }
 
@@ -109,6 +110,7 @@ void Program::work(const Run& run, int thread, Team& team) {
         switch (static_cast<OpKind>(op.kind)) {
             case OpKind::embed: embed(run, op, rows); break;
             case OpKind::norm: norm(run, op, rows); break;
+            case OpKind::tap: tap(run, op, rows); break;
             case OpKind::linear: linear(run, op, thread, team); break;
             case OpKind::rope_append: rope_append(run, op, thread, team); break;
             case OpKind::tree_attention: attention(run, op, thread, team); break;
@@ -144,6 +146,14 @@ void Program::norm(const Run& run, const Op& op, Slice rows) {
     const int first = run.first_row(op);
     run.kernels.rms_norm(buffer(op.reads) + first * size, size, op.norm, static_cast<int>(size), shape_.eps, rows.begin,
                          rows.end, buffer(op.writes), size);
+}
+
+// features[t][place of the layer] = x[t].
+void Program::tap(const Run& run, const Op& op, Slice rows) {
+    const int64_t size = width(op.reads), place = run.pass.taps[op.layer];
+    for (int64_t row = rows.begin; row < rows.end; row++)
+        std::memcpy(run.pass.features + (row * run.pass.num_taps + place) * size, buffer(op.reads) + row * size,
+                    static_cast<size_t>(size) * 4);
 }
 
 // Rows of x, normed first where the op says so, into the linear's own form.

@@ -16,7 +16,7 @@
 
 namespace forerun {
 
-enum class OpKind : int32_t { embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5 };
+enum class OpKind : int32_t { embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6 };
 
 // A buffer: float32, `width` per row. Its rows are those of the pass, or, behind select_rows, its last ones.
 struct Buffer {
@@ -30,7 +30,7 @@ struct Op {
     int32_t writes;
     int32_t residual;  // added to a linear's products, or -1
     int32_t sublayer;  // its number in Pass::skipped and Pass::row_skips, or -1
-    int32_t layer;
+    int32_t layer;     // of attention; of a tap, the layer whose output it copies
     int32_t after_select;  // reads and writes only the rows whose logits are wanted, the last ones of the pass
     int32_t epilogue;      // of a linear
     Linear linear;
@@ -60,6 +60,9 @@ struct Pass {
     const uint8_t* ancestry;   // [num_rows][first_slot + num_rows - prefix_len], or null
     const uint8_t* skipped;    // [num_sublayers], or null
     const uint8_t* row_skips;  // [num_rows][num_sublayers]: what leaves a row of the residual stream as it was; or null
+    const int32_t* taps;       // [num_layers]: which of the features its output becomes, or -1; null: no tap runs
+    float* features;           // [num_rows][num_taps][H], written by the taps
+    int32_t num_taps;
 };
 
 // Bytes that so many prepared rows of a linear take, each on cache lines of its own; and the rows in that memory.
@@ -101,6 +104,7 @@ class Program {
     void work(const Run& run, int thread, Team& team);
     void embed(const Run& run, const Op& op, Slice rows);
     void norm(const Run& run, const Op& op, Slice rows);
+    void tap(const Run& run, const Op& op, Slice rows);
     void linear(const Run& run, const Op& op, int thread, Team& team);
     void rope_append(const Run& run, const Op& op, int thread, Team& team);
     void attention(const Run& run, const Op& op, int thread, Team& team);
