@@ -46,9 +46,6 @@ class Channel:
         """False once this end was closed, or a call has found that the other one is gone."""
         return self._is_open
 
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
     def send(self, data: bytes) -> bool:
         """True if `data` was taken: written, or partly written and the rest kept for later calls.
 
