@@ -48,11 +48,21 @@ def test_scripts_the_documents_name_exist(path: Path) -> None:
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
-def test_the_architecture_page_names_every_module() -> None:
+def test_the_architecture_page_names_every_folder_and_no_other() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    words = set(re.findall(r"\w+", page))
-    modules = {path.stem for path in (ROOT / "src" / "forerun").rglob("*.py")} - {"__init__"}
-    assert modules - words == set()
+    source = ROOT / "src" / "forerun"
+    named = set(re.findall(r"`([a-z_]+)/`", page.partition("## The folders")[2].partition("Beside the package")[0]))
+    folders = {path.parent.name for path in source.rglob("*.py")} - {"forerun", "tooling"} | {"assets", "cpp"}
+    assert named == folders
+
+
+def test_every_module_that_the_architecture_page_names_is_there() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "forerun"
+    folders = {path.name for path in source.iterdir() if path.is_dir()}
+    paths = re.findall(rf"`((?:{'|'.join(sorted(folders))})/[a-z_/]+)`", page)
+    assert len(paths) > 10
+    assert [path for path in paths if not list(source.glob(path.rstrip("/") + "*"))] == []
 
 
 def test_every_decision_has_the_four_parts() -> None:
