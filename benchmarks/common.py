@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from forerun import Engine, SamplingParams
+from forerun import Engine, GenerationStream, SamplingParams
 from forerun.bench.run.machine import describe_machine
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import Generation
@@ -40,9 +40,12 @@ class Run:
     num_threads: int
     results: list[Generation] = field(default_factory=list)
 
-    def write(self, prompt: str, params: SamplingParams) -> None:
+    def start(self, prompt: str, params: SamplingParams) -> GenerationStream:
         torch.set_num_threads(self.num_threads)  # of the process, so that every turn sets its own
-        self.results.append(self.engine.generate(prompt, params))
+        return self.engine.stream(prompt, params)
+
+    def write(self, prompt: str, params: SamplingParams) -> None:
+        self.results.append(self.start(prompt, params).result())
 
     def total(self, statistic: str, first: int | None = None) -> float:
         """The sum of a number of `GenerationStats` over all answers, or over the first ones."""

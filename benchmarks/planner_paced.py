@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from common import policies_with, read_prompts, standard_arguments, write_results
-from parallel_paced import PAIRS
+from widths import PAIRS
 
 from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
