@@ -84,9 +84,10 @@ def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> li
     return found
 
 
-def drafters_to_try(
-    lookup: bool, *, is_quick: bool, has_parallel: bool
-) -> list[tuple[str, str, DrafterConfig, Policies]]:
+Choice = tuple[str, str, DrafterConfig, Policies]  # kind, name, drafter and policies
+
+
+def drafters_to_try(lookup: bool, *, is_quick: bool, has_parallel: bool) -> list[Choice]:
     usual = policies_with(lookup)
     usual = replace(usual, remote=replace(usual.remote, is_traced=True))
     found: list[Choice] = [("none", "", NoDrafter(), usual)]
