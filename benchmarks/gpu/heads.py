@@ -9,12 +9,11 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import Layers, reduced
 from benchmarks.gpu.models import Model, rows_of
-from forerun.backends.gpu.choosing.head import choose_tokens, rank_tokens
-from forerun.backends.gpu.choosing.noise import Noise
-from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking
-from forerun.backends.gpu.choosing.tile_maxima import Leaders
 from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
-from forerun.backends.gpu.passes.launching import num_tiles
+from forerun.backends.gpu.sampling.gumbel_noise import Draw
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
+from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.sampling.noise import splitmix64
 
 ENDS = ("choose", "choose_sampled", "rank_sampled")
@@ -36,34 +35,38 @@ class End:
 
     def __init__(self, layers: Layers, end: str, device: str) -> None:
         self._layers, self._end, executor = layers, end, layers.executor
-        self._common = {"fold": executor.fold, "workspace": executor.buffers.workspace, "overlaps": executor.overlaps}
+        self._common = {
+            "norm": executor.head_norm, "workspace": executor.buffers.workspace, "overlaps": executor.overlaps,
+        }  # fmt: skip
         is_noisy, vocab_size = end.endswith("sampled"), layers.spec.vocab_size
         seed_mix = splitmix64(SEED)
         signed = seed_mix - (1 << 64) if seed_mix >> 63 else seed_mix
-        noise = Noise(seed_mix=torch.tensor([signed], device=device), positions_T=executor.rows.positions)
-        self._draw = Draw(temperature=torch.ones(1, device=device), noise=noise if is_noisy else None)
-        self._leaders = Leaders.for_vocabulary(
-            vocab_size, block=executor.head.tiles.block_out, max_rows=NARROW_ROWS, ranks=end.startswith("rank"),
+        self._draw = Draw(
+            temperature=torch.ones(1, device=device),
+            seed_mix=torch.tensor([signed], device=device) if is_noisy else None,
+            positions=executor.rows.positions,
+        )
+        self._maxima = TileMaxima.for_vocabulary(
+            vocab_size, block=executor.head.tiles.block_out, max_rows=NARROW_ROWS, is_topk=end.startswith("rank"),
             device=device,
         )  # fmt: skip
-        assert len(self._leaders.firsts) >= NARROW_ROWS * num_tiles(executor.head), "a leader for every tile"
+        assert len(self._maxima.firsts) >= NARROW_ROWS * executor.head.num_tiles, "a maximum for every tile"
         self.tokens = torch.full((NARROW_ROWS, NUM_CHILDREN), -1, dtype=torch.int32, device=device)
         self._floats = torch.empty(2, NARROW_ROWS, NUM_CHILDREN, device=device)
 
     def call(self, shape: PassShape) -> Callable[[], None]:
         executor, num_rows = self._layers.executor, shape.num_rows
         if self._end.startswith("rank"):
-            ranking = Ranking(tokens=self.tokens, log_probs=self._floats[0])
-            return lambda: rank_tokens(
-                executor.buffers.h, executor.head, self._draw, ranking, num_children=NUM_CHILDREN,
-                vocab_size=self._layers.spec.vocab_size, num_rows=num_rows, first_row=0, leaders=self._leaders,
+            topk = TopK(tokens=self.tokens, log_probs=self._floats[0])
+            return lambda: topk_tokens(
+                executor.buffers.h, executor.head, self._draw, topk, num_children=NUM_CHILDREN,
+                vocab_size=self._layers.spec.vocab_size, num_rows=num_rows, first_row=0, maxima=self._maxima,
                 **self._common,
             )  # fmt: skip
-        best, second = self._floats.view(2, -1)[:, :NARROW_ROWS]
-        choice = Choice(tokens=self.tokens.view(-1)[:NARROW_ROWS], best=best, second=second)
-        return lambda: choose_tokens(
-            executor.buffers.h, executor.head, self._draw, choice, num_rows=num_rows, first_row=0,
-            leaders=self._leaders, **self._common,
+        sampled = Sampled(self.tokens.view(-1)[:NARROW_ROWS], *self._floats.view(2, -1)[:, :NARROW_ROWS])
+        return lambda: sample_tokens(
+            executor.buffers.h, executor.head, self._draw, sampled, num_rows=num_rows, first_row=0,
+            maxima=self._maxima, **self._common,
         )  # fmt: skip
 
 

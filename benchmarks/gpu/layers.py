@@ -1,7 +1,7 @@
 """The launches of a model's layers by kernel, on buffers filled with random values; torch's own ops beside them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -13,7 +13,7 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_of
 from forerun.backends.gpu.launches import Buffers, DeviceWeights, LaunchList, PassShape
 from forerun.backends.gpu.passes.linear import linear
-from forerun.backends.gpu.passes.weights import PackedLinear
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.torch.backend import FUSED
 from forerun.bench.run.call_times import Call
 from forerun.bench.run.machine import last_level_cache_bytes
@@ -120,7 +120,7 @@ class Layers:
         launches = self.executor._list_for(NOTHING)
         return [lambda run=launch: run(shape) for op, launch in launches if kernel_of(op) == kernel]
 
-    def packed(self, kernel: str) -> dict[str, PackedLinear]:
+    def packed(self, kernel: str) -> dict[str, DeviceLinear]:
         """The kernel's weight in each layer, by its name."""
         program = build_program(self.spec)
         if kernel == "head":
@@ -128,7 +128,7 @@ class Layers:
         part = {"qkv": ".qkv", "gate_up": ".gate_up"}.get(kernel, f".{kernel}")
         return {name: packed for name, packed in self.bound.linears.items() if name.endswith(part)}
 
-    def with_packed(self, kernel: str, changed: Mapping[str, PackedLinear]) -> tuple[Buffers, Divided]:
+    def with_packed(self, kernel: str, changed: Mapping[str, DeviceLinear]) -> tuple[Buffers, Divided]:
         """Buffers of its own and the kernel's launches with other weights, or the same ones tiled otherwise."""
         executor, dtype = self.executor, self.cache.keys_LSKD.dtype
         bound = replace(self.bound, linears={**self.bound.linears, **changed})
@@ -142,11 +142,11 @@ class Layers:
         built = launches.build(build_program(self.spec))
         return buffers, lambda shape: [lambda run=launch: run(shape) for op, launch in built if kernel_of(op) == kernel]
 
-    def _head(self, head: PackedLinear, shape: PassShape, buffers: Buffers | None = None) -> None:
+    def _head(self, head: DeviceLinear, shape: PassShape, buffers: Buffers | None = None) -> None:
         executor, chosen = self.executor, buffers or self.executor.buffers
-        fold = replace(executor.fold, squares=chosen.squares)
+        norm = replace(executor.head_norm, squares=chosen.squares)
         linear(
-            chosen.h, head, executor.logits_RV, num_rows=shape.num_rows, first_row=0, fold=fold,
+            chosen.h, head, executor.logits_RV, num_rows=shape.num_rows, first_row=0, norm=norm,
             workspace=chosen.workspace, overlaps=executor.overlaps,
         )  # fmt: skip
 
@@ -170,9 +170,8 @@ class Layers:
         return fixed + num_rows * rows[kernel]
 
 
-def stored_bytes(packed: PackedLinear) -> int:
-    parts = (getattr(packed, part.name) for part in fields(packed))
-    return sum(part.numel() * part.element_size() for part in parts if isinstance(part, torch.Tensor))
+def stored_bytes(packed: DeviceLinear) -> int:
+    return sum(part.numel() * part.element_size() for part in packed.weight if part is not None)
 
 
 def fill(buffers: Buffers) -> None:

@@ -17,8 +17,8 @@ from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import LINEARS, Layers, reduced
 from benchmarks.gpu.models import DTYPE, Model, models, quantise_at_random
 from forerun.backends.gpu.launches import PassShape
+from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.tiles import Tiles
-from forerun.backends.gpu.passes.weights import pack
 from forerun.bench.run.call_times import Call
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import head_format
@@ -152,7 +152,7 @@ class Bench:
 
     def _divided(self, tiles: Tiles) -> tuple[Tensor, Callable[[PassShape], list[Call]]]:
         """The kernel's output and its launches, the weights divided in this way."""
-        with patch("forerun.backends.gpu.passes.weights.choose_tiles", lambda *_shape, **_more: tiles):
+        with patch("forerun.backends.gpu.passes.packed_linear.choose_tiles", lambda *_shape, **_more: tiles):
             packed = {
                 name: pack_like(weight, self._kernel, self._spec)
                 for name, weight in zip(self._names, self._weights, strict=True)

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import await_inputs, launch_options, product
-from forerun.backends.gpu.tooling.compiling import compiling
-from forerun.backends.gpu.tooling.resources import (
+from tests.backends.gpu.compiling import compiling
+from tests.backends.gpu.resources import (
     LOADS,
     LOCAL_INSTRUCTIONS,
     MATRIX_INSTRUCTIONS,

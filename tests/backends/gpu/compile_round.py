@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.backends.gpu.tooling.compiling import compiling
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from tests.backends.gpu.compiling import compiling
 from tests.tiny import random_weights, tiny_spec
 
 WIDE_ROWS = 40

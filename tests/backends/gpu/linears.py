@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.passes.launching import NormFold, Workspace
-from forerun.backends.gpu.passes.weights import PackedLinear, pack
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.weights import Weight
@@ -36,15 +36,15 @@ def pack_split(
     paired: bool = False,
     head_dim: int | None = None,
     block_in: int | None = None,
-) -> PackedLinear:
+) -> DeviceLinear:
     """As a large weight is packed, whose inputs several programs share."""
     packed = pack(weight, bias_O, compute=compute, paired=paired, head_dim=head_dim)
     tiles = replace(packed.tiles, num_splits=num_splits, block_in=block_in or packed.tiles.block_in)
     return replace(packed, tiles=tiles)
 
 
-def workspace_of(packed: PackedLinear) -> Workspace:
-    return Workspace.for_linears([packed], max_rows=MOST_ROWS, device="cpu")
+def workspace_of(packed: DeviceLinear) -> SplitWorkspace:
+    return SplitWorkspace.for_linears([packed], max_rows=MOST_ROWS, device="cpu")
 
 
 def product_of(rows: Tensor, weight: Weight, bias_O: Tensor | None = None) -> Tensor:
@@ -57,9 +57,14 @@ def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full(shape, POISON, dtype=dtype)
 
 
-def fold_of(*, scale: float, size: int) -> tuple[NormFold, Tensor]:
+def no_norm() -> InputNorm:
+    """One that changes no bit of a row."""
+    return InputNorm(squares=torch.zeros(1, MOST_ROWS), shape=NormShape(num_parts=1, size=1, eps=1.0, scale=1.0))
+
+
+def norm_of(*, scale: float, size: int) -> tuple[InputNorm, Tensor]:
     """A norm that rows still lack, its sums of squares in three parts; and float64 [rows, 1] to multiply rows by."""
     squares = random_rows(MOST_ROWS, torch.float32, num_rows=4, seed=5).square() * size
-    fold = NormFold(squares=squares, num_tiles=3, size=size, eps=1e-3, scale=scale)
+    norm = InputNorm(squares=squares, shape=NormShape(num_parts=3, size=size, eps=1e-3, scale=scale))
     means = squares[:3].double().sum(0) / size
-    return fold, (1.0 / (means + 1e-3).sqrt() / scale)[:, None]
+    return norm, (1.0 / (means + 1e-3).sqrt() / scale)[:, None]

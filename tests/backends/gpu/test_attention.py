@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.gpu import language
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
-from forerun.backends.gpu.row_table import IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TAIL_STRIDE, RowTable
+from forerun.backends.gpu.row_table import IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TREE_STRIDE, RowTable
 from forerun.backends.torch.reference import attention as reference
 from tests.backends.torch.ops import random_parents
 
@@ -69,7 +69,7 @@ class Texts:
         return Texts(self.texts[row : row + 1], self.q_TQD[row : row + 1], self.cache_2SKD, prefix_len=self.prefix_len)
 
     def contiguous(self, row: int, *, num_rows: int) -> "Texts":
-        """The last ordinals of a row's text as a text of its own: that row is the last one."""
+        """The last positions of a row's text as a text of its own: that row is the last one."""
         slots = self.texts[row]
         q_TQD = random_tensor(num_rows, *self.q_TQD.shape[1:], dtype=self.q_TQD.dtype, seed=99)
         q_TQD[-1] = self.q_TQD[row]
@@ -79,15 +79,15 @@ class Texts:
     def table(self) -> RowTable:
         stride = max(1, *(len(text) - self.prefix_len for text in self.texts)) + 1
         num_rows = len(self.texts)
-        rows = RowTable(max_rows=num_rows, max_tail_entries=num_rows * stride, num_sublayers=0, device="cpu")
-        rows.tails.fill_(1 << 20)  # far outside of the cache
-        for place, value in ((PREFIX_LEN, self.prefix_len), (NUM_ROWS, num_rows), (TAIL_STRIDE, stride)):
-            rows.facts[place] = value
-        rows.facts[IS_CAUSAL] = int(self.is_causal)
+        rows = RowTable(max_rows=num_rows, max_tree_slots=num_rows * stride, num_sublayers=0, device="cpu")
+        rows.tree_slots.fill_(1 << 20)  # far outside of the cache
+        for place, value in ((PREFIX_LEN, self.prefix_len), (NUM_ROWS, num_rows), (TREE_STRIDE, stride)):
+            rows.header[place] = value
+        rows.header[IS_CAUSAL] = int(self.is_causal)
         for row, text in enumerate(self.texts):
             rows.lengths[row] = len(text)
-            tail = [] if self.is_causal else text[self.prefix_len :]
-            rows.tails[row * stride : row * stride + len(tail)] = torch.tensor(tail, dtype=torch.int32)
+            tree_slots = [] if self.is_causal else text[self.prefix_len :]
+            rows.tree_slots[row * stride : row * stride + len(tree_slots)] = torch.tensor(tree_slots, dtype=torch.int32)
         return rows
 
     def by_tree_attention(self, *, num_splits: int | None = None, is_settled: bool = False) -> Tensor:
@@ -164,7 +164,7 @@ def test_heads_may_be_wider(head_dim: int) -> None:
     assert_close(texts.by_tree_attention(), texts.by_definition())
 
 
-def test_a_tail_may_be_several_splits_long() -> None:
+def test_a_tree_may_be_several_splits_long() -> None:
     texts = Texts.of_tree([-1, *range(300), 2, 301], num_rows=4, prefix_len=100)
     assert sorted({len(text) // 128 for text in texts.texts}) == [0, 3]
     expected = texts.by_definition()

@@ -25,24 +25,24 @@ MODELS = (
 
 @pytest.fixture(scope="module")
 def typical() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = run_compiled("compile_specimens.py", *chain(*TYPICAL))
+    found: list[dict[str, Any]] = run_compiled("compile_report.py", *chain(*TYPICAL))
     return found
 
 
-def faults_of(specimens: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with some specimens, a line for each."""
+def faults_of(compile_cases: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with some compile_cases, a line for each."""
     faults = []
-    for specimen in specimens:
-        for kernel in specimen["kernels"]:
-            place = f"{kernel['kernel']} in {specimen['name']}"
+    for case in compile_cases:
+        for kernel in case["kernels"]:
+            place = f"{kernel['kernel']} in {case['name']}"
             if kernel["loop_spills"]:
                 faults.append(f"{place}: {kernel['loop_spills']} spills in loops")
             if kernel["stack_bytes"] > MOST_STACK_BYTES:
                 faults.append(f"{place}: {kernel['stack_bytes']} bytes of spilled registers")
             if not kernel["fits"]:
                 faults.append(f"{place}: {kernel['shared_bytes']} bytes of shared memory")
-        if specimen["is_product"] and not any(kernel["products"] for kernel in specimen["kernels"]):
-            faults.append(f"{specimen['name']}: no matrix instructions")
+        if case["is_product"] and not any(kernel["products"] for kernel in case["kernels"]):
+            faults.append(f"{case['name']}: no matrix instructions")
     return faults
 
 
@@ -50,17 +50,17 @@ def test_typical_kernels_compile_and_stay_within_bounds(typical: list[dict[str, 
     assert faults_of(typical) == []
 
 
-def test_every_kernel_that_is_launched_has_a_specimen(typical: list[dict[str, Any]]) -> None:
-    sources = (ROOT / "src/forerun/backends/gpu").glob("*.py")
+def test_every_kernel_that_is_launched_has_a_compile_case(typical: list[dict[str, Any]]) -> None:
+    sources = (ROOT / "src/forerun/backends/gpu").rglob("*.py")
     launched = {name for source in sources for name in re.findall(r"^    (\w+)\[.*\]\($", source.read_text(), re.M)}
     assert len(launched) > 10, launched
-    assert {kernel["kernel"] for specimen in typical for kernel in specimen["kernels"]} == launched
+    assert {kernel["kernel"] for case in typical for kernel in case["kernels"]} == launched
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 90])
 @pytest.mark.parametrize("model", MODELS)
 def test_all_kernels_compile_and_stay_within_bounds(architecture: int, model: str) -> None:
-    specimens = run_compiled("compile_specimens.py", architecture, EVERY_ROW, model)
-    assert specimens, model
-    assert faults_of(specimens) == []
+    compile_cases = run_compiled("compile_report.py", architecture, EVERY_ROW, model)
+    assert compile_cases, model
+    assert faults_of(compile_cases) == []

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.launching import NextNorm
+from forerun.backends.gpu.passes.linear_buffers import NextNorm
 
 POISON = -7.0
 

@@ -129,15 +129,15 @@ def test_wide_passes_are_those_of_torch(device: str) -> None:
     assert pair.largest(text_pass(40, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-def test_left_out_sublayers_and_gates_are_those_of_torch(device: str) -> None:
+def test_left_out_sublayers_and_row_skips_are_those_of_torch(device: str) -> None:
     spec, rng = spec_of("llama", num_layers=3), random.Random(4)
     pair = Pair(spec, torch.float32, device)
     pair.read(6)
     skipped: SkipSet = frozenset({(1, "attention"), (1, "mlp")})
-    gates = np.random.default_rng(0).random((5, 6)) < 0.4
+    row_skips = np.random.default_rng(0).random((5, 6)) < 0.4
     for inputs in (
         tree_pass(5, 6, rng, spec.vocab_size, skipped=skipped),
-        tree_pass(5, 6, rng, spec.vocab_size, row_skips=gates, taps=(0, 2)),
+        tree_pass(5, 6, rng, spec.vocab_size, row_skips=row_skips, taps=(0, 2)),
         tree_pass(5, 6, rng, spec.vocab_size),  # and nothing of it stays behind
     ):
         tried, reference = (executor.run(inputs) for executor in pair.executors)

@@ -1,4 +1,4 @@
-"""Hidden rows to tokens: the scores that `linear` gives, chosen from and ranked as scores are.
+"""Hidden rows to tokens: the scores that `linear` gives, sampled as scores are.
 
 Legend: R rows, V vocabulary, H hidden size.
 """
@@ -7,17 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.choosing.head import choose_tokens, rank_tokens
-from forerun.backends.gpu.choosing.noise import Noise
-from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking, choose_from_scores
-from forerun.backends.gpu.choosing.tile_maxima import Leaders
-from forerun.backends.gpu.passes.launching import NormFold, Workspace
 from forerun.backends.gpu.passes.linear import linear
-from forerun.backends.gpu.passes.weights import PackedLinear, pack
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.sampling.gumbel_noise import Draw
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
+from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise, quantise
 from forerun.sampling.noise import gumbel_rows, signed32, splitmix64
 from forerun.sampling.sample import topk
+from tests.backends.gpu.scores import sample_scores
 
 SEED, TEMPERATURE, POISON = 99, 0.8, -7
 VOCAB, SIZE, MAX_ROWS = 150, 160, 33
@@ -29,65 +30,63 @@ class HeadCase:
     def __init__(self, weight_format: WeightFormat, compute: torch.dtype, *, vocab_size: int = VOCAB) -> None:
         generator = torch.Generator().manual_seed(1)
         weight = quantise(torch.randn(vocab_size, SIZE, generator=generator).to(compute), weight_format)
-        self.packed: PackedLinear = pack(weight, None, compute=compute)
+        self.packed: DeviceLinear = pack(weight, None, compute=compute)
         self.plain_VH = dequantise(weight).double()
         self.h = torch.randn(MAX_ROWS, SIZE, generator=generator).to(compute)
         squares = torch.rand(3, MAX_ROWS, generator=generator) * SIZE
-        self.fold = NormFold(squares=squares, num_tiles=2, size=SIZE, eps=1e-5, scale=0.5)
-        self.workspace = Workspace.for_linears([self.packed], max_rows=MAX_ROWS, device="cpu")
+        self.norm = InputNorm(squares=squares, shape=NormShape(num_parts=2, size=SIZE, eps=1e-5, scale=0.5))
+        self.workspace = SplitWorkspace.for_linears([self.packed], max_rows=MAX_ROWS, device="cpu")
         mix = splitmix64(SEED)
         self.positions = [7 * row + 3 for row in range(MAX_ROWS)]
-        noise = Noise(
+        self.draw = Draw(
+            temperature=torch.tensor([TEMPERATURE]),
             seed_mix=torch.tensor([signed32(mix >> 32) << 32 | mix & 0xFFFFFFFF]),
-            positions_T=torch.tensor(self.positions, dtype=torch.int32),
+            positions=torch.tensor(self.positions, dtype=torch.int32),
         )
-        self.draw = Draw(temperature=torch.tensor([TEMPERATURE]), noise=noise)
 
     def scores(self) -> Tensor:
         """What `linear` gives."""
         y_RV = torch.empty(MAX_ROWS, self.packed.num_out)
         linear(
-            self.h, self.packed, y_RV, num_rows=MAX_ROWS, first_row=0, fold=self.fold, workspace=self.workspace,
+            self.h, self.packed, y_RV, num_rows=MAX_ROWS, first_row=0, norm=self.norm, workspace=self.workspace,
             overlaps=False,
         )  # fmt: skip
         return y_RV
 
-    def sample(self, num_rows: int, *, first_row: int = 0) -> Choice:
-        choice = new_choice()
-        choose_tokens(
-            self.h, self.packed, self.draw, choice, num_rows=num_rows, first_row=first_row, fold=self.fold,
-            workspace=self.workspace, leaders=self.leaders(ranks=False), overlaps=False,
+    def sample(self, num_rows: int, *, first_row: int = 0) -> Sampled:
+        sampled = empty_samples()
+        sample_tokens(
+            self.h, self.packed, self.draw, sampled, num_rows=num_rows, first_row=first_row, norm=self.norm,
+            workspace=self.workspace, maxima=self.maxima(is_topk=False), overlaps=False,
         )  # fmt: skip
-        return choice
+        return sampled
 
-    def choose_from(self, scores_RV: Tensor) -> Choice:
-        choice = new_choice()
-        choose_from_scores(scores_RV, self.draw, choice, self.leaders(ranks=False), overlaps=False)
-        return choice
+    def sample_from(self, scores_RV: Tensor) -> Sampled:
+        sampled = empty_samples()
+        sample_scores(scores_RV, self.draw, sampled, self.maxima(is_topk=False))
+        return sampled
 
-    def rank(self, num_rows: int, *, first_row: int, num_children: int, vocab_size: int) -> Ranking:
+    def topk(self, num_rows: int, *, first_row: int, num_children: int, vocab_size: int) -> TopK:
         shape = (MAX_ROWS, num_children)
-        ranking = Ranking(
-            tokens=torch.full(shape, POISON, dtype=torch.int32), log_probs=torch.full(shape, float(POISON))
-        )
-        rank_tokens(
-            self.h, self.packed, self.draw, ranking, num_children=num_children, vocab_size=vocab_size,
-            num_rows=num_rows, first_row=first_row, fold=self.fold, workspace=self.workspace,
-            leaders=self.leaders(ranks=True), overlaps=False,
+        found = TopK(torch.full(shape, POISON, dtype=torch.int32), torch.full(shape, float(POISON)))
+        topk_tokens(
+            self.h, self.packed, self.draw, found, num_children=num_children, vocab_size=vocab_size,
+            num_rows=num_rows, first_row=first_row, norm=self.norm, workspace=self.workspace,
+            maxima=self.maxima(is_topk=True), overlaps=False,
         )  # fmt: skip
-        return ranking
+        return found
 
-    def leaders(self, *, ranks: bool) -> Leaders:
-        return Leaders.for_vocabulary(
-            self.packed.num_out, block=self.packed.tiles.block_out, max_rows=MAX_ROWS, ranks=ranks, device="cpu"
+    def maxima(self, *, is_topk: bool) -> TileMaxima:
+        return TileMaxima.for_vocabulary(
+            self.packed.num_out, block=self.packed.tiles.block_out, max_rows=MAX_ROWS, is_topk=is_topk, device="cpu"
         )
 
 
-def new_choice() -> Choice:
-    return Choice(
+def empty_samples() -> Sampled:
+    return Sampled(
         tokens=torch.full((MAX_ROWS,), POISON, dtype=torch.int32),
-        best=torch.full((MAX_ROWS,), float(POISON)),
-        second=torch.full((MAX_ROWS,), float(POISON)),
+        bests=torch.full((MAX_ROWS,), float(POISON)),
+        seconds=torch.full((MAX_ROWS,), float(POISON)),
     )
 
 
@@ -100,51 +99,51 @@ KINDS: list[tuple[WeightFormat, torch.dtype]] = [
 
 
 @pytest.mark.parametrize(("weight_format", "compute"), KINDS)
-def test_the_head_chooses_from_the_scores_of_a_linear_layer(weight_format: WeightFormat, compute: torch.dtype) -> None:
+def test_the_head_samples_from_the_scores_of_a_linear_layer(weight_format: WeightFormat, compute: torch.dtype) -> None:
     case = HeadCase(weight_format, compute, vocab_size=70)
     scores_RV = case.scores()
-    norms_R1 = (case.fold.squares[:2].double().sum(0) / SIZE + 1e-5).sqrt()[:, None]
+    norms_R1 = (case.norm.squares[:2].double().sum(0) / SIZE + 1e-5).sqrt()[:, None]
     torch.testing.assert_close(
         scores_RV.double(), case.h.double() @ case.plain_VH.T / norms_R1 / 0.5, rtol=1e-4, atol=1e-3
     )
-    expected = case.choose_from(scores_RV)
+    expected = case.sample_from(scores_RV)
     for num_rows in (1, 5, 17, MAX_ROWS):
-        choice = case.choose(num_rows)
-        assert choice.tokens[num_rows:].eq(POISON).all()
-        assert torch.equal(choice.tokens[:num_rows], expected.tokens[:num_rows])
-        assert torch.equal(choice.best[:num_rows], expected.best[:num_rows])
-        assert torch.equal(choice.second[:num_rows], expected.second[:num_rows])
+        sampled = case.sample(num_rows)
+        assert sampled.tokens[num_rows:].eq(POISON).all()
+        assert torch.equal(sampled.tokens[:num_rows], expected.tokens[:num_rows])
+        assert torch.equal(sampled.bests[:num_rows], expected.bests[:num_rows])
+        assert torch.equal(sampled.seconds[:num_rows], expected.seconds[:num_rows])
     assert case.workspace.counters.eq(0).all()
 
 
 def test_only_the_last_rows_may_be_asked_for() -> None:
     case = HeadCase("plain", torch.bfloat16)
-    whole, part = case.choose(20), case.choose(20, first_row=18)
+    whole, part = case.sample(20), case.sample(20, first_row=18)
     assert torch.equal(part.tokens[:2], whole.tokens[18:20])
-    torch.testing.assert_close(part.best[:2], whole.best[18:20])
+    torch.testing.assert_close(part.bests[:2], whole.bests[18:20])
     assert part.tokens[2:].eq(POISON).all()
 
 
 @pytest.mark.parametrize(("vocab_size", "num_children"), [(VOCAB, 4), (100, 16)])
-def test_the_head_ranks_the_tokens_that_the_target_knows(vocab_size: int, num_children: int) -> None:
+def test_the_topk_is_of_the_tokens_that_the_target_knows(vocab_size: int, num_children: int) -> None:
     case = HeadCase("plain", torch.bfloat16)
     first_row, num_rows = 1, 20
-    ranking = case.rank(num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size)
+    found = case.topk(num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size)
     noise_RV = gumbel_rows(SEED, [position + 1 for position in case.positions], VOCAB, device="cpu")
     tokens, log_probs = topk(
         case.scores()[first_row:num_rows, :vocab_size], noise_RV[first_row:num_rows], num_children,
         temperature=TEMPERATURE,
     )  # fmt: skip
     rows = num_rows - first_row
-    assert ranking.tokens[:rows].tolist() == tokens
-    torch.testing.assert_close(ranking.log_probs[:rows], torch.tensor(log_probs), rtol=0, atol=3e-5)
-    assert ranking.tokens[rows:].eq(POISON).all()
+    assert found.tokens[:rows].tolist() == tokens
+    torch.testing.assert_close(found.log_probs[:rows], torch.tensor(log_probs), rtol=0, atol=3e-5)
+    assert found.tokens[rows:].eq(POISON).all()
 
 
 def test_nan_in_a_hidden_row_is_seen_and_stays_there() -> None:
     case = HeadCase("plain", torch.bfloat16)
-    before = case.choose(3)
+    before = case.sample(3)
     case.h[1, 5] = torch.nan
-    after = case.choose(3)
-    assert after.best[1].isnan()
-    assert torch.equal(after.best[[0, 2]], before.best[[0, 2]])
+    after = case.sample(3)
+    assert after.bests[1].isnan()
+    assert torch.equal(after.bests[[0, 2]], before.bests[[0, 2]])

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.gpu.passes.launching import NextNorm
-from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu, num_tiles
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import choose_tiles
-from forerun.backends.gpu.passes.weights import PackedLinear, pack
 from forerun.core.model_spec import WeightFormat
 from forerun.model.weights import DenseWeight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
     MOST_ROWS,
-    fold_of,
+    no_norm,
+    norm_of,
     pack_split,
     poisoned,
     product_of,
@@ -31,20 +32,16 @@ ROW_COUNTS = (1, 5, 17, 40)  # one tile, two tiles of a program, two programs
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts digits off
 
 
-def logits_of(packed: PackedLinear, h: Tensor, num_rows: int, first_row: int = 0, **norm: object) -> Tensor:
+def logits_of(
+    packed: DeviceLinear, h: Tensor, num_rows: int, first_row: int = 0, norm: InputNorm | None = None
+) -> Tensor:
     """Rows that must not be written stay poisoned; counters must be 0 again."""
     y, workspace = poisoned(MOST_ROWS, packed.num_out), workspace_of(packed)
     workspace.partials.fill_(float("nan"))
     linear(
-        h,
-        packed,
-        y,
-        num_rows=num_rows,
-        first_row=first_row,
-        workspace=workspace,
+        h, packed, y, num_rows=num_rows, first_row=first_row, norm=norm or no_norm(), workspace=workspace,
         overlaps=False,
-        **{"fold": None} | norm,
-    )
+    )  # fmt: skip
     assert y[num_rows - first_row :].isnan().all()
     assert not workspace.counters.any()
     return y[: num_rows - first_row]
@@ -88,26 +85,26 @@ def test_a_row_has_the_same_bits_in_any_company(weight_format: WeightFormat) -> 
 def test_logits_of_the_last_rows_are_those_of_the_whole_pass() -> None:
     weight = random_weight(40, 64, "plain", torch.bfloat16)
     packed, h_TI = pack(weight, None, compute=torch.bfloat16), random_rows(64, torch.bfloat16)
-    fold, _ = fold_of(scale=1.0, size=64)
-    whole = logits_of(packed, h_TI, 20, fold=fold)
-    assert torch.equal(logits_of(packed, h_TI, 20, first_row=18, fold=fold), whole[18:])
+    norm, _ = norm_of(scale=1.0, size=64)
+    whole = logits_of(packed, h_TI, 20, norm=norm)
+    assert torch.equal(logits_of(packed, h_TI, 20, first_row=18, norm=norm), whole[18:])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 64])
 def test_a_norm_left_out_before_is_made_up_for_after(scale: float) -> None:
     weight, bias_O = random_weight(32, 64, "plain", torch.float32), random_rows(32, torch.float32, num_rows=1)[0]
     packed, h_TI = pack(weight, bias_O, compute=torch.float32), random_rows(64, torch.float32)
-    fold, factors_T1 = fold_of(scale=scale, size=64)
+    norm, factors_T1 = norm_of(scale=scale, size=64)
     expected = product_of(h_TI, weight) * factors_T1 + bias_O
     torch.testing.assert_close(
-        logits_of(packed, h_TI, 18, fold=fold).double(), expected[:18], rtol=1e-5, atol=1e-4 / scale
+        logits_of(packed, h_TI, 18, norm=norm).double(), expected[:18], rtol=1e-5, atol=1e-4 / scale
     )
 
 
-def gated_of(packed: PackedLinear, h_TI: Tensor, num_rows: int) -> Tensor:
+def gated_of(packed: DeviceLinear, h_TI: Tensor, num_rows: int) -> Tensor:
     gated = poisoned(MOST_ROWS, packed.num_out // 2, dtype=h_TI.dtype)
-    fold, _ = fold_of(scale=1.0, size=packed.num_in)
-    linear_silu(h_TI, packed, gated, num_rows=num_rows, fold=fold, workspace=workspace_of(packed), overlaps=False)
+    norm, _ = norm_of(scale=1.0, size=packed.num_in)
+    linear_silu(h_TI, packed, gated, num_rows=num_rows, norm=norm, workspace=workspace_of(packed), overlaps=False)
     assert gated[num_rows:].isnan().all()
     return gated[:num_rows]
 
@@ -118,7 +115,7 @@ def test_gates_and_ups_are_multiplied(weight_format: WeightFormat, dtype: torch.
     weight, bias_O = random_weight(2 * 37, 256, weight_format, dtype), random_rows(74, torch.float32, num_rows=1)[0]
     packed = pack_split(weight, bias_O, compute=dtype, num_splits=2, paired=True)
     h_TI = random_rows(256, dtype)
-    _, factors_T1 = fold_of(scale=1.0, size=256)
+    _, factors_T1 = norm_of(scale=1.0, size=256)
     gates, ups = ((product_of(h_TI, weight) * factors_T1) + bias_O)[:3].chunk(2, -1)
     rounding = ROUNDING[dtype]
     torch.testing.assert_close(
@@ -138,15 +135,15 @@ def test_gated_rows_have_the_same_bits_in_any_company() -> None:
 class Sum:
     """What one `linear_add` wrote: x, the input of the next norm, and squares summed over tiles."""
 
-    def __init__(self, packed: PackedLinear, inputs: Tensor, num_rows: int, gates: Tensor | None = None) -> None:
+    def __init__(self, packed: DeviceLinear, inputs: Tensor, num_rows: int, row_skips: Tensor | None = None) -> None:
         num_out, dtype = packed.num_out, inputs.dtype
         self.before, self.norm_weight = random_rows(num_out, torch.float32, seed=7), torch.linspace(0.5, 2.0, num_out)
         self.x, self.h = self.before.clone(), poisoned(MOST_ROWS, num_out, dtype=dtype)
-        self.squares = poisoned(num_tiles(packed), MOST_ROWS)
+        self.squares = poisoned(packed.num_tiles, MOST_ROWS)
         next_norm = NextNorm(weight=self.norm_weight, h=self.h, squares=self.squares, scale=0.25)
         linear_add(
-            inputs, packed, self.x, num_rows=num_rows, next_norm=next_norm, gates=gates, sublayer=1, num_sublayers=3,
-            workspace=workspace_of(packed), overlaps=False,
+            inputs, packed, self.x, num_rows=num_rows, next_norm=next_norm, row_skips=row_skips, sublayer=1,
+            num_sublayers=3, workspace=workspace_of(packed), overlaps=False,
         )  # fmt: skip
         assert torch.equal(self.x[num_rows:], self.before[num_rows:])
         assert self.h[num_rows:].isnan().all()
@@ -168,15 +165,15 @@ def test_a_product_is_added_and_prepared_for_the_next_norm(weight_format: Weight
     torch.testing.assert_close(found.squares[:, :3].double().sum(0), after.square().sum(-1), rtol=1e-4, atol=0)
 
 
-def test_a_gated_row_keeps_its_x_and_is_prepared_all_the_same() -> None:
+def test_a_skipped_row_keeps_its_x_and_is_prepared_all_the_same() -> None:
     weight = random_weight(48, 64, "plain", torch.bfloat16)
     packed, inputs = pack(weight, None, compute=torch.bfloat16), random_rows(64, torch.bfloat16)
-    gates = torch.tensor([0, 1, 0, 1, 0, 1], dtype=torch.int32)  # row 0 leaves out sublayer 1, row 1 the others
-    plain, gated = Sum(packed, inputs, 2), Sum(packed, inputs, 2, gates)
-    assert torch.equal(gated.x[0], gated.before[0])
-    assert torch.equal(gated.x[1], plain.x[1])
-    torch.testing.assert_close(gated.squares[:, 0].sum(), gated.before[0].square().sum())
-    torch.testing.assert_close(gated.h[0].float(), gated.before[0] * gated.norm_weight * 0.25, rtol=2**-7, atol=0)
+    row_skips = torch.tensor([0, 1, 0, 1, 0, 1], dtype=torch.int32)  # row 0 leaves out sublayer 1, row 1 the others
+    plain, skipped = Sum(packed, inputs, 2), Sum(packed, inputs, 2, row_skips)
+    assert torch.equal(skipped.x[0], skipped.before[0])
+    assert torch.equal(skipped.x[1], plain.x[1])
+    torch.testing.assert_close(skipped.squares[:, 0].sum(), skipped.before[0].square().sum())
+    torch.testing.assert_close(skipped.h[0].float(), skipped.before[0] * skipped.norm_weight * 0.25, rtol=2**-7, atol=0)
 
 
 def test_sums_have_the_same_bits_in_any_company() -> None:
@@ -193,9 +190,8 @@ def test_sums_have_the_same_bits_in_any_company() -> None:
 
 def test_plain_weights_are_not_copied() -> None:
     weight_OI = random_rows(64, torch.bfloat16, num_rows=32)
-    assert (
-        pack(DenseWeight(values_OI=weight_OI), None, compute=torch.bfloat16).values.data_ptr() == weight_OI.data_ptr()
-    )
+    packed = pack(DenseWeight(values_OI=weight_OI), None, compute=torch.bfloat16)
+    assert packed.weight.matrix.data_ptr() == weight_OI.data_ptr()
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)

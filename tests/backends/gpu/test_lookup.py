@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from forerun.backends.gpu.tree import lookup
+from forerun.backends.gpu.tree import prompt_lookup
 from forerun.backends.gpu.tree.device_tree import DeviceTree
-from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
+from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
@@ -22,7 +22,7 @@ def hang(text: list[int], costs_AN: torch.Tensor) -> DeviceTree:
     tree.begin(root=text[-1], committed=len(text) - 1, draft_committed=0, before_root=0)
     text_P = torch.full((len(text) + 9,), text[-1], dtype=torch.int32)  # what lies behind the text is not read
     text_P[: len(text)] = torch.tensor(text)
-    hang_lookup(tree, text_P, costs_AN)
+    add_lookup_chain(tree, text_P, costs_AN)
     return tree
 
 
@@ -38,7 +38,7 @@ def chain_of(tree: DeviceTree) -> Continuation:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_longest_and_latest_match_goes_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "BLOCK", 16)  # several steps over a short text
+    monkeypatch.setattr(prompt_lookup, "BLOCK", 16)  # several steps over a short text
     rng = random.Random(seed)
     costs_AN = chain_costs([[-float(length)] * (WIDTH - 1) for length in range(MIN_MATCH, MAX_MATCH + 1)])
     for _ in range(12):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.qkv import qkv
-from forerun.backends.gpu.passes.weights import PackedLinear
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.torch.reference.norm import pack_norm
 from forerun.backends.torch.reference.rope import rotate
@@ -21,7 +21,7 @@ from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
     MOST_ROWS,
-    fold_of,
+    norm_of,
     pack_split,
     poisoned,
     product_of,
@@ -46,12 +46,12 @@ class Case:
         self.spec, self.dtype = spec, dtype
         self.weight: Weight = random_weight(num_out, HIDDEN, weight_format, dtype)
         self.bias_O = random_rows(num_out, torch.float32, num_rows=1, seed=3)[0]
-        self.packed: PackedLinear = pack_split(
+        self.packed: DeviceLinear = pack_split(
             self.weight, self.bias_O, compute=dtype, num_splits=2, head_dim=spec.head_dim,
             block_in=None if weight_format == "int4" else 32,
         )  # fmt: skip
         self.h = random_rows(HIDDEN, dtype)
-        self.turns_P2D = rope_table(RopeSpec(), spec.head_dim, NUM_POSITIONS, dtype=torch.float32, device="cpu")
+        self.cos_sin_P2D = rope_table(RopeSpec(), spec.head_dim, NUM_POSITIONS, dtype=torch.float32, device="cpu")
         norms = random_rows(spec.head_dim, torch.float32, num_rows=2, seed=4)
         self.head_norms = (norms[0], norms[1]) if has_norms else None
         self.slots = torch.randperm(NUM_SLOTS, generator=torch.Generator().manual_seed(6))[:MOST_ROWS].int()
@@ -60,19 +60,19 @@ class Case:
     def run(self, num_rows: int, first_row: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, values of rows first_row..; whatever is not theirs must stay poisoned."""
         spec, cache_shape = self.spec, (2, NUM_SLOTS, self.spec.num_kv_heads, self.spec.head_dim)
-        rows = RowTable(max_rows=MOST_ROWS, max_tail_entries=1, num_sublayers=1, device="cpu")
+        rows = RowTable(max_rows=MOST_ROWS, max_tree_slots=1, num_sublayers=1, device="cpu")
         slots = self.slots[first_row:]
         rows.slots[: len(slots)], rows.positions[: len(slots)] = slots, self.positions[first_row:]
         q, (keys_SKD, values_SKD) = (
             poisoned(MOST_ROWS, spec.q_size, dtype=self.dtype),
             poisoned(*cache_shape).to(self.dtype),
         )
-        fold, _ = fold_of(scale=0.5, size=HIDDEN)
-        fold = replace(fold, squares=torch.nn.functional.pad(fold.squares[:, first_row:], (0, first_row)))
+        norm, _ = norm_of(scale=0.5, size=HIDDEN)
+        norm = replace(norm, squares=torch.nn.functional.pad(norm.squares[:, first_row:], (0, first_row)))
         qkv(
-            self.h[first_row:], self.packed, q, keys_SKD, values_SKD, self.turns_P2D, rows,
+            self.h[first_row:], self.packed, q, keys_SKD, values_SKD, self.cos_sin_P2D, rows,
             num_rows=num_rows, spec=spec,
-            head_norms=self.head_norms, fold=fold, workspace=workspace_of(self.packed), overlaps=False,
+            head_norms=self.head_norms, norm=norm, workspace=workspace_of(self.packed), overlaps=False,
         )  # fmt: skip
         used = slots[:num_rows].long()
         unused = torch.ones(NUM_SLOTS, dtype=torch.bool).index_fill(0, used, False)
@@ -84,7 +84,7 @@ class Case:
     def expected(self, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """By the reference's ops, in float64."""
         spec = self.spec
-        _, factors_T1 = fold_of(scale=0.5, size=HIDDEN)
+        _, factors_T1 = norm_of(scale=0.5, size=HIDDEN)
         sums = (product_of(self.h, self.weight) * factors_T1 + self.bias_O)[:num_rows]
         q_TND, k_TND, values_TND = sums.view(num_rows, -1, spec.head_dim).split(
             [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1
@@ -94,7 +94,7 @@ class Case:
                 pack_norm(weight_D.double(), spec.norm_eps)(heads_TND)
                 for weight_D, heads_TND in zip(self.head_norms, (q_TND, k_TND), strict=True)
             )
-        cos_T1D, sin_T1D = self.turns_P2D[self.positions[:num_rows].long()].double().split(1, 1)
+        cos_T1D, sin_T1D = self.cos_sin_P2D[self.positions[:num_rows].long()].double().split(1, 1)
         return rotate(q_TND, cos_T1D, sin_T1D).flatten(1), rotate(k_TND, cos_T1D, sin_T1D), values_TND
 
 
@@ -105,7 +105,7 @@ def assert_is_expected(case: Case, num_rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_heads_are_turned_and_keys_and_values_cached(weight_format: WeightFormat, dtype: torch.dtype) -> None:
+def test_heads_are_rotated_and_keys_and_values_cached(weight_format: WeightFormat, dtype: torch.dtype) -> None:
     assert_is_expected(Case(SPEC, weight_format, dtype), 3)
 
 

@@ -12,8 +12,9 @@ pytest.importorskip("triton")
 
 SCRIPT = Path(__file__).with_name("compile_round.py")
 KERNELS = {
-    "embed_rows", "_qkv", "attend_tree", "attend_text", "_linear_add", "_linear_silu", "_linear", "head_tiles",
-    "choose_of_tiles", "rank_of_tiles", "grow_kernel", "cut_kernel", "accept_kernel", "lookup_kernel", "move_kernel",
+    "embed_kernel", "qkv_kernel", "attend_tree", "attend_text", "linear_add_kernel", "linear_silu_kernel",
+    "linear_kernel", "head_kernel", "join_samples_kernel", "join_topk_kernel", "grow_kernel", "verify_rows_kernel",
+    "walk_kernel", "lookup_kernel", "move_slots_kernel",
 }  # fmt: skip
 
 
@@ -27,4 +28,6 @@ def test_every_kernel_of_a_round_compiles_as_it_is_launched(weight_format: str, 
     assert done.returncode == 0, done.stderr[-3000:]
     launched = json.loads(done.stdout)
     assert launched.keys() == KERNELS
-    assert launched["_linear_add"] == 2 * (2 * (2 + 1) + 1)  # two rounds of two draft passes and a target's; one wide
+    assert launched["linear_add_kernel"] == 2 * (
+        2 * (2 + 1) + 1
+    )  # two rounds of two draft passes and one of the target; a wide pass

@@ -3,19 +3,18 @@
 Legend: T rows, V vocabulary, H hidden size.
 """
 
-import dataclasses
-
 import pytest
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.choosing.noise import Noise, exact_noise, quick_noise, row_keys
-from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking, choose_from_scores, rank_from_scores
-from forerun.backends.gpu.choosing.tile_maxima import Leaders
+from forerun.backends.gpu.sampling.gumbel_noise import Draw, exact_noise, quick_noise, row_keys
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.sampling.noise import gumbel_rows, signed32, splitmix64
 from forerun.sampling.sample import sample, topk
+from tests.backends.gpu.scores import sample_scores, topk_scores
 
 SEED = 2**63 + 12345
 SPARE = 3  # rows behind the last one that nobody may write
@@ -27,61 +26,46 @@ def signed64(value: int) -> int:
 
 def draw_of(*, temperature: float = 1.0, positions: list[int] | None = None, seed: int = SEED) -> Draw:
     """With noise if positions are given."""
-    noise = None
-    if positions is not None:
-        noise = Noise(
-            seed_mix=torch.tensor([signed64(splitmix64(seed))]), positions_T=torch.tensor(positions, dtype=torch.int32)
-        )
-    return Draw(temperature=torch.tensor([temperature]), noise=noise)
+    seed_mix = None if positions is None else torch.tensor([signed64(splitmix64(seed))])
+    return Draw(torch.tensor([temperature]), seed_mix, torch.tensor(positions or [], dtype=torch.int32))
 
 
-def choice_of(num_rows: int) -> Choice:
+def empty_samples(num_rows: int) -> Sampled:
     size = num_rows + SPARE
-    return Choice(
-        tokens=torch.full((size,), -7, dtype=torch.int32),
-        best=torch.full((size,), -7.0),
-        second=torch.full((size,), -7.0),
-    )
+    return Sampled(torch.full((size,), -7, dtype=torch.int32), torch.full((size,), -7.0), torch.full((size,), -7.0))
 
 
-def ranking_of(num_rows: int, num_children: int) -> Ranking:
-    shape = (num_rows + SPARE, num_children)
-    return Ranking(tokens=torch.full(shape, -7, dtype=torch.int32), log_probs=torch.full(shape, -7.0))
+def maxima_for(num_rows: int, vocab_size: int, *, is_topk: bool) -> TileMaxima:
+    maxima = TileMaxima.for_vocabulary(vocab_size, block=16, max_rows=num_rows, is_topk=is_topk, device="cpu")
+    for tensor in maxima:
+        tensor.fill_(-7)
+    return maxima
 
 
-def leaders_for(num_rows: int, vocab_size: int, *, ranks: bool) -> Leaders:
-    leaders = Leaders.for_vocabulary(vocab_size, block=16, max_rows=num_rows, ranks=ranks, device="cpu")
-    for field in dataclasses.fields(leaders):
-        getattr(leaders, field.name).fill_(-7)
-    return leaders
+def samples_of(scores_TV: Tensor, draw: Draw, *, first_row: int = 0) -> Sampled:
+    sampled = empty_samples(len(scores_TV))
+    sample_scores(scores_TV, draw, sampled, maxima_for(*scores_TV.shape, is_topk=False), first_row=first_row)
+    assert sampled.tokens[-SPARE:].eq(-7).all()
+    return sampled
 
 
-def chosen_from_scores(scores_TV: Tensor, draw: Draw, *, first_row: int = 0) -> Choice:
-    choice = choice_of(len(scores_TV))
-    leaders = leaders_for(*scores_TV.shape, ranks=False)
-    choose_from_scores(scores_TV, draw, choice, leaders, first_row=first_row, overlaps=False)
-    assert choice.tokens[-SPARE:].eq(-7).all()
-    return choice
-
-
-def ranked_from_scores(scores_TV: Tensor, draw: Draw, *, num_children: int, vocab_size: int) -> Ranking:
-    ranking = ranking_of(len(scores_TV), num_children)
-    leaders = leaders_for(*scores_TV.shape, ranks=True)
-    rank_from_scores(
-        scores_TV, draw, ranking, leaders, num_children=num_children, vocab_size=vocab_size, overlaps=False
-    )
-    assert ranking.tokens[-SPARE:].eq(-7).all()
-    return ranking
+def topk_of(scores_TV: Tensor, draw: Draw, *, num_children: int, vocab_size: int) -> TopK:
+    shape = (len(scores_TV) + SPARE, num_children)
+    found = TopK(torch.full(shape, -7, dtype=torch.int32), torch.full(shape, -7.0))
+    maxima = maxima_for(*scores_TV.shape, is_topk=True)
+    topk_scores(scores_TV, draw, found, maxima, num_children=num_children, vocab_size=vocab_size)
+    assert found.tokens[-SPARE:].eq(-7).all()
+    return found
 
 
 def random_scores(num_rows: int, vocab_size: int, *, seed: int = 0) -> Tensor:
     return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def check_choice(choice: Choice, scores_TV: Tensor, noise_TV: Tensor | None, temperature: float) -> None:
+def check_samples(sampled: Sampled, scores_TV: Tensor, noise_TV: Tensor | None, temperature: float) -> None:
     expected = sample(scores_TV, noise_TV, temperature=temperature)
-    assert choice.tokens[:-SPARE].tolist() == expected.token_ids
-    assert (choice.best.double() - choice.second.double())[:-SPARE].tolist() == pytest.approx(
+    assert sampled.tokens[:-SPARE].tolist() == expected.token_ids
+    assert (sampled.bests.double() - sampled.seconds.double())[:-SPARE].tolist() == pytest.approx(
         expected.margins, abs=1e-5
     )
 
@@ -108,15 +92,15 @@ def test_noise_has_the_bits_it_has_everywhere_else(seed: int) -> None:
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 1000, 1024, 2500])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_are_chosen_from_as_on_a_cpu(vocab_size: int, temperature: float) -> None:
+def test_scores_are_sampled_as_on_a_cpu(vocab_size: int, temperature: float) -> None:
     scores_TV = random_scores(3, vocab_size)
     positions = [9, 40, 41, 12]
-    choice = chosen_from_scores(scores_TV, draw_of(temperature=temperature, positions=positions), first_row=1)
+    sampled = samples_of(scores_TV, draw_of(temperature=temperature, positions=positions), first_row=1)
     noise_TV = gumbel_rows(SEED, [41, 42, 13], vocab_size, device="cpu")
-    check_choice(choice, scores_TV, noise_TV, temperature)
-    greedy = chosen_from_scores(scores_TV, draw_of())
-    check_choice(greedy, scores_TV, None, 1.0)
-    assert torch.equal(greedy.best[:-SPARE], scores_TV.max(1).values)
+    check_samples(sampled, scores_TV, noise_TV, temperature)
+    greedy = samples_of(scores_TV, draw_of())
+    check_samples(greedy, scores_TV, None, 1.0)
+    assert torch.equal(greedy.bests[:-SPARE], scores_TV.max(1).values)
 
 
 def test_ties_go_to_the_lowest_token() -> None:
@@ -125,61 +109,61 @@ def test_ties_go_to_the_lowest_token() -> None:
     scores_TV[1, [1500, 1501]] = 2.0
     scores_TV[2] = -0.0
     scores_TV[2, 5:] = 0.0
-    choice = chosen_from_scores(scores_TV, draw_of())
-    assert choice.tokens[:-SPARE].tolist() == [7, 1500, 0]
-    assert torch.equal(choice.best, choice.second)
-    ranking = ranked_from_scores(scores_TV, draw_of(), num_children=3, vocab_size=2500)
-    assert ranking.tokens[:-SPARE].tolist() == [[7, 1500, 2400], [1500, 1501, 0], [0, 1, 2]]
+    sampled = samples_of(scores_TV, draw_of())
+    assert sampled.tokens[:-SPARE].tolist() == [7, 1500, 0]
+    assert torch.equal(sampled.bests, sampled.seconds)
+    found = topk_of(scores_TV, draw_of(), num_children=3, vocab_size=2500)
+    assert found.tokens[:-SPARE].tolist() == [[7, 1500, 2400], [1500, 1501, 0], [0, 1, 2]]
 
 
 @pytest.mark.parametrize("positions", [None, [3, 4, 5, 6]])
-def test_what_cannot_be_chosen_from_is_seen_in_best(positions: list[int] | None) -> None:
+def test_scores_that_give_no_token_are_seen_in_bests(positions: list[int] | None) -> None:
     scores_TV = random_scores(4, 2500)
     scores_TV[0, 1900] = torch.nan
     scores_TV[1, 2] = torch.inf
     scores_TV[2] = -torch.inf
     scores_TV[3, 1:] = -torch.inf
-    choice = chosen_from_scores(scores_TV, draw_of(positions=positions))
-    assert choice.best[0].isnan()
-    assert choice.best[1:3].tolist() == [torch.inf, -torch.inf]
-    assert choice.best[3].isfinite()
-    assert choice.second[3] == -torch.inf
+    sampled = samples_of(scores_TV, draw_of(positions=positions))
+    assert sampled.bests[0].isnan()
+    assert sampled.bests[1:3].tolist() == [torch.inf, -torch.inf]
+    assert sampled.bests[3].isfinite()
+    assert sampled.seconds[3] == -torch.inf
     negative_nan = torch.tensor([-0x400000], dtype=torch.int32).view(torch.float32)
     scores_TV[3, 9] = negative_nan
-    assert chosen_from_scores(scores_TV, draw_of()).best[3].isnan()
+    assert samples_of(scores_TV, draw_of()).bests[3].isnan()
 
 
 @pytest.mark.parametrize(("vocab_size", "num_children"), [(2500, 4), (2500, 16), (1024, 1), (3, 3)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_are_ranked_as_on_a_cpu(vocab_size: int, num_children: int, temperature: float) -> None:
+def test_the_topk_is_that_of_a_cpu(vocab_size: int, num_children: int, temperature: float) -> None:
     scores_TV = random_scores(2, vocab_size + 20)
     scores_TV[:, vocab_size:] = 50.0  # tokens that the target does not know
     draw = draw_of(temperature=temperature, positions=[0, 77])
-    ranking = ranked_from_scores(scores_TV, draw, num_children=num_children, vocab_size=vocab_size)
+    found = topk_of(scores_TV, draw, num_children=num_children, vocab_size=vocab_size)
     noise_TV = gumbel_rows(SEED, [1, 78], vocab_size, device="cpu")
     tokens, log_probs = topk(scores_TV[:, :vocab_size], noise_TV, num_children, temperature=temperature)
-    assert ranking.tokens[:-SPARE].tolist() == tokens
-    torch.testing.assert_close(ranking.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
+    assert found.tokens[:-SPARE].tolist() == tokens
+    torch.testing.assert_close(found.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
 
 
-def test_a_ranking_ends_where_the_tokens_do() -> None:
+def test_a_topk_ends_where_the_tokens_do() -> None:
     scores_TV = torch.tensor([[1.0, 2.0, -torch.inf]])
-    ranking = ranked_from_scores(scores_TV, draw_of(), num_children=5, vocab_size=3)
-    assert ranking.tokens[0].tolist() == [1, 0, 2, -1, -1]
+    found = topk_of(scores_TV, draw_of(), num_children=5, vocab_size=3)
+    assert found.tokens[0].tolist() == [1, 0, 2, -1, -1]
     expected = scores_TV.log_softmax(-1)[0, [1, 0, 2]].tolist() + [-torch.inf] * 2
-    assert ranking.log_probs[0].tolist() == pytest.approx(expected)
+    assert found.log_probs[0].tolist() == pytest.approx(expected)
 
 
-def test_masked_tiles_do_not_spoil_a_ranking() -> None:
+def test_masked_tiles_do_not_spoil_a_topk() -> None:
     scores_TV = torch.full((1, 5000), -torch.inf)
     scores_TV[0, [3000, 4500]] = torch.tensor([1.0, 2.0])
-    ranking = ranked_from_scores(scores_TV, draw_of(), num_children=2, vocab_size=5000)
-    assert ranking.tokens[0].tolist() == [4500, 3000]
-    torch.testing.assert_close(ranking.log_probs[0], torch.tensor([2.0, 1.0]).log_softmax(-1))
+    found = topk_of(scores_TV, draw_of(), num_children=2, vocab_size=5000)
+    assert found.tokens[0].tolist() == [4500, 3000]
+    torch.testing.assert_close(found.log_probs[0], torch.tensor([2.0, 1.0]).log_softmax(-1))
 
 
-def test_nan_is_seen_in_a_ranking() -> None:
+def test_nan_is_seen_in_a_topk() -> None:
     scores_TV = random_scores(1, 2500)
     scores_TV[0, 2400] = torch.nan
-    ranking = ranked_from_scores(scores_TV, draw_of(), num_children=2, vocab_size=2500)
-    assert ranking.log_probs[0].isnan().all()
+    found = topk_of(scores_TV, draw_of(), num_children=2, vocab_size=2500)
+    assert found.log_probs[0].isnan().all()

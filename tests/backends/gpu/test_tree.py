@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
-from forerun.backends.gpu.row_table import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TAIL_STRIDE, RowTable
-from forerun.backends.gpu.tree.accept import accept
-from forerun.backends.gpu.tree.cut import cut
-from forerun.backends.gpu.tree.device_tree import DeviceTree, Outcome, read_outcome
+from forerun.backends.gpu.row_table import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TREE_STRIDE, RowTable
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
+from forerun.backends.gpu.tree.device_tree import DeviceTree, RoundOutcome, read_outcome
 from forerun.backends.gpu.tree.grow import grow
-from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
 from forerun.backends.gpu.tree.move_slots import move_slots
+from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
+from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
+from forerun.backends.gpu.tree.walk import walk as walk_on_device
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.prompt_index import PromptIndex
@@ -52,19 +52,19 @@ class Cache:
 
     def run(self, rows: RowTable) -> list[Text | None]:
         """A pass: the text each row stands for, None for a spare row."""
-        facts = rows.facts.tolist()
+        header = rows.header.tolist()
         tokens, positions = rows.token_ids.tolist(), rows.positions.tolist()
         slots, lengths = rows.slots.tolist(), rows.lengths.tolist()
-        prefix_len, stride, numbers = facts[PREFIX_LEN], facts[TAIL_STRIDE], range(facts[NUM_ROWS])
+        prefix_len, stride, numbers = header[PREFIX_LEN], header[TREE_STRIDE], range(header[NUM_ROWS])
         new = {slots[row]: row for row in numbers}
         assert len(new) + max(slots[: len(numbers)].count(SPARE) - 1, 0) == len(numbers), "no other slot is used twice"
-        assert min(new) >= facts[FIRST_SLOT]
-        assert facts[IS_CAUSAL] == 0
+        assert min(new) >= header[FIRST_SLOT]
+        assert header[IS_CAUSAL] == 0
         seen, texts = {}, {}
         for row in numbers:
             assert positions[row] == lengths[row] - 1
-            tail = rows.tails[row * stride : row * stride + lengths[row] - prefix_len].tolist()
-            seen[row] = [*range(prefix_len), *tail]
+            tree_slots = rows.tree_slots[row * stride : row * stride + lengths[row] - prefix_len].tolist()
+            seen[row] = [*range(prefix_len), *tree_slots]
             assert seen[row][-1] == slots[row]
             if slots[row] != SPARE:
                 assert SPARE not in seen[row]
@@ -89,7 +89,7 @@ def tree_of(shape: Shape) -> DeviceTree:
 
 def table_for(tree: DeviceTree, max_rows: int) -> RowTable:
     """A table that is just large enough."""
-    return RowTable(max_rows=max_rows, max_tail_entries=max_rows * tree.tail_stride, num_sublayers=1, device="cpu")
+    return RowTable(max_rows=max_rows, max_tree_slots=max_rows * tree.shape.stride, num_sublayers=1, device="cpu")
 
 
 class Request:
@@ -125,7 +125,7 @@ class Request:
             root, horizon=shape.verify_width, draft_width=shape.draft_width, min_mass=shape.min_mass
         )
         if looks_up and shape.verify_width > 1:
-            hang_lookup(self.tree, self.text_P, chain_costs(self.log_probs))
+            add_lookup_chain(self.tree, self.text_P, chain_costs(self.log_probs))
             index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
             index.extend(self.text)
             chain = index.continuation(shape.verify_width - 1)
@@ -133,9 +133,9 @@ class Request:
             growth.add_chain(chain.token_ids, log_probs)
         return growth
 
-    def expand(self, growth: BestFirstGrowth, children: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """One step on both sides; what the draft's pass ranked."""
-        grow(self.tree, self.draft_rows, *(children or (None, None)), vocab_size=VOCAB, spare_slot=SPARE)
+    def expand(self, growth: BestFirstGrowth, children: TopK | None) -> TopK:
+        """One step on both sides; the top-k of the draft's pass."""
+        grow(self.tree, self.draft_rows, children, vocab_size=VOCAB, spare_slot=SPARE)
         texts = self.draft.run(self.draft_rows)
         if children is None:
             assert texts.pop(0) == (self.text[:-1] if self.num_missing == 1 else None)
@@ -150,11 +150,11 @@ class Request:
             tokens, log_probs = self.law(text)
             tokens_WC[row], log_probs_WC[row] = torch.tensor(tokens), torch.tensor(log_probs)
             growth.add_children(node, tokens, log_probs)
-        return tokens_WC, log_probs_WC
+        return TopK(tokens_WC, log_probs_WC)
 
-    def verify(self, tree: TokenTree, children: tuple[Tensor, Tensor] | None) -> Outcome:
-        """Cut, run the target, choose, accept, move; all of it compared with the walk down `tree`."""
-        cut(self.tree, self.target_rows, *(children or (None, None)), spare_slot=SPARE)
+    def verify(self, tree: TokenTree, children: TopK | None) -> RoundOutcome:
+        """Fill rows, run the target, sample, walk, move; all of it compared with the walk down `tree`."""
+        fill_verify_rows(self.tree, self.target_rows, children, spare_slot=SPARE)
         texts = self.target.run(self.target_rows)
         assert len(texts) == self.shape.verify_width
         wanted = [(*self.text, *tree.path_tokens(node)) for node in range(len(tree))]
@@ -163,7 +163,7 @@ class Request:
         choices_R = torch.full((len(texts),), POISON, dtype=torch.int32)
         choices_R[: len(tree)] = torch.tensor(choices)
         bests_R, seconds_R = torch.arange(len(texts)) + 10.0, torch.arange(len(texts)) / 4
-        accept(self.tree, choices_R, bests_R, seconds_R, self.text_P)
+        walk_on_device(self.tree, Sampled(choices_R, bests_R, seconds_R), self.text_P)
         move_slots(self.target.storage_2LSKD, self.tree.target_moves)
         move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
         acceptance, outcome = walk(tree, choices), read_outcome(self.tree.outcome.clone())
@@ -176,13 +176,13 @@ class Request:
         self.check_caches(outcome)
         return outcome
 
-    def check_caches(self, outcome: Outcome) -> None:
+    def check_caches(self, outcome: RoundOutcome) -> None:
         committed = len(self.text) - 1
         assert self.text_P.tolist() == [*self.text, *[POISON] * (NUM_SLOTS - len(self.text))]
         for cache, length in (self.target, committed), (self.draft, committed - outcome.num_behind):
             assert [cache.read(slot) for slot in range(length)] == [self.text[: slot + 1] for slot in range(length)]
 
-    def play(self, depth: int, *, looks_up: bool = False) -> Outcome:
+    def play(self, depth: int, *, looks_up: bool = False) -> RoundOutcome:
         growth, children = self.plant(looks_up=looks_up), None
         for _ in range(depth):
             children = self.expand(growth, children)
@@ -216,10 +216,10 @@ def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
 def test_nothing_is_drafted_while_more_than_one_token_is_missing() -> None:
     request = Request(4, Shape(), num_tokens=6, num_missing=2)
     grow(request.tree, request.draft_rows, vocab_size=VOCAB, spare_slot=SPARE)
-    children = torch.full((3, 2), 1, dtype=torch.int32), torch.full((3, 2), -0.1)
+    children = TopK(torch.full((3, 2), 1, dtype=torch.int32), torch.full((3, 2), -0.1))
     for step in range(2):
         assert request.draft.run(request.draft_rows) == [None] * (4 - step)
-        grow(request.tree, request.draft_rows, *children, vocab_size=VOCAB, spare_slot=SPARE)
+        grow(request.tree, request.draft_rows, children, vocab_size=VOCAB, spare_slot=SPARE)
     outcome = request.verify(TokenTree(request.text[-1]), children)
     assert (outcome.num_draft_rows, outcome.num_behind) == (0, 3)
 
@@ -240,7 +240,8 @@ def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[flo
     """Costs of the root's children by token, after the root was given these."""
     rows = table_for(tree, 9)
     grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
-    cut(tree, rows, torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]), spare_slot=SPARE)
+    children = TopK(torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]))
+    fill_verify_rows(tree, rows, children, spare_slot=SPARE)
     costs = tree.costs_N.tolist()
     return {tree.tokens_N[node].item(): cost for node, cost in enumerate(costs) if node and cost < math.inf}
 
@@ -252,20 +253,20 @@ def test_guesses_that_are_impossible_or_not_numbers_are_left_out() -> None:
 
 def test_a_child_that_a_chain_has_brought_already_keeps_its_cost() -> None:
     tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=2))
-    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.25] * 3] * 4))
+    add_lookup_chain(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.25] * 3] * 4))
     costs = children_of(tree, [7, 8], [-0.125, -0.375])
     assert costs == {7: 0.25, 8: 0.375, 0: 0.5}, "one place is left for the chain's second token"
 
 
 def test_where_costs_tie_the_shallower_stays() -> None:
     tree = planted(shape=Shape(verify_width=4, draft_width=1, num_children=3))
-    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[0.0, -0.5, 0.0]] * 4))
+    add_lookup_chain(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[0.0, -0.5, 0.0]] * 4))
     assert children_of(tree, [8, 9, 5], [-0.5, -0.5, -0.5]) == {7: 0.0, 8: 0.5, 9: 0.5}
 
 
 def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
     tree = planted(shape=Shape(verify_width=2, draft_width=1, num_children=1))
-    hang_lookup(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.5]] * 4))
+    add_lookup_chain(tree, torch.tensor([0, 1, 7, 0, 1], dtype=torch.int32), chain_costs([[-0.5]] * 4))
     assert children_of(tree, [8], [-0.5]) == {7: 0.5}
 
 
@@ -275,13 +276,14 @@ def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:
     grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
     assert rows.token_ids.tolist() == [0, 0, 0]
     assert rows.slots.tolist() == [3, 4, SPARE]
-    cut(tree, target_rows, spare_slot=SPARE)
+    fill_verify_rows(tree, target_rows, spare_slot=SPARE)
     assert target_rows.token_ids[0] == VOCAB, "the target does"
 
 
 def test_a_total_that_is_not_a_number_is_seen_on_the_host() -> None:
     tree = planted(committed=0, shape=Shape(verify_width=2, draft_width=1, num_children=1))
-    accept(tree, torch.tensor([3, 4], dtype=torch.int32), torch.tensor([math.nan, 1.0]), torch.zeros(2))
+    sampled = Sampled(torch.tensor([3, 4], dtype=torch.int32), torch.tensor([math.nan, 1.0]), torch.zeros(2))
+    walk_on_device(tree, sampled)
     outcome = read_outcome(tree.outcome)
     assert [math.isnan(value) for value in (*outcome.bests, *outcome.margins)] == [True, True]
 
@@ -289,7 +291,7 @@ def test_a_total_that_is_not_a_number_is_seen_on_the_host() -> None:
 def test_a_full_text_is_not_written_past_its_end() -> None:
     tree = planted(committed=3, shape=Shape(verify_width=1, draft_width=1, num_children=1))
     text_P = torch.zeros(6, dtype=torch.int32)
-    accept(tree, torch.tensor([3], dtype=torch.int32), torch.ones(1), torch.zeros(1), text_P[:4])
+    walk_on_device(tree, Sampled(torch.tensor([3], dtype=torch.int32), torch.ones(1), torch.zeros(1)), text_P[:4])
     assert text_P.tolist() == [0] * 6
 
 

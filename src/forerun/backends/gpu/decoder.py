@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.rounds import DeviceRounds, fits
-from forerun.backends.gpu.tree.device_tree import Outcome, read_outcome
+from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
 from forerun.core.config import SamplingParams
 from forerun.core.steps import StepStats
 from forerun.core.timing import Span
@@ -36,7 +36,7 @@ class Flight:
     landed: torch.cuda.Event | None  # None: it is complete
     is_usual: bool  # no kernel was compiled and no graph recorded meanwhile
 
-    def wait(self) -> Outcome:
+    def wait(self) -> RoundOutcome:
         if self.landed is not None:
             self.landed.synchronize()
         return read_outcome(self.outcome)
@@ -109,7 +109,7 @@ class DeviceDecoder(Decoder):
     def end(self) -> None:
         """Nothing to do: what is under way ends by itself, and the next request plants its own text."""
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: RoundOutcome) -> None:
         self._token_ids += outcome.token_ids
         self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, outcome.num_behind)
         if self._chain is not None:
@@ -139,7 +139,7 @@ class DeviceDecoder(Decoder):
         return Flight(depth, launched, landing, event, is_usual)
 
 
-def round_of(outcome: Outcome, began: float, landed: float, near_tie: float) -> Round:
+def round_of(outcome: RoundOutcome, began: float, landed: float, near_tie: float) -> Round:
     """What the loop tells of a round. Draft passes and verification are one launch, timed together as verification."""
     num_tokens = len(outcome.token_ids)
     return Round(

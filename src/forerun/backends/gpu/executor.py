@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from forerun.backends.bind import bind_weights
-from forerun.backends.gpu.graphs import GraphPool
+from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.language import on_device
 from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, PassShape
-from forerun.backends.gpu.passes.attention import SPLIT
+from forerun.backends.gpu.passes.kv_split import SPLIT
 from forerun.backends.gpu.passes.linear import linear
-from forerun.backends.gpu.passes.weights import PackedLinear, pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.row_writer import RowWriter
 from forerun.core.model_spec import ModelSpec
@@ -31,7 +31,7 @@ from forerun.model.weights import Weight, WeightSource
 from forerun.runtime.inference import inference
 
 MAX_ROWS: Final = 256  # of one pass
-MAX_TAIL_ENTRIES: Final = 1 << 15
+MAX_TREE_SLOTS: Final = 1 << 15
 FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # programmatic dependent launch
 
 
@@ -49,7 +49,7 @@ class DeviceExecutor:
         self.overlaps = can_overlap(keys.device)
         num_sublayers = 2 * spec.num_layers
         self.rows = RowTable(
-            max_rows=MAX_ROWS, max_tail_entries=MAX_TAIL_ENTRIES, num_sublayers=num_sublayers, device=str(keys.device)
+            max_rows=MAX_ROWS, max_tree_slots=MAX_TREE_SLOTS, num_sublayers=num_sublayers, device=str(keys.device)
         )
         self._writer = RowWriter(self.rows)
         self.bound = bind_weights(
@@ -67,7 +67,7 @@ class DeviceExecutor:
         self.logits_RV = torch.zeros(NARROW_ROWS, spec.vocab_size, device=keys.device)
         self._launches = LaunchList(spec, self.bound, self.buffers, self.rows, cache, overlaps=self.overlaps)
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
-        self.head, self.fold = self._launches.head(program)
+        self.head, self.head_norm = self._launches.head(program)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -93,7 +93,7 @@ class DeviceExecutor:
         if shape.num_logit_rows:
             linear(
                 self.buffers.h, self.head, logits_RV, num_rows=shape.num_rows,
-                first_row=shape.num_rows - shape.num_logit_rows, fold=self.fold, workspace=self.buffers.workspace,
+                first_row=shape.num_rows - shape.num_logit_rows, norm=self.head_norm, workspace=self.buffers.workspace,
                 overlaps=self.overlaps,
             )  # fmt: skip
             if observe is not None:
@@ -116,7 +116,7 @@ class DeviceExecutor:
             self._lists[skipped] = self._launches.build([op for op in self._program if op.sublayer not in skipped])
         return self._lists[skipped]
 
-    def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
+    def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> DeviceLinear:
         head_dim = self.spec.head_dim if op.writes == "qkv" else None
         compute = self._cache.keys_LSKD.dtype
         return pack(weight, bias_O, compute=compute, paired=op.writes == "gate_up", head_dim=head_dim)
@@ -135,7 +135,7 @@ def shape_of(inputs: ForwardInput) -> PassShape:
         num_splits=num_splits_for(prefix_len),
         num_logit_rows=inputs.num_logit_rows,
         skipped=inputs.skipped,
-        is_gated=inputs.row_skips is not None,
+        has_row_skips=inputs.row_skips is not None,
         taps=inputs.taps,
     )
 

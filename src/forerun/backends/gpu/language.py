@@ -22,6 +22,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 ROW_TILE: Final = 16  # rows of one matrix product: the narrowest that the matrix units take
+ROWS = tl.constexpr(ROW_TILE)
 IS_EMULATED: Final = bool(triton.knobs.runtime.interpret)  # by Triton's interpreter, on a CPU
 EMULATED = tl.constexpr(IS_EMULATED)
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from forerun.backends.bind import BoundWeights
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.linear import NextNorm, NormFold, Workspace, linear_add, linear_silu, num_tiles
+from forerun.backends.gpu.passes.linear import linear_add, linear_silu
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.qkv import qkv
-from forerun.backends.gpu.passes.weights import PackedLinear
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet, all_sublayers
@@ -44,12 +45,12 @@ class PassShape:
     num_splits: int
     num_logit_rows: int
     skipped: SkipSet
-    is_gated: bool = False
+    has_row_skips: bool = False
     taps: tuple[int, ...] = ()
 
 
 Launch = Callable[[PassShape], None]
-DeviceWeights: TypeAlias = BoundWeights[PackedLinear, Tensor]
+DeviceWeights: TypeAlias = BoundWeights[DeviceLinear, Tensor]
 
 
 class Buffers:
@@ -59,7 +60,7 @@ class Buffers:
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
     ) -> None:
         device, linears = bound.table_VH.device, list(bound.linears.values())
-        most_tiles = max(num_tiles(packed) for packed in linears)
+        most_tiles = max(packed.num_tiles for packed in linears)
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
             return torch.zeros(max_rows, width, dtype=kind, device=device)
@@ -68,7 +69,7 @@ class Buffers:
         self.q, self.mixed, self.gated = empty(spec.q_size), empty(spec.q_size), empty(spec.intermediate_size)
         self._features: dict[int, Tensor] = {}
         self.squares = torch.zeros(most_tiles, max_rows, device=device)
-        self.workspace = Workspace.for_linears(linears, max_rows=max_rows, device=str(device))
+        self.workspace = SplitWorkspace.for_linears(linears, max_rows=max_rows, device=str(device))
         self.attention = AttentionWorkspace.for_heads(
             max_rows=NARROW_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=max_splits,
             device=str(device),
@@ -114,7 +115,7 @@ class LaunchList:
                     assert inputs is not None, "silu_mul stands behind a linear"
                     launches.append((op, self._gate(inputs, tiles)))
                 case "linear_add":
-                    tiles = num_tiles(self._bound.linears[op.weights])
+                    tiles = self._bound.linears[op.weights].num_tiles
                     launches.append((op, self._add(op, next_norm(program, place))))
                 case "tap":
                     launches.append((op, self._tap(op)))
@@ -122,24 +123,25 @@ class LaunchList:
                     pass  # what they say is in other launches
         return launches
 
-    def head(self, program: Sequence[Op]) -> tuple[PackedLinear, NormFold]:
+    def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and how its inputs are still to be scaled."""
         writer = next(op for op in reversed(program) if op.kind in ("linear_add", "embed"))
-        tiles = EMBED_TILES if writer.kind == "embed" else num_tiles(self._bound.linears[writer.weights])
-        return self._bound.linears[program[-1].weights], self._fold(tiles)
+        tiles = EMBED_TILES if writer.kind == "embed" else self._bound.linears[writer.weights].num_tiles
+        return self._bound.linears[program[-1].weights], self._input_norm(tiles)
 
-    def _fold(self, tiles: int) -> NormFold:
+    def _input_norm(self, tiles: int) -> InputNorm:
         size, eps = self._spec.hidden_size, self._spec.norm_eps
-        return NormFold(squares=self._buffers.squares, num_tiles=tiles, size=size, eps=eps, scale=self._scale)
+        shape = NormShape(num_parts=tiles, size=size, eps=eps, scale=self._scale)
+        return InputNorm(squares=self._buffers.squares, shape=shape)
 
-    def _next(self, norm: str) -> NextNorm:
+    def _next_norm(self, norm: str) -> NextNorm:
         return NextNorm(
             weight=self._bound.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scale
         )
 
     def _embed(self, norm: str) -> Launch:
         table_VH, token_ids, x = self._bound.table_VH, self._rows.token_ids, self._buffers.x
-        following, overlaps = self._next(norm), self._overlaps
+        following, overlaps = self._next_norm(norm), self._overlaps
 
         def launch(shape: PassShape) -> None:
             embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
@@ -149,12 +151,13 @@ class LaunchList:
     def _qkv(self, op: Op, inputs: Op, tiles: int) -> Launch:
         spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        packed, fold, head_norms = bound.linears[inputs.weights], self._fold(tiles), bound.head_norms.get(op.weights)
+        packed, norm = bound.linears[inputs.weights], self._input_norm(tiles)
+        head_norms = bound.head_norms.get(op.weights)
 
         def launch(shape: PassShape) -> None:
             qkv(
                 buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
-                num_rows=shape.num_rows, spec=spec, head_norms=head_norms, fold=fold,
+                num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
                 workspace=buffers.workspace, overlaps=overlaps,
             )  # fmt: skip
 
@@ -191,36 +194,29 @@ class LaunchList:
         return launch
 
     def _gate(self, inputs: Op, tiles: int) -> Launch:
-        buffers, packed, fold, overlaps = (
-            self._buffers,
-            self._bound.linears[inputs.weights],
-            self._fold(tiles),
-            self._overlaps,
-        )
+        buffers, overlaps = self._buffers, self._overlaps
+        packed, norm = self._bound.linears[inputs.weights], self._input_norm(tiles)
 
         def launch(shape: PassShape) -> None:
             linear_silu(
                 buffers.h, packed, buffers.gated,
-                num_rows=shape.num_rows, fold=fold, workspace=buffers.workspace, overlaps=overlaps,
+                num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
             )  # fmt: skip
 
         return launch
 
     def _add(self, op: Op, norm: str) -> Launch:
-        buffers, packed, following, overlaps = (
-            self._buffers,
-            self._bound.linears[op.weights],
-            self._next(norm),
-            self._overlaps,
-        )
+        buffers, overlaps = self._buffers, self._overlaps
+        packed, following = self._bound.linears[op.weights], self._next_norm(norm)
         inputs = buffers.mixed if op.reads[0] == "mixed" else buffers.gated
         assert op.sublayer is not None, "a sum belongs to a sublayer"
-        gates, sublayer, num_sublayers = self._rows.gates, self._sublayers.index(op.sublayer), len(self._sublayers)
+        row_skips = self._rows.row_skips
+        sublayer, num_sublayers = self._sublayers.index(op.sublayer), len(self._sublayers)
 
         def launch(shape: PassShape) -> None:
             linear_add(
                 inputs, packed, buffers.x,
-                num_rows=shape.num_rows, next_norm=following, gates=gates if shape.is_gated else None,
+                num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
                 sublayer=sublayer, num_sublayers=num_sublayers, workspace=buffers.workspace, overlaps=overlaps,
             )  # fmt: skip
 

@@ -11,21 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from forerun.backends.gpu.choosing.head import choose_tokens, rank_tokens
-from forerun.backends.gpu.choosing.noise import Noise
-from forerun.backends.gpu.choosing.selection import Choice, Draw, Ranking
-from forerun.backends.gpu.choosing.tile_maxima import MOST_CHILDREN, Leaders
+from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
-from forerun.backends.gpu.graphs import GraphPool
 from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
-from forerun.backends.gpu.tree.accept import accept
-from forerun.backends.gpu.tree.cut import cut
-from forerun.backends.gpu.tree.device_tree import MOST_OF_BATCH, DeviceTree
+from forerun.backends.gpu.sampling.gumbel_noise import Draw
+from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN, Sampled, TopK
+from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
+from forerun.backends.gpu.tree.device_tree import MOST_BATCH_CHILDREN, DeviceTree
 from forerun.backends.gpu.tree.grow import grow
-from forerun.backends.gpu.tree.lookup import chain_costs, hang_lookup
 from forerun.backends.gpu.tree.move_slots import move_slots
+from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
+from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
+from forerun.backends.gpu.tree.walk import walk
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.sublayers import NOTHING
@@ -53,12 +52,17 @@ class Side:
         self.runner, self.executor = runner, runner.executor
         device, spec = runner.device, runner.spec
         self.spare_slot = runner.cache.capacity - 1
-        self.leaders = Leaders.for_vocabulary(
+        self.maxima = TileMaxima.for_vocabulary(
             spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
-            ranks=num_children is not None, device=device,
+            is_topk=num_children is not None, device=device,
         )  # fmt: skip
-        self.tokens = torch.zeros(num_rows, num_children or 1, dtype=torch.int32, device=device)
-        self.numbers = torch.zeros(2, num_rows, num_children or 1, device=device)
+        self.sampled = Sampled(
+            torch.zeros(num_rows, dtype=torch.int32, device=device), *torch.zeros(2, num_rows, device=device)
+        )
+        topk_shape = (num_rows, num_children or 0)
+        self.topk = TopK(
+            torch.zeros(topk_shape, dtype=torch.int32, device=device), torch.zeros(topk_shape, device=device)
+        )
 
     def known(self, token_id: int) -> int:
         """A token as this model reads it: one that it does not have is 0."""
@@ -142,47 +146,46 @@ class DeviceRounds:
     def _play(self, shape: RoundShape) -> None:
         tree, target, overlaps = self.tree, self.target, self._overlaps
         if self.looks_up:
-            hang_lookup(tree, self._text_P, self._chain_costs, overlaps=overlaps)
-        ranked = self._grow(shape) if shape.depth else (None, None)
-        cut(tree, target.executor.rows, *ranked, spare_slot=target.spare_slot, overlaps=overlaps)
+            add_lookup_chain(tree, self._text_P, self._chain_costs, overlaps=overlaps)
+        children = self._grow(shape) if shape.depth else None
+        fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
         target.pass_layers(self.config.verify_width, shape.target_splits)
-        tokens, (bests, seconds) = target.tokens[:, 0], target.numbers[:, :, 0]
-        choose_tokens(
+        sample_tokens(
             target.executor.buffers.h, target.executor.head, self._draw(target, is_greedy=shape.is_greedy),
-            Choice(tokens=tokens, best=bests, second=seconds), num_rows=self.config.verify_width, first_row=0,
-            fold=target.executor.fold, workspace=target.executor.buffers.workspace, leaders=target.leaders,
-            overlaps=overlaps,
+            target.sampled, num_rows=self.config.verify_width, first_row=0, norm=target.executor.head_norm,
+            workspace=target.executor.buffers.workspace, maxima=target.maxima, overlaps=overlaps,
         )  # fmt: skip
-        accept(tree, tokens, bests, seconds, self._text_P, overlaps=overlaps)
+        walk(tree, target.sampled, self._text_P, overlaps=overlaps)
         if self.config.verify_width > 1:  # a root alone lies where it belongs
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
         if self.draft is not None and shape.depth:
             move_slots(self.draft.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
-    def _grow(self, shape: RoundShape) -> tuple[Tensor, Tensor]:
-        """The tree, and what was ranked for its last batch."""
+    def _grow(self, shape: RoundShape) -> TopK:
+        """Grow the tree; the top-k after its last batch's nodes."""
         draft, tree, width = self.draft, self.tree, self.config.draft_width
         assert draft is not None, "a tree without a draft has no depth"
-        executor, ranked = draft.executor, (draft.tokens, draft.numbers[0])
+        executor, topk = draft.executor, draft.topk
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
+        children: TopK | None = None
         for step in range(shape.depth):
             num_before = 1 if step == 0 else 0  # rows ahead of the batch's
             grow(
-                tree, executor.rows, *(ranked if step else (None, None)), vocab_size=self._num_known,
-                spare_slot=draft.spare_slot, overlaps=self._overlaps,
-            )  # fmt: skip
-            draft.pass_layers(width + num_before, shape.draft_splits)
-            rank_tokens(
-                executor.buffers.h, executor.head, draw, Ranking(tokens=ranked[0], log_probs=ranked[1]),
-                num_children=self._policy.num_children, vocab_size=self._num_known, num_rows=width + num_before,
-                first_row=num_before, fold=executor.fold, workspace=executor.buffers.workspace, leaders=draft.leaders,
+                tree, executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
                 overlaps=self._overlaps,
             )  # fmt: skip
-        return ranked
+            draft.pass_layers(width + num_before, shape.draft_splits)
+            topk_tokens(
+                executor.buffers.h, executor.head, draw, topk,
+                num_children=self._policy.num_children, vocab_size=self._num_known, num_rows=width + num_before,
+                first_row=num_before, norm=executor.head_norm, workspace=executor.buffers.workspace,
+                maxima=draft.maxima, overlaps=self._overlaps,
+            )  # fmt: skip
+            children = topk
+        return topk
 
     def _draw(self, side: Side, *, is_greedy: bool) -> Draw:
-        noise = Noise(seed_mix=self._seed_mix, positions_T=side.executor.rows.positions)
-        return Draw(temperature=self._temperature, noise=None if is_greedy else noise)
+        return Draw(self._temperature, None if is_greedy else self._seed_mix, side.executor.rows.positions)
 
 
 PLAIN = DraftModel(verify_width=1, draft_width=1, depth=1, adaptive=False)
@@ -195,6 +198,6 @@ def fits(config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE) -> bool
         return True
     is_narrow = config.verify_width <= NARROW_ROWS and config.draft_width < NARROW_ROWS
     has_few_children = (
-        policy.num_children <= MOST_CHILDREN and config.draft_width * policy.num_children <= MOST_OF_BATCH
+        policy.num_children <= MOST_CHILDREN and config.draft_width * policy.num_children <= MOST_BATCH_CHILDREN
     )
     return is_narrow and has_few_children

@@ -3,19 +3,16 @@
 Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, P most splits of a row.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from forerun.backends.gpu.language import IS_EMULATED, launch_options
-from forerun.backends.gpu.passes.splits import LOG2_E, SPLIT
+from forerun.backends.gpu.passes.kv_split import LOG2_E
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
-
-__all__ = ["SPLIT", "AttentionWorkspace", "text_attention", "tree_attention"]
 
 MOST_MATRIX_ROWS: Final = 32  # of a program: more would make for other bits
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # a CPU's products have other bits even for these
@@ -24,8 +21,21 @@ WIDE_HEAD_BYTES: Final = 256  # heads of more have no room for a second split in
 FEW_PROGRAMS: Final = 128  # so many run at once, one on each of a GPU's cores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionWorkspace:
+class AttentionShape(NamedTuple):
+    """What attention kernels are compiled for.
+
+    Args:
+        group: query heads of a key head (G).
+        matrix_rows: rows and heads that a program does at a time.
+    """
+
+    num_heads: int
+    group: int
+    head_dim: int
+    matrix_rows: int
+
+
+class AttentionWorkspace(NamedTuple):
     """Where programs leave their parts for the last one; one for all layers, as kernels run one after another.
 
     Args:
@@ -44,7 +54,7 @@ class AttentionWorkspace:
     def for_heads(
         cls, *, max_rows: int, num_heads: int, head_dim: int, max_splits: int, device: str
     ) -> "AttentionWorkspace":
-        """Room for passes of `max_rows` rows whose texts, tails included, have `max_splits` splits."""
+        """Room for passes of `max_rows` rows whose texts, tree slots included, have `max_splits` splits."""
         parts = (max_rows, max_splits, num_heads)
         assert max_rows * max_splits * num_heads * head_dim < 1 << 31, "offsets are int32"
         return cls(
@@ -71,18 +81,18 @@ def tree_attention(
     """
     max_rows, max_splits = workspace.maxima.shape[:2]
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
-    arguments = _shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
-    num_kv_heads, group = keys_SKD.shape[1], arguments["GROUP"]
-    matrix_rows = FEW_MATRIX_ROWS
+    _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
+    num_kv_heads, head_dim = keys_SKD.shape[1:]
+    group, matrix_rows = num_heads // num_kv_heads, FEW_MATRIX_ROWS
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
     # What is read early stands in registers: in too many for two programs on one core.
     is_early = overlaps and is_settled and num_kv_heads * num_units <= FEW_PROGRAMS
     attend_tree[(num_kv_heads, num_units)](
-        q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails),
-        (workspace.maxima, workspace.totals, workspace.mixes, workspace.counters), num_rows,
-        **arguments, MATRIX_ROWS=matrix_rows, MAX_SPLITS=max_splits,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
+        keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
         maxnreg=None if is_early or _head_bytes(keys_SKD) > WIDE_HEAD_BYTES else 128,
         **launch_options(
@@ -96,11 +106,13 @@ def text_attention(
     overlaps: bool,
 ) -> None:  # fmt: skip
     """The same as `tree_attention`, for passes of so many rows that they keep the GPU busy without split texts."""
-    group, num_kv_heads = num_heads // keys_SKD.shape[1], keys_SKD.shape[1]
+    _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
+    num_kv_heads, head_dim = keys_SKD.shape[1:]
+    group = num_heads // num_kv_heads
     attend_text[(num_kv_heads, -(-num_rows // (MOST_MATRIX_ROWS // group)))](
-        q, (keys_SKD, values_SKD), mixed, (rows.facts, rows.lengths, rows.tails), num_rows,
-        **_shape_arguments(q, keys_SKD, values_SKD, mixed, num_rows, num_heads), MATRIX_ROWS=MOST_MATRIX_ROWS,
-        OVERLAPS=overlaps,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
+        keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
+        SHAPE=AttentionShape(num_heads, group, head_dim, MOST_MATRIX_ROWS), OVERLAPS=overlaps,
         **launch_options(num_warps=NUM_WARPS, num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
     )  # fmt: skip
 
@@ -120,10 +132,8 @@ def _head_bytes(keys_SKD: Tensor) -> int:
     return head_bytes
 
 
-def _shape_arguments(
-    q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int
-) -> dict[str, Any]:
-    """What both kernels are told about their tensors, after a look at what they take for granted."""
+def _check(q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int) -> None:
+    """Refuse tensors that the kernels would misread."""
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     assert keys_SKD.shape == values_SKD.shape and keys_SKD.stride() == values_SKD.stride(), "keys and values lie alike"
     assert keys_SKD.stride(2) == 1 and head_dim >= 16 and head_dim.bit_count() == 1, f"heads of {head_dim}"
@@ -132,11 +142,3 @@ def _shape_arguments(
     for tensor in (q, mixed):
         assert len(tensor) >= num_rows and tensor.shape[1] == num_heads * head_dim and tensor.is_contiguous()
         assert tensor.dtype == keys_SKD.dtype == values_SKD.dtype, "queries and results are of the cache's dtype"
-    return {
-        "slot_stride": keys_SKD.stride(0),
-        "head_stride": keys_SKD.stride(1),
-        "scale": LOG2_E / head_dim**0.5,
-        "NUM_HEADS": num_heads,
-        "GROUP": num_heads // num_kv_heads,
-        "HEAD_DIM": head_dim,
-    }

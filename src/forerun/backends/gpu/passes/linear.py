@@ -1,140 +1,109 @@
 """Linear layers with what comes right after them, each one kernel.
 
-Legend: R rows of a tile (ROW_TILE), O outputs of a tile (BLOCK_OUT).
+Programs are (block of rows, tile of outputs, split of inputs). Sums are float32 throughout.
+
+Legend: T rows, I inputs, O outputs of the weight, S sublayers; in kernels R rows of a tile (ROW_TILE), O outputs of a
+tile (block_out), P pairs of gate and up.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROW_TILE, await_inputs, launch_options
-from forerun.backends.gpu.passes.finish import finished_sums, row_scales, sum_of_pairs
-from forerun.backends.gpu.passes.launching import (
-    ROWS_PER_PROGRAM,
-    NextNorm,
-    NormFold,
-    Workspace,
-    grid_of,
-    norm_arguments,
-    num_tiles,
-    shape_constants,
-)
-from forerun.backends.gpu.passes.weights import PackedLinear
+from forerun.backends.gpu.language import ROWS, await_inputs
+from forerun.backends.gpu.passes.epilogue import norm_and_bias, sum_of_pairs
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
+from forerun.backends.gpu.passes.split_k import split_k_matmul
 
-__all__ = ["NextNorm", "NormFold", "Workspace", "linear", "linear_add", "linear_silu", "num_tiles", "row_scales"]
-
-ROWS = tl.constexpr(ROW_TILE)
 ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
 
 def linear(
-    h: Tensor, packed: PackedLinear, y: Tensor, *, num_rows: int, first_row: int, fold: NormFold | None,
-    workspace: Workspace, overlaps: bool,
+    h: Tensor, packed: DeviceLinear, y: Tensor, *, num_rows: int, first_row: int, norm: InputNorm,
+    workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
-    """y = W h + bias in float32: rows first_row to num_rows of h to the first rows of y [any, O]."""
+    """y = W norm(h) + bias in float32: rows first_row to num_rows of h to the first rows of y [any, O]."""
     rows = num_rows - first_row
-    _linear[grid_of(packed, rows)](
-        h, packed.values, packed.scales, packed.bias, workspace.partials, workspace.counters, y, first_row, num_rows,
-        **norm_arguments(fold), **shape_constants(packed, rows), OVERLAPS=overlaps, **options_of(packed, overlaps),
+    linear_kernel[packed.grid(rows)](
+        h, packed.weight, workspace, y, first_row, num_rows, norm.sums,
+        SHAPE=packed.shape(rows), NORM=norm.shape, OVERLAPS=overlaps, **packed.options(overlaps),
     )  # fmt: skip
 
 
 def linear_silu(
-    h: Tensor, packed: PackedLinear, gated: Tensor, *, num_rows: int, fold: NormFold | None, workspace: Workspace,
+    h: Tensor, packed: DeviceLinear, gated: Tensor, *, num_rows: int, norm: InputNorm, workspace: SplitWorkspace,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """gated = silu(gate) * up in the dtype of `gated` [any, O / 2], gate and up being the halves of W h + bias."""
+    """gated = silu(gate) * up in the dtype of `gated` [any, O / 2], gate and up the halves of W norm(h) + bias."""
     assert packed.paired, "gates and ups must be in the same program"
-    _linear_silu[grid_of(packed, num_rows)](
-        h, packed.values, packed.scales, packed.bias, workspace.partials, workspace.counters, gated, num_rows,
-        **norm_arguments(fold), **shape_constants(packed, num_rows), OVERLAPS=overlaps, **options_of(packed, overlaps),
+    linear_silu_kernel[packed.grid(num_rows)](
+        h, packed.weight, workspace, gated, num_rows, norm.sums,
+        SHAPE=packed.shape(num_rows), NORM=norm.shape, OVERLAPS=overlaps, **packed.options(overlaps),
     )  # fmt: skip
 
 
 def linear_add(
-    inputs: Tensor, packed: PackedLinear, x: Tensor, *, num_rows: int, next_norm: NextNorm, gates: Tensor | None,
-    sublayer: int, num_sublayers: int, workspace: Workspace, overlaps: bool,
+    inputs: Tensor, packed: DeviceLinear, x: Tensor, *, num_rows: int, next_norm: NextNorm, row_skips: Tensor | None,
+    sublayer: int, num_sublayers: int, workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
     """x += W inputs + bias in float32, and what the next norm needs of the new x.
 
     Args:
-        gates: int32 [rows * num_sublayers] as in a `RowTable`: rows with 1 at `sublayer` keep their x; or None.
+        row_skips: int32 [rows * num_sublayers] as in a `RowTable`: rows with 1 at `sublayer` keep their x; or None.
     """
-    _linear_add[grid_of(packed, num_rows)](
-        inputs, packed.values, packed.scales, packed.bias, workspace.partials, workspace.counters, x, num_rows,
-        gates, sublayer, num_sublayers,
-        next_norm.weight, next_norm.h, next_norm.squares, next_norm.squares.stride(0), next_norm.scale,
-        **shape_constants(packed, num_rows), OVERLAPS=overlaps, **options_of(packed, overlaps),
+    linear_add_kernel[packed.grid(num_rows)](
+        inputs, packed.weight, workspace, x, num_rows, row_skips, sublayer, num_sublayers, next_norm.tensors,
+        SHAPE=packed.shape(num_rows), NEXT_SCALE=next_norm.scale, OVERLAPS=overlaps, **packed.options(overlaps),
     )  # fmt: skip
-
-
-def options_of(packed: PackedLinear, overlaps: bool) -> dict[str, object]:
-    return launch_options(num_warps=packed.tiles.num_warps, num_stages=packed.tiles.num_stages, overlaps=overlaps)
-
-
-@triton.jit
-def whole_sums(sums_RO, bias, outs_O, squares, first_row, end_row, row_stride, NUM_PARTS, SIZE, EPS, SCALE):
-    """With the input's norm made up for, and the bias."""
-    if NUM_PARTS > 0:
-        sums_RO *= row_scales(squares, first_row, end_row, row_stride, NUM_PARTS, SIZE, EPS, SCALE)[:, None]
-    if bias is not None:
-        sums_RO += tl.load(bias + outs_O)[None, :]
-    return sums_RO
 
 
 @triton.jit(do_not_specialize=["first_row", "end_row"])
-def _linear(
-    h, values, scales, bias, partials, counters, y, first_row, end_row, squares, row_stride,
-    NUM_PARTS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, SCALE: tl.constexpr,
-    FORMAT: tl.constexpr, NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, GROUP_SIZE: tl.constexpr,
-    BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr, NUM_SPLITS: tl.constexpr, IS_WIDE: tl.constexpr,
-    NUM_TILES: tl.constexpr, OVERLAPS: tl.constexpr,
+def linear_kernel(
+    h, weight, workspace, y, first_row, end_row, norm,
+    SHAPE: tl.constexpr, NORM: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    """y[t - first_row, o] = row_scales[t] * (sum over i of h[t, i] W[o, i]) + bias[o].
+
+    h [T, I] in the compute dtype, W [O, I] packed, bias [O] or None, y [any, O] float32; t from first_row to end_row.
+    """
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
-    places_O = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-    outs_O = tl.minimum(places_O, NUM_OUT - 1)
+    places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
+    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_finished = finished_sums(
-        h, values, scales, partials, counters, tl.program_id(1), tl.program_id(2), outs_O, first, end_row,
-        FORMAT, NUM_IN, NUM_OUT, GROUP_SIZE, BLOCK_OUT, BLOCK_IN, NUM_SPLITS, IS_WIDE, NUM_TILES,
-    )  # fmt: skip
-    if is_finished:
+    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_whole:
         for tile in tl.static_range(NUM_TILES):
             sums_RO = sums_0 if tile == 0 else sums_1
             start = first + tile * ROWS
-            sums_RO = whole_sums(
-                sums_RO, bias, outs_O, squares, start, end_row, row_stride, NUM_PARTS, SIZE, EPS, SCALE
-            )
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
             rows_R = start + tl.arange(0, ROWS)
-            y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * NUM_OUT + places_O[None, :]
-            tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < NUM_OUT)[None, :])
+            y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * SHAPE.num_out + places_O[None, :]
+            tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :])
 
 
 @triton.jit(do_not_specialize=["end_row"])
-def _linear_silu(
-    h, values, scales, bias, partials, counters, gated, end_row, squares, row_stride,
-    NUM_PARTS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, SCALE: tl.constexpr,
-    FORMAT: tl.constexpr, NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, GROUP_SIZE: tl.constexpr,
-    BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr, NUM_SPLITS: tl.constexpr, IS_WIDE: tl.constexpr,
-    NUM_TILES: tl.constexpr, OVERLAPS: tl.constexpr,
-):  # fmt: skip
-    NUM_GATES: tl.constexpr = NUM_OUT // 2
-    PAIRS: tl.constexpr = BLOCK_OUT // 2
+def linear_silu_kernel(
+    h, weight, workspace, gated, end_row, norm, SHAPE: tl.constexpr, NORM: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    """gated[t, p] = silu(y[t, p]) * y[t, O / 2 + p], silu(g) = g / (1 + exp(-g)), y as `linear_kernel` has it.
+
+    h [T, I] in the compute dtype, W [O, I] packed, bias [O] or None, gated [T, O / 2] in its own dtype.
+    """
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    NUM_GATES: tl.constexpr = SHAPE.num_out // 2
+    PAIRS: tl.constexpr = SHAPE.block_out // 2
     first = tl.program_id(0) * ROWS_OF_PROGRAM
-    outs_O = tl.arange(0, BLOCK_OUT)  # gate, up, gate, up, ...: a pair stays in one thread
+    outs_O = tl.arange(0, SHAPE.block_out)  # gate, up, gate, up, ...: a pair stays in one thread
     outs_O = tl.minimum(tl.program_id(1) * PAIRS + outs_O // 2, NUM_GATES - 1) + outs_O % 2 * NUM_GATES
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_finished = finished_sums(
-        h, values, scales, partials, counters, tl.program_id(1), tl.program_id(2), outs_O, first, end_row,
-        FORMAT, NUM_IN, NUM_OUT, GROUP_SIZE, BLOCK_OUT, BLOCK_IN, NUM_SPLITS, IS_WIDE, NUM_TILES,
-    )  # fmt: skip
-    if is_finished:
+    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_whole:
         for tile in tl.static_range(NUM_TILES):
             sums_RO = sums_0 if tile == 0 else sums_1
             start = first + tile * ROWS
-            sums_RO = whole_sums(
-                sums_RO, bias, outs_O, squares, start, end_row, row_stride, NUM_PARTS, SIZE, EPS, SCALE
-            )
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
             decays_RP = tl.exp(-tl.abs(gates_RP))  # never overflows
             shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)
@@ -146,37 +115,39 @@ def _linear_silu(
 
 
 @triton.jit(do_not_specialize=["end_row", "sublayer", "num_sublayers"])
-def _linear_add(
-    h, values, scales, bias, partials, counters, x, end_row, gates, sublayer, num_sublayers,
-    next_weight, next_h, next_squares, row_stride, NEXT_SCALE: tl.constexpr,
-    FORMAT: tl.constexpr, NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, GROUP_SIZE: tl.constexpr,
-    BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr, NUM_SPLITS: tl.constexpr, IS_WIDE: tl.constexpr,
-    NUM_TILES: tl.constexpr, OVERLAPS: tl.constexpr,
+def linear_add_kernel(
+    h, weight, workspace, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
+    SHAPE: tl.constexpr, NEXT_SCALE: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    """x[t, o] += (sum over i of h[t, i] W[o, i]) + bias[o], unless row_skips[t, sublayer]; and of the new x
+    next_h[t, o] = x[t, o] * next_weight[o] * NEXT_SCALE and next_squares[tile, t] = sum over the tile of x[t, o]^2.
+
+    h [T, I] and next_h [T, O] in the compute dtype, W [O, I] packed, bias [O] or None, x [T, O] and next_weight [O]
+    float32, next_squares [tiles of outputs, row stride] float32, row_skips int32 [T, S] or None.
+    """
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    next_weight, next_h, next_squares, row_stride = next_norm
     first = tl.program_id(0) * ROWS_OF_PROGRAM
-    places_O = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-    outs_O = tl.minimum(places_O, NUM_OUT - 1)
+    places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
+    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_finished = finished_sums(
-        h, values, scales, partials, counters, tl.program_id(1), tl.program_id(2), outs_O, first, end_row,
-        FORMAT, NUM_IN, NUM_OUT, GROUP_SIZE, BLOCK_OUT, BLOCK_IN, NUM_SPLITS, IS_WIDE, NUM_TILES,
-    )  # fmt: skip
-    if is_finished:
+    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_whole:
         for tile in tl.static_range(NUM_TILES):
             after_RO = sums_0 if tile == 0 else sums_1
-            if bias is not None:
-                after_RO += tl.load(bias + outs_O)[None, :]
+            if weight.bias is not None:
+                after_RO += tl.load(weight.bias + outs_O)[None, :]
             rows_R = first + tile * ROWS + tl.arange(0, ROWS)
-            is_there_RO = (rows_R < end_row)[:, None] & (places_O < NUM_OUT)[None, :]
-            places_RO = rows_R[:, None] * NUM_OUT + places_O[None, :]
+            is_there_RO = (rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :]
+            places_RO = rows_R[:, None] * SHAPE.num_out + places_O[None, :]
             before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
             after_RO = tl.where(is_there_RO, before_RO + after_RO, 0.0)
-            if gates is not None:
-                is_left_out_R = tl.load(gates + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1) != 0
-                after_RO = tl.where(is_left_out_R[:, None], before_RO, after_RO)
+            if row_skips is not None:
+                skips_R = tl.load(row_skips + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1)
+                after_RO = tl.where((skips_R != 0)[:, None], before_RO, after_RO)
             tl.store(x + places_RO, after_RO, mask=is_there_RO)
-            weight_O = tl.load(next_weight + places_O, mask=places_O < NUM_OUT, other=0.0)
+            weight_O = tl.load(next_weight + places_O, mask=places_O < SHAPE.num_out, other=0.0)
             next_RO = after_RO * weight_O[None, :] * NEXT_SCALE
             tl.store(next_h + places_RO, next_RO.to(next_h.dtype.element_ty), mask=is_there_RO)
-            squares_R = sum_of_pairs(after_RO * after_RO, BLOCK_OUT)
+            squares_R = sum_of_pairs(after_RO * after_RO, SHAPE.block_out)
             tl.store(next_squares + tl.program_id(1) * row_stride + rows_R, squares_R, mask=rows_R < end_row)

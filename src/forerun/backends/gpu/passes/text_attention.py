@@ -1,22 +1,22 @@
 """The kernel of attention for many rows at once, of a text or a tree: one program follows a block of rows to the end.
 
 Splits that rows share are loaded once for all of them: those of the prefix, and all of a text, where a row is kept from
-what lies behind it. A tree's rows go on one by one through their own tails, which count for nothing in other rows.
+what lies behind it. A tree's rows go on one by one through their own tree slots, which count for nothing in others.
 
-Legend: M matrix rows (a row's heads side by side, then the next row's), S ordinals of a split, D head size.
+Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
 
 import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import await_inputs
-from forerun.backends.gpu.passes.splits import (
-    ORDINALS,
+from forerun.backends.gpu.passes.kv_split import (
+    SPLIT_SIZE,
     attend_split,
     begin_join,
     find_slots,
     join,
-    load_facts,
+    load_header,
     load_keys,
     load_values,
     store_mix,
@@ -24,54 +24,55 @@ from forerun.backends.gpu.passes.splits import (
 
 
 @triton.jit
-def _attend(cache, slots_S, slot_stride, is_read_S, q_MD, is_visible_MS, scale):
+def _attend(head_cache, slots_S, is_read_S, q_MD, is_visible_MS, scale):
+    """`attend_split` at some slots of one key head."""
+    keys, values, slot_stride = head_cache
     keys_DS = tl.zeros((q_MD.shape[1], slots_S.shape[0]), q_MD.dtype)
     values_SD = tl.zeros((slots_S.shape[0], q_MD.shape[1]), q_MD.dtype)
-    values_SD = load_values(cache[1], slots_S, slot_stride, is_read_S, values_SD)
-    keys_DS = load_keys(cache[0], slots_S, slot_stride, is_read_S, keys_DS)
+    values_SD = load_values(values, slots_S, slot_stride, is_read_S, values_SD)
+    keys_DS = load_keys(keys, slots_S, slot_stride, is_read_S, keys_DS)
     return attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def attend_text(
-    q_ptr, cache, mixed_ptr, table, num_rows, slot_stride, head_stride, scale,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, MATRIX_ROWS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
-):  # fmt: skip
-    """Programs (key head, block of rows), the last rows first: they have the most to do.
-
-    `cache` is (keys, values), `table` (facts, lengths, tails).
+def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
+    """The formula, the arguments and the bits of `attend_tree`. Programs are (key head, block of rows), the last rows
+    first: they have the most to do.
     """
     await_inputs(OVERLAPS)
-    ROWS: tl.constexpr = MATRIX_ROWS // GROUP
+    keys, values = cache
+    slot_stride, head_stride = strides
+    header_ptr, lengths_ptr, tree_slots_ptr = rows
+    ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
     kv_head, first_row = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
-    place_M = tl.arange(0, MATRIX_ROWS)
-    row_M = first_row + place_M // GROUP
-    is_row_M = (place_M < ROWS * GROUP) & (row_M < num_rows)
-    places_M = row_M * NUM_HEADS + kv_head * GROUP + place_M % GROUP
-    places_MD = places_M[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    place_M = tl.arange(0, SHAPE.matrix_rows)
+    row_M = first_row + place_M // SHAPE.group
+    is_row_M = (place_M < ROWS * SHAPE.group) & (row_M < num_rows)
+    places_M = row_M * SHAPE.num_heads + kv_head * SHAPE.group + place_M % SHAPE.group
+    places_MD = places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
     q_MD = tl.load(q_ptr + places_MD, mask=is_row_M[:, None], other=0.0)
-    length_M = tl.load(table[1] + row_M, mask=is_row_M, other=0)
-    num_splits_M = tl.cdiv(length_M, ORDINALS)
-    facts = load_facts(table[0])
-    cache = (cache[0] + kv_head * head_stride, cache[1] + kv_head * head_stride)
-    num_common = facts[0] // ORDINALS
+    length_M = tl.load(lengths_ptr + row_M, mask=is_row_M, other=0)
+    num_splits_M = tl.cdiv(length_M, SPLIT_SIZE)
+    header = load_header(header_ptr)
+    prefix_len, _tree_stride, is_causal = header
+    head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
+    num_common = prefix_len // SPLIT_SIZE
     limit = tl.max(length_M)
-    end_split = tl.where(facts[2] != 0, tl.cdiv(limit, ORDINALS), num_common)
-    limit = tl.where(facts[2] != 0, limit, num_common * ORDINALS)
-    sofar = begin_join(MATRIX_ROWS, HEAD_DIM)
+    end_split = tl.where(is_causal != 0, tl.cdiv(limit, SPLIT_SIZE), num_common)
+    limit = tl.where(is_causal != 0, limit, num_common * SPLIT_SIZE)
+    sofar = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
     for split in range(end_split):
-        ordinals_S = split * ORDINALS + tl.arange(0, ORDINALS)
-        is_visible_MS = ordinals_S[None, :] < length_M[:, None]
-        part = _attend(cache, ordinals_S, slot_stride, ordinals_S < limit, q_MD, is_visible_MS, scale)
+        positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+        is_visible_MS = positions_S[None, :] < length_M[:, None]
+        part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
         sofar = join(sofar, part, split < num_splits_M)
-    end_row = tl.where(facts[2] != 0, first_row, min(first_row + ROWS, num_rows))
+    end_row = tl.where(is_causal != 0, first_row, min(first_row + ROWS, num_rows))
     for row in range(first_row, end_row):
-        limit = tl.load(table[1] + row)
-        for split in range(num_common, tl.cdiv(limit, ORDINALS)):
-            ordinals_S = split * ORDINALS + tl.arange(0, ORDINALS)
-            slots_S = find_slots(table[2], facts, row, ordinals_S, limit)
-            is_read_S = ordinals_S < limit
-            part = _attend(cache, slots_S, slot_stride, is_read_S, q_MD, is_read_S[None, :], scale)
+        limit = tl.load(lengths_ptr + row)
+        for split in range(num_common, tl.cdiv(limit, SPLIT_SIZE)):
+            positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+            slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
+            is_read_S = positions_S < limit
+            part = _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
             sofar = join(sofar, part, row_M == row)
     store_mix(mixed_ptr, places_M, sofar[1], sofar[2], num_splits_M, is_row_M)

@@ -1,4 +1,4 @@
-"""Rows of a cache from slot to slot, all layers in one launch.
+"""Keys and values of a cache from slot to slot, all layers in one launch.
 
 Legend: L layers, S slots, K key/value heads, D head size, M moves.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.tree import device_tree as layout
 
-MOVES_HEAD = tl.constexpr(layout.MOVES_HEAD)
+MOVES_HEADER = tl.constexpr(layout.MOVES_HEADER)
 TILE_BYTES: Final = 16384  # of one program: all rows of a few columns
 MOST_COLUMNS: Final = 512
 
@@ -26,11 +26,11 @@ def move_slots(storage_2LSKD: Tensor, moves: Tensor, *, overlaps: bool = False) 
     """
     assert storage_2LSKD.is_contiguous(), "rows are addressed as one block"
     num_slots, row_size = storage_2LSKD.shape[2], storage_2LSKD[0, 0, 0].numel()
-    most_moves = triton.next_power_of_2(moves.shape[0] - layout.MOVES_HEAD)
+    most_moves = triton.next_power_of_2(moves.shape[0] - layout.MOVES_HEADER)
     columns = TILE_BYTES // (most_moves * storage_2LSKD.element_size())
     columns = min(columns, MOST_COLUMNS, triton.next_power_of_2(row_size))
     num_parts = storage_2LSKD.shape[0] * storage_2LSKD.shape[1]
-    move_kernel[(triton.cdiv(row_size, columns), num_parts)](
+    move_slots_kernel[(triton.cdiv(row_size, columns), num_parts)](
         storage_2LSKD, moves, num_slots,
         ROW_SIZE=row_size, MOST_MOVES=most_moves, COLUMNS=columns, OVERLAPS=overlaps,
         **launch_options(num_warps=4, overlaps=overlaps),
@@ -38,16 +38,20 @@ def move_slots(storage_2LSKD: Tensor, moves: Tensor, *, overlaps: bool = False) 
 
 
 @triton.jit
-def move_kernel(
+def move_slots_kernel(
     storage, moves, num_slots, ROW_SIZE: tl.constexpr, MOST_MOVES: tl.constexpr, COLUMNS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """A program moves some columns of all rows in one layer's keys or values: nobody else reads or writes those."""
+    """storage[part, first + m] = storage[part, source[m]] for all moves m, every source read before.
+
+    storage [2 L, S, K * D], moves (number, first, sources). A program moves some columns of all rows in one part, one
+    layer's keys or values: nobody else reads or writes those.
+    """
     await_inputs(OVERLAPS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     part = storage + tl.program_id(1).to(tl.int64) * num_slots * ROW_SIZE
     num_moves, first_slot, move = tl.load(moves), tl.load(moves + 1), tl.arange(0, MOST_MOVES)
-    source = tl.load(moves + MOVES_HEAD + move, mask=move < num_moves, other=0)
+    source = tl.load(moves + MOVES_HEADER + move, mask=move < num_moves, other=0)
     is_moved = (move < num_moves)[:, None] & (column < ROW_SIZE)[None, :]
     values = tl.load(part + source.to(tl.int64)[:, None] * ROW_SIZE + column[None, :], mask=is_moved)
     tl.debug_barrier()  # all have read before one writes

@@ -1,13 +1,14 @@
 """Attention over one split of a row's text, and how splits are joined: the arithmetic of every attention kernel.
 
-A split is SPLIT ordinals of a row's own text: the same ones wherever their slots lie and whatever other rows there are.
+A split is SPLIT logical positions of a row's own text: the same ones wherever their slots lie and whatever other rows
+there are.
 Three things make a row's bits its own. Products go through the matrix units in tiles of 16 or 32 rows: one instruction,
 which adds up along the inner axis in its own order; 64 rows would bring another. A sum of probabilities is a sum of
 integers, which has one result in every order, as a maximum has. Splits are joined from the first to the last.
 
 What may be read before the kernel before has ended goes past the first-level cache, which might know older contents.
 
-Legend: M matrix rows (a row's heads side by side, then the next row's), S ordinals of a split, D head size.
+Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
 
 from typing import Final
@@ -16,14 +17,14 @@ import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import product
-from forerun.backends.gpu.row_table import IS_CAUSAL, PREFIX_LEN, TAIL_STRIDE
+from forerun.backends.gpu.row_table import IS_CAUSAL, PREFIX_LEN, TREE_STRIDE
 
 SPLIT: Final = 128
 LOG2_E: Final = 1.4426950408889634
 
-ORDINALS = tl.constexpr(SPLIT)
+SPLIT_SIZE = tl.constexpr(SPLIT)
 _PREFIX_LEN = tl.constexpr(PREFIX_LEN)
-_TAIL_STRIDE = tl.constexpr(TAIL_STRIDE)
+_TREE_STRIDE = tl.constexpr(TREE_STRIDE)
 _IS_CAUSAL = tl.constexpr(IS_CAUSAL)
 _LOWEST = tl.constexpr(-1e30)  # below all scores; unlike infinity it may be subtracted from itself
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
@@ -32,19 +33,20 @@ _UNIT = tl.constexpr(1.0 / (1 << 23))
 
 
 @triton.jit
-def load_facts(facts_ptr):
-    """prefix_len, tail_stride, is_causal."""
-    prefix_len = tl.load(facts_ptr + _PREFIX_LEN, cache_modifier=".cg")
-    tail_stride = tl.load(facts_ptr + _TAIL_STRIDE, cache_modifier=".cg")
-    return prefix_len, tail_stride, tl.load(facts_ptr + _IS_CAUSAL, cache_modifier=".cg")
+def load_header(header_ptr):
+    """prefix_len, tree_stride, is_causal of a `RowTable`."""
+    prefix_len = tl.load(header_ptr + _PREFIX_LEN, cache_modifier=".cg")
+    tree_stride = tl.load(header_ptr + _TREE_STRIDE, cache_modifier=".cg")
+    return prefix_len, tree_stride, tl.load(header_ptr + _IS_CAUSAL, cache_modifier=".cg")
 
 
 @triton.jit
-def find_slots(tails_ptr, facts, row, ordinals_S, limit):
-    """The slots of a row's ordinals below `limit`. No tail is read where all of these lie in the prefix."""
-    is_behind_S = (ordinals_S >= facts[0]) & (ordinals_S < tl.where(facts[2] != 0, 0, limit))
-    places_S = row * facts[1] + ordinals_S - facts[0]
-    return tl.load(tails_ptr + places_S, mask=is_behind_S, other=ordinals_S, cache_modifier=".cg")
+def find_slots(tree_slots_ptr, header, row, positions_S, limit):
+    """The slots of a row's logical positions below `limit`: those of the same number up to the prefix's end."""
+    prefix_len, tree_stride, is_causal = header
+    is_behind_S = (positions_S >= prefix_len) & (positions_S < tl.where(is_causal != 0, 0, limit))
+    places_S = row * tree_stride + positions_S - prefix_len
+    return tl.load(tree_slots_ptr + places_S, mask=is_behind_S, other=positions_S, cache_modifier=".cg")
 
 
 @triton.jit
@@ -63,9 +65,10 @@ def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
 
 @triton.jit
 def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
-    """Attention of one split: the highest score of each row, the sum of its probabilities, its mix of the values.
+    """max over s of score[m, s], sum of p[m, s], sum of p[m, s] v[s]: [M], [M], [M, D], for p = 2^(score - max).
 
-    Scores are in units of log2. Values of ordinals that no row sees must be 0, not just anything: 0 times NaN is NaN.
+    score = scale * (q k), where a row sees a position. `scale` brings scores to units of log2. Values of positions that
+    no row sees must be 0, not just anything: 0 times NaN is NaN.
     """
     scores_MS = product(q_MD, keys_DS, tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)) * scale
     scores_MS = tl.where(is_visible_MS, scores_MS, _LOWEST)
@@ -88,7 +91,8 @@ def begin_join(MATRIX_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
 def join(sofar, part, is_seen_M):
     """What was seen so far together with the next split, for rows that see it; the others keep all their bits.
 
-    Either one is (highest score, sum of the probabilities, mix of the values).
+    Either is (maximum, total, mix) as `attend_split` gives them: of both together the maximum m is the larger one, and
+    totals and mixes add up, each times 2^(its maximum - m).
     """
     highest_M = tl.maximum(sofar[0], part[0])
     weight_M = tl.exp2(sofar[0] - highest_M)

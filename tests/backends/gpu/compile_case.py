@@ -10,25 +10,25 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.passes.weights import PackedLinear, pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.gpu.tooling.compiling import compiling
-from forerun.backends.gpu.tooling.resources import Resources, launch_resources
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.quantise import group_size_of, head_format
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
+from tests.backends.gpu.compiling import compiling
+from tests.backends.gpu.resources import Resources, launch_resources
 
 DEVICE: Final = "meta"
 COMPUTE: Final = torch.bfloat16
 MAX_ROWS: Final = 64
-MAX_TAIL: Final = 128  # entries of a row
+MAX_TREE: Final = 128  # tree slots of a row
 NUM_SLOTS: Final = 8192
 OLDEST_WITH_OVERLAP: Final = 90  # the first architecture that starts a kernel while the one before runs
 VOCAB_SIZE: Final = 128256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Specimen:
+class CompileCase:
     """One launcher with the shapes of a model.
 
     Args:
@@ -79,7 +79,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def row_table() -> RowTable:
     """Rows of a pass."""
-    return RowTable(max_rows=MAX_ROWS, max_tail_entries=MAX_ROWS * MAX_TAIL, num_sublayers=64, device=DEVICE)
+    return RowTable(max_rows=MAX_ROWS, max_tree_slots=MAX_ROWS * MAX_TREE, num_sublayers=64, device=DEVICE)
 
 
 def cache(spec: ModelSpec) -> Tensor:
@@ -91,11 +91,11 @@ def cache(spec: ModelSpec) -> Tensor:
 class PackedModel:
     """The linear layers of one layer, and the head."""
 
-    qkv: PackedLinear
-    attention_out: PackedLinear
-    gate_up: PackedLinear
-    mlp_out: PackedLinear
-    head: PackedLinear
+    qkv: DeviceLinear
+    attention_out: DeviceLinear
+    gate_up: DeviceLinear
+    mlp_out: DeviceLinear
+    head: DeviceLinear
 
 
 def packed_model(spec: ModelSpec, weight_format: WeightFormat) -> PackedModel:

@@ -32,20 +32,20 @@ def chain_costs(log_probs: Sequence[Sequence[float]]) -> Tensor:
     return torch.tensor([[0.0] * len(sums[0])] * MIN_MATCH + sums)
 
 
-def hang_lookup(tree: DeviceTree, text_P: Tensor, costs_AN: Tensor, *, overlaps: bool = False) -> None:
-    """Hang the continuation below the root of a tree that has no other node yet.
+def add_lookup_chain(tree: DeviceTree, text_P: Tensor, costs_AN: Tensor, *, overlaps: bool = False) -> None:
+    """Add the continuation below the root of a tree that has no other node yet.
 
     As `PromptIndex.continuation`: the longest match of the last MAX_MATCH to MIN_MATCH tokens, of these the latest,
-    read on from its start where it is too close to the end. It has verify_width - 1 tokens: more could not be cut.
+    read on from its start where it is too close to the end. It has verify_width - 1 tokens: more could not be verified.
 
     Args:
-        text_P: int32, as for `accept`.
+        text_P: int32, as for `walk`.
         costs_AN: float32, N = verify_width - 1; see `chain_costs`. The host may change it between rounds.
     """
     num_costs = tree.verify_width - 1
     assert costs_AN.shape == (MAX_MATCH + 1, num_costs), f"costs {tuple(costs_AN.shape)} for {num_costs} nodes"
     lookup_kernel[(1,)](
-        tree.tokens_N, tree.depths_N, tree.costs_N, tree.ancestors_N, tree.draft_rows_N, tree.facts, text_P, costs_AN,
+        tree.nodes, tree.header, text_P, costs_AN,
         NUM_NODES=tree.verify_width, CAPACITY=tree.capacity, LEAST=MIN_MATCH, MOST=MAX_MATCH, BLOCK=BLOCK,
         OVERLAPS=overlaps, **launch_options(num_warps=NUM_WARPS, overlaps=overlaps),
     )  # fmt: skip
@@ -53,24 +53,27 @@ def hang_lookup(tree: DeviceTree, text_P: Tensor, costs_AN: Tensor, *, overlaps:
 
 @triton.jit
 def lookup_kernel(
-    tokens_N, depths_N, costs_N, ancestors_N, draft_rows_N, facts, text_P, costs_AN,
+    nodes, header, text_P, costs_AN,
     NUM_NODES: tl.constexpr, CAPACITY: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One program reads the whole text."""
+    """token(node n) = text[p + (n - 1) mod (length - p)], p behind the longest match of the text's end, n from 1 on.
+
+    text_P [P], costs_AN [match lengths, NUM_NODES - 1]; node n's parent is node n - 1. One program reads the text.
+    """
     await_inputs(OVERLAPS)
-    length = tl.load(facts + COMMITTED) + 1
+    length = tl.load(header + COMMITTED) + 1
     match, place = find_match(text_P, length, LEAST, MOST, BLOCK)
     node = tl.arange(0, CAPACITY)
-    is_hung = (node > 0) & (node < tl.where(match > 0, NUM_NODES, 0))
+    is_added = (node > 0) & (node < tl.where(match > 0, NUM_NODES, 0))
     step = (node - 1) % tl.maximum(length - place, 1)
-    tokens = tl.load(text_P + place + step, mask=is_hung)
-    costs = tl.load(costs_AN + match * (NUM_NODES - 1) + node - 1, mask=is_hung)
-    tl.store(tokens_N + node, tokens, mask=is_hung)
-    tl.store(costs_N + node, costs, mask=is_hung)
-    tl.store(depths_N + node, node, mask=is_hung)
-    tl.store(ancestors_N + node, (bits_of(node) - 1) | bits_of(node), mask=is_hung)
-    tl.store(draft_rows_N + node, tl.full((CAPACITY,), -1, tl.int32), mask=is_hung)
+    tokens = tl.load(text_P + place + step, mask=is_added)
+    costs = tl.load(costs_AN + match * (NUM_NODES - 1) + node - 1, mask=is_added)
+    tl.store(nodes.tokens + node, tokens, mask=is_added)
+    tl.store(nodes.costs + node, costs, mask=is_added)
+    tl.store(nodes.depths + node, node, mask=is_added)
+    tl.store(nodes.ancestors + node, (bits_of(node) - 1) | bits_of(node), mask=is_added)
+    tl.store(nodes.draft_rows + node, tl.full((CAPACITY,), -1, tl.int32), mask=is_added)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from forerun.backends.gpu.passes import unpack
+from forerun.backends.gpu.passes import dequantise
 
 Registers = dict[str, NDArray[np.uint32]]
 
@@ -72,8 +72,8 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
 @pytest.mark.parametrize(
     ("assembly", "kind", "less_zero"),
     [
-        (unpack.INT4_TO_BFLOAT16, "bf16x2", unpack.LESS_ZERO_BFLOAT16),
-        (unpack.INT4_TO_FLOAT16, "f16x2", unpack.LESS_ZERO_FLOAT16),
+        (dequantise.INT4_TO_BFLOAT16, "bf16x2", dequantise.LESS_ZERO_BFLOAT16),
+        (dequantise.INT4_TO_FLOAT16, "f16x2", dequantise.LESS_ZERO_FLOAT16),
     ],
 )
 def test_nibbles_become_exact_numbers(assembly: object, kind: str, less_zero: object) -> None:
@@ -88,7 +88,9 @@ def test_nibbles_become_exact_numbers(assembly: object, kind: str, less_zero: ob
         assert torch.equal(as_floats(found[f"${place}"], kind).double(), expected), place
 
 
-@pytest.mark.parametrize(("assembly", "kind"), [(unpack.INT8_TO_BFLOAT16, "bf16x2"), (unpack.INT8_TO_FLOAT16, "f16x2")])
+@pytest.mark.parametrize(
+    ("assembly", "kind"), [(dequantise.INT8_TO_BFLOAT16, "bf16x2"), (dequantise.INT8_TO_FLOAT16, "f16x2")]
+)
 def test_bytes_become_exact_numbers(assembly: object, kind: str) -> None:
     values = np.arange(-128, 128, dtype=np.int8)
     words = values.view(np.uint32)

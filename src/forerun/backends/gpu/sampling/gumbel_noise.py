@@ -1,26 +1,43 @@
-"""Gumbel noise that is a function of (seed, position, token id): forerun.sampling.noise, made where it is added.
+"""Scores to totals: the temperature, and Gumbel noise that is a function of (seed, position, token id).
 
-Legend: T rows.
+The noise is forerun.sampling.noise, made where it is added. A sampled token takes exact noise, since every drafter has
+to agree with it. A draft's top-k is a guess and takes the quick one.
+
+Legend: T rows, V tokens of a tile.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Noise:
-    """What the noise of a pass's rows is made from, on the device, so that a captured graph serves every request.
+class Draw(NamedTuple):
+    """How scores become totals. All of it is on the device, so that a captured graph serves every request.
 
     Args:
-        seed_mix: int64 [1] bits of splitmix64(seed).
-        positions_T: int32 [T] of the pass's rows in the text; the noise is that of the token after a row.
+        temperature: float32 [1], what scores are divided by.
+        seed_mix: int64 [1] bits of splitmix64(seed); None for greedy, which adds no noise.
+        positions: int32 [rows] of the pass's rows in the text; the noise is that of the token after a row.
     """
 
-    seed_mix: Tensor
-    positions_T: Tensor
+    temperature: Tensor
+    seed_mix: Tensor | None
+    positions: Tensor
+
+
+@triton.jit
+def totals_of(scores_TV, tokens_V, rows_T, is_row_T, draw, IS_TOPK: tl.constexpr):
+    """total[t, v] = score[t, v] / temperature + g(seed, position[t] + 1, v): [T, V] float32; rows are the pass's."""
+    totals_TV = tl.div_rn(scores_TV, tl.broadcast_to(tl.load(draw.temperature), scores_TV.shape))
+    if draw.seed_mix is not None:
+        low_T, high_T = row_keys(draw.seed_mix, tl.load(draw.positions + rows_T, mask=is_row_T, other=0) + 1)
+        if IS_TOPK:
+            totals_TV += quick_noise(low_T[:, None], high_T[:, None], tokens_V[None, :])
+        else:
+            totals_TV += exact_noise(low_T[:, None], high_T[:, None], tokens_V[None, :])
+    return totals_TV
 
 
 @triton.jit

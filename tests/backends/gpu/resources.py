@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from forerun.backends.gpu.tooling.compiling import WARP_SIZE, Launch
+from tests.backends.gpu.compiling import WARP_SIZE, Launch
 
 SHARED_LIMITS: Final = {80: 163 * 1024, 90: 227 * 1024}  # bytes that one program may have, by architecture
 MATRIX_INSTRUCTIONS: Final = ("HMMA", "HGMMA", "IMMA", "IGMMA")

@@ -1,4 +1,4 @@
-"""Specimens compiled in a process of their own, where Triton's interpreter is off: what they take, as JSON.
+"""Compile cases compiled in a process of their own, where Triton's interpreter is off: what they take, as JSON.
 
 Arguments: architecture, most rows of a pass, model; then the next three, and so on.
 """
@@ -7,15 +7,15 @@ import json
 import sys
 from dataclasses import asdict
 
-from forerun.backends.gpu.tooling.resources import MATRIX_INSTRUCTIONS
-from forerun.backends.gpu.tooling.specimens import specimens
+from tests.backends.gpu.compile_cases import compile_cases
+from tests.backends.gpu.resources import MATRIX_INSTRUCTIONS
 
 
 def report(architecture: int, most_rows: int, model: str) -> list[dict[str, object]]:
     return [
         {
-            "name": f"{specimen.name} of {specimen.model}, {specimen.num_rows} rows, for sm_{architecture}",
-            "is_product": specimen.is_product,
+            "name": f"{case.name} of {case.model}, {case.num_rows} rows, for sm_{architecture}",
+            "is_product": case.is_product,
             "kernels": [
                 {
                     **asdict(found),
@@ -23,12 +23,12 @@ def report(architecture: int, most_rows: int, model: str) -> list[dict[str, obje
                     "loop_spills": found.loop_spills,
                     "fits": found.fits,
                 }
-                for found in specimen.inspect(architecture)
+                for found in case.inspect(architecture)
             ],
         }
-        for specimen in specimens()
-        if specimen.model == model
-        if not specimen.is_product or specimen.num_rows <= most_rows
+        for case in compile_cases()
+        if case.model == model
+        if not case.is_product or case.num_rows <= most_rows
     ]
 
 

@@ -1,0 +1,54 @@
+"""What becomes of a linear layer's whole sums: the norm that its input lacked, and the bias.
+
+Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers of a row.
+"""
+
+import triton
+import triton.language as tl
+
+from forerun.backends.gpu.language import ROWS
+
+PARTS_PER_STEP = tl.constexpr(32)  # of a sum of squares: loads that are under way together
+MOST_LEVELS = tl.constexpr(16)  # of a sum of pairs: 65536 numbers
+
+
+@triton.jit
+def norm_and_bias(sums_RO, bias, norm, outs_O, first_row, end_row, NORM: tl.constexpr):
+    """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None."""
+    sums_RO *= row_scales(norm, first_row, end_row, NORM)[:, None]
+    if bias is not None:
+        sums_RO += tl.load(bias + outs_O)[None, :]
+    return sums_RO
+
+
+@triton.jit
+def row_scales(norm, first_row, end_row, NORM: tl.constexpr):
+    """1 / sqrt(sum over parts of squares[part, r] / size + eps) / scale: [R], what the sums of a row still lack.
+
+    Args:
+        norm: the `sums` of an `InputNorm`.
+        NORM: its `NormShape`.
+    """
+    squares, row_stride = norm
+    STEP: tl.constexpr = min(NORM.num_parts, PARTS_PER_STEP)
+    rows_R = first_row + tl.arange(0, ROWS)
+    sums_R = tl.zeros((ROWS,), tl.float32)
+    for part in range(0, NORM.num_parts, STEP):
+        for place in tl.static_range(STEP):
+            is_there_R = (rows_R < end_row) & (part + place < NORM.num_parts)
+            sums_R += tl.load(squares + (part + place) * row_stride + rows_R, mask=is_there_R, other=0.0)
+    return 1.0 / tl.sqrt(sums_R / NORM.size + NORM.eps) / NORM.scale
+
+
+@triton.jit
+def sum_of_pairs(numbers_RN, SIZE: tl.constexpr):
+    """[R]: neighbours are added, then neighbouring sums, and so on. SIZE is a power of two.
+
+    The order is part of the kernels' exactness: `tl.sum` takes one that changes with how a tensor is spread over
+    threads, and so with whatever else a kernel does.
+    """
+    sums = numbers_RN
+    for level in tl.static_range(MOST_LEVELS):
+        if SIZE >> level > 1:
+            sums = tl.sum(tl.reshape(sums, (ROWS, SIZE >> (level + 1), 2)), 2)
+    return tl.reshape(sums, (ROWS,))

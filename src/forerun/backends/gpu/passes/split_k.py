@@ -1,0 +1,75 @@
+"""Split-K: the inputs of an output shared between programs, whose parts the last of them joins in order.
+
+Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out).
+"""
+
+import triton
+import triton.language as tl
+
+from forerun.backends.gpu.language import ROWS
+from forerun.backends.gpu.passes.matmul import matmul
+
+
+@triton.jit
+def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.constexpr):
+    """The two tiles of `matmul` over all inputs, and whether they are; if not, another program will have them.
+
+    Programs are (block of rows, tile of outputs, split of inputs); `workspace` is a `SplitWorkspace`. A wide pass has
+    programs enough, so that one does all splits, and in the order in which they are joined otherwise.
+    """
+    NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
+    NUM_SPLITS: tl.constexpr = SHAPE.num_splits
+    is_whole = True
+    if NUM_SPLITS == 1:
+        sums_0, sums_1 = matmul(h, weight, outs_O, first_row, end_row, 0, NUM_BLOCKS, SHAPE)
+    elif SHAPE.is_wide:
+        sums_0 = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+        sums_1 = sums_0
+        for part in range(NUM_SPLITS):
+            start, end = part * NUM_BLOCKS // NUM_SPLITS, (part + 1) * NUM_BLOCKS // NUM_SPLITS
+            part_0, part_1 = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
+            sums_0 += part_0
+            sums_1 += part_1
+    else:
+        split = tl.program_id(2)
+        start, end = split * NUM_BLOCKS // NUM_SPLITS, (split + 1) * NUM_BLOCKS // NUM_SPLITS
+        sums_0, sums_1 = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
+        is_whole = store_part(sums_0, sums_1, workspace, SHAPE)
+        if is_whole:
+            sums_0 = join_parts(workspace, 0, SHAPE)
+            if SHAPE.num_row_tiles == 2:
+                tl.debug_barrier()  # there are no registers to load both tiles' parts at a time
+                sums_1 = join_parts(workspace, 1, SHAPE)
+    return sums_0, sums_1, is_whole
+
+
+@triton.jit
+def store_part(sums_0, sums_1, workspace, SHAPE: tl.constexpr):
+    """Store a program's part; whether all others of its tile are stored already."""
+    tile, split = tl.program_id(1), tl.program_id(2)
+    tl.store(part_places(workspace, split, 0, SHAPE), sums_0)
+    if SHAPE.num_row_tiles == 2:
+        tl.store(part_places(workspace, split, 1, SHAPE), sums_1)
+    tl.debug_barrier()  # one thread counts, after the stores of all
+    is_last = tl.atomic_add(workspace.counters + tile, 1, sem="acq_rel") == SHAPE.num_splits - 1
+    if is_last:
+        tl.store(workspace.counters + tile, 0)
+    return is_last
+
+
+@triton.jit
+def join_parts(workspace, row_tile, SHAPE: tl.constexpr):
+    """The sum of all parts, in order. They come from beyond the processor's own cache, which may hold older ones."""
+    NUM_SPLITS: tl.constexpr = SHAPE.num_splits
+    sums_RO = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+    for split in tl.static_range(NUM_SPLITS):
+        sums_RO += tl.load(part_places(workspace, split, row_tile, SHAPE), cache_modifier=".cg")
+    return sums_RO
+
+
+@triton.jit
+def part_places(workspace, split, row_tile, SHAPE: tl.constexpr):
+    """Where a program's part of a tile of rows lies: [R, O], all in a row."""
+    first_row = ((tl.program_id(1) * SHAPE.num_splits + split) * SHAPE.num_row_tiles + row_tile) * ROWS
+    rows_R = first_row + tl.arange(0, ROWS)
+    return workspace.partials + rows_R[:, None] * SHAPE.block_out + tl.arange(0, SHAPE.block_out)[None, :]

@@ -1,0 +1,91 @@
+"""The vocabulary head with its end: the product goes through noise and comparison where it is made, so that a sample
+writes no scores at all, and a top-k only totals, for the few tiles in which it looks for its tokens.
+
+Scores have the bits that `linear` gives them: a tile's sums are made by the same code.
+
+Legend: T rows, I inputs, V vocabulary; in kernels R rows of a tile (ROW_TILE), O tokens of a tile (block_out).
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from forerun.backends.gpu.language import ROWS, await_inputs
+from forerun.backends.gpu.passes.epilogue import norm_and_bias
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
+from forerun.backends.gpu.passes.split_k import split_k_matmul
+from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
+
+ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
+
+
+def sample_tokens(
+    h: Tensor, packed: DeviceLinear, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int,
+    norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
+) -> None:  # fmt: skip
+    """The best token after each row first_row to num_rows of h, of equal totals the lowest."""
+    launch_head(
+        h, packed, draw, num_rows=num_rows, first_row=first_row, vocab_size=packed.num_out, is_topk=False, norm=norm,
+        workspace=workspace, maxima=maxima, overlaps=overlaps,
+    )  # fmt: skip
+    join_samples(maxima, sampled, num_tiles=packed.num_tiles, num_rows=num_rows - first_row, overlaps=overlaps)
+
+
+def topk_tokens(
+    h: Tensor, packed: DeviceLinear, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int,
+    num_rows: int, first_row: int, norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
+) -> None:  # fmt: skip
+    """The likeliest of the first `vocab_size` tokens after each row, and the log-softmax of their totals."""
+    assert vocab_size <= packed.num_out, (vocab_size, packed.num_out)
+    launch_head(
+        h, packed, draw, num_rows=num_rows, first_row=first_row, vocab_size=vocab_size, is_topk=True, norm=norm,
+        workspace=workspace, maxima=maxima, overlaps=overlaps,
+    )  # fmt: skip
+    join_topk(
+        maxima, topk, num_tiles=packed.num_tiles, num_rows=num_rows - first_row, vocab_size=vocab_size,
+        block=packed.tiles.block_out, num_children=num_children, overlaps=overlaps,
+    )  # fmt: skip
+
+
+def launch_head(
+    h: Tensor, packed: DeviceLinear, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool,
+    norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
+) -> None:  # fmt: skip
+    """The maxima of every tile of the vocabulary."""
+    rows = num_rows - first_row
+    head_kernel[packed.grid(rows)](
+        h, packed.weight, workspace, draw, maxima, first_row, num_rows, vocab_size, norm.sums,
+        SHAPE=packed.shape(rows), NORM=norm.shape, IS_TOPK=is_topk, OVERLAPS=overlaps, **packed.options(overlaps),
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["first_row", "end_row"])
+def head_kernel(
+    h, weight, workspace, draw, maxima, first_row, end_row, vocab_size, norm,
+    SHAPE: tl.constexpr, NORM: tl.constexpr, IS_TOPK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """maxima[t, tile] = max over v of (row_scales[t] * (h[t] . W[v]) + bias[v]) / temperature + g[t, v].
+
+    h [T, I] in the compute dtype, W [V, I] packed, a `Draw`, a `TileMaxima` of the rows first_row to end_row.
+    Programs are (block of rows, tile of the vocabulary, split of inputs).
+    """
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
+    tokens_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
+    outs_O = tl.minimum(tokens_O, SHAPE.num_out - 1)
+    await_inputs(OVERLAPS)
+    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_whole:
+        for row_tile in tl.static_range(NUM_TILES):
+            sums_RO = sums_0 if row_tile == 0 else sums_1
+            start = first + row_tile * ROWS
+            scores_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
+            rows_R = start + tl.arange(0, ROWS)
+            totals_RO = totals_of(scores_RO, tokens_O, rows_R, rows_R < end_row, draw, IS_TOPK)
+            store_maxima(
+                totals_RO, tokens_O, rows_R - first_row, rows_R < end_row, tl.program_id(1), tl.num_programs(1),
+                vocab_size, maxima, IS_TOPK,
+            )  # fmt: skip

@@ -1,0 +1,123 @@
+"""Following the target's tokens down the tree, and what a round leaves behind.
+
+Legend: N most nodes, R rows of the target's pass, P places of the text.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.sampling.join_tiles import Sampled
+from forerun.backends.gpu.tree import device_tree as layout
+from forerun.backends.gpu.tree.device_tree import (
+    BEFORE_ROOT,
+    COMMITTED,
+    DRAFT_COMMITTED,
+    NUM_BEHIND,
+    NUM_DRAFT_ROWS,
+    NUM_DRAFTED_ROWS,
+    NUM_TOKENS,
+    NUM_VERIFIED,
+    DeviceTree,
+    bits_of,
+)
+
+OUTCOME_HEADER, MOVES_HEADER = tl.constexpr(layout.OUTCOME_HEADER), tl.constexpr(layout.MOVES_HEADER)
+
+
+def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, overlaps: bool = False) -> None:
+    """Walk, write the outcome and the moves of both caches, and make the target's last token the new root.
+
+    Args:
+        sampled: the target's token after each node, and the two best totals there.
+        text_P: int32, the text with the root at place `committed`, to be continued; None: nobody reads it.
+    """
+    walk_kernel[(1,)](
+        tree.nodes, tree.header, sampled, tree.outcome, tree.target_moves, tree.draft_moves,
+        text_P, 0 if text_P is None else text_P.shape[0], CAPACITY=tree.capacity, OVERLAPS=overlaps,
+        **launch_options(num_warps=4 if tree.capacity <= 32 else 8, overlaps=overlaps),
+    )  # fmt: skip
+
+
+@triton.jit
+def walk_kernel(
+    nodes, header, sampled, outcome, target_moves, draft_moves, text_P, max_text,
+    CAPACITY: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """accepted(node) = accepted(parent) and token(node) == sampled(parent); the root is accepted.
+
+    `nodes` is a `TreeNodes` of [N], `sampled` a `Sampled` of [R], text_P [max_text] or None, outcome and moves as in
+    `DeviceTree`. There is one program.
+    """
+    await_inputs(OVERLAPS)
+    node = tl.arange(0, CAPACITY)
+    tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
+    ancestors, draft_rows = tl.load(nodes.ancestors + node), tl.load(nodes.draft_rows + node)
+    is_used = costs < float("inf")
+    next_tokens = tl.load(sampled.tokens + node, mask=is_used, other=-1)
+    committed, draft_committed = tl.load(header + COMMITTED), tl.load(header + DRAFT_COMMITTED)
+    num_draft_rows = tl.load(header + NUM_DRAFT_ROWS)
+
+    is_path = find_path(tokens, ancestors, next_tokens, node, is_used)  # the root included
+    path_len = tl.sum(is_path.to(tl.int32), 0)
+    is_end = is_path & (depths == path_len - 1)
+    bonus, end_token = tl.sum(tl.where(is_end, next_tokens, 0), 0), tl.sum(tl.where(is_end, tokens, 0), 0)
+
+    write_moves(target_moves, committed + 1, is_path & (node > 0), depths, committed + node)
+    # Above the root's row stands that of the token before it, if the draft's cache lacked that.
+    root_row = committed - draft_committed
+    is_drafted = is_path & (draft_rows >= 0)
+    num_drafted = tl.sum(is_drafted.to(tl.int32), 0)
+    first_slot, is_moved = draft_committed + root_row + 1, is_drafted & (node > 0)
+    write_moves(draft_moves, first_slot, is_moved, depths, draft_committed + draft_rows)
+    new_committed = committed + path_len
+    new_draft_committed = draft_committed + tl.where(num_drafted > 0, root_row + num_drafted, 0)
+
+    best, second = tl.load(sampled.bests + node, mask=is_path), tl.load(sampled.seconds + node, mask=is_path)
+    emitted = outcome + OUTCOME_HEADER + depths
+    tl.store(emitted, next_tokens, mask=is_path)
+    tl.store(emitted + CAPACITY, (best - second).to(tl.int32, bitcast=True), mask=is_path)
+    tl.store(emitted + 2 * CAPACITY, best.to(tl.int32, bitcast=True), mask=is_path)
+    tl.store(outcome + NUM_TOKENS, path_len)
+    tl.store(outcome + NUM_VERIFIED, tl.sum(is_used.to(tl.int32), 0))
+    tl.store(outcome + NUM_DRAFTED_ROWS, num_draft_rows)
+    tl.store(outcome + NUM_BEHIND, new_committed - new_draft_committed)
+    if text_P is not None:
+        text_place = committed + 1 + depths
+        tl.store(text_P + text_place, next_tokens, mask=is_path & (text_place < max_text))
+    plant(nodes, node, bonus)
+    tl.store(header + COMMITTED, new_committed)
+    tl.store(header + DRAFT_COMMITTED, new_draft_committed)
+    tl.store(header + BEFORE_ROOT, end_token)
+    tl.store(header + NUM_DRAFT_ROWS, 0)
+
+
+@triton.jit
+def find_path(tokens, ancestors, next_tokens, node, is_used):
+    """Which nodes are accepted; the root always is."""
+    is_child = (ancestors ^ bits_of(node))[:, None] == ancestors[None, :]
+    is_match = is_child & (tokens[:, None] == next_tokens[None, :]) & is_used[None, :]
+    is_right = (tl.sum(is_match.to(tl.int32), 1) > 0) | (node == 0)
+    wrong = tl.sum(tl.where(is_used & (is_right == 0), bits_of(node), 0), 0)
+    return is_used & ((ancestors & wrong) == 0)
+
+
+@triton.jit
+def write_moves(moves, first_slot, is_moved, depths, slots):
+    """List the slots of a path below the root in order."""
+    tl.store(moves, tl.sum(is_moved.to(tl.int32), 0))
+    tl.store(moves + 1, first_slot)
+    tl.store(moves + MOVES_HEADER + depths - 1, slots, mask=is_moved)
+
+
+@triton.jit
+def plant(nodes, node, token):
+    """Leave nothing but a root."""
+    is_root = node == 0
+    tl.debug_barrier()  # all have read before one writes
+    tl.store(nodes.tokens + node, tl.zeros_like(node) + token, mask=is_root)
+    tl.store(nodes.depths + node, tl.zeros_like(node), mask=is_root)
+    tl.store(nodes.costs + node, tl.where(is_root, 0.0, float("inf")))
+    tl.store(nodes.ancestors + node, bits_of(node), mask=is_root)
+    tl.store(nodes.draft_rows + node, tl.full(node.shape, -1, tl.int32))

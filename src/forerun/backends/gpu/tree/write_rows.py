@@ -1,0 +1,41 @@
+"""Filling a pass's row table on the device. `rows` is the `RowFields` of a table."""
+
+import triton
+import triton.language as tl
+
+from forerun.backends.gpu import row_table
+
+PREFIX_LEN, FIRST_SLOT = tl.constexpr(row_table.PREFIX_LEN), tl.constexpr(row_table.FIRST_SLOT)
+NUM_ROWS, TREE_STRIDE = tl.constexpr(row_table.NUM_ROWS), tl.constexpr(row_table.TREE_STRIDE)
+IS_CAUSAL = tl.constexpr(row_table.IS_CAUSAL)
+
+
+@triton.jit
+def write_header(rows, prefix_len, first_slot, num_rows, tree_stride):
+    """Say what the pass of a tree is."""
+    tl.store(rows.header + PREFIX_LEN, prefix_len)
+    tl.store(rows.header + FIRST_SLOT, first_slot)
+    tl.store(rows.header + NUM_ROWS, num_rows)
+    tl.store(rows.header + TREE_STRIDE, tree_stride)
+    tl.store(rows.header + IS_CAUSAL, 0)
+
+
+@triton.jit
+def write_rows(rows, row, is_there, token_ids, positions, slots, lengths):
+    """Store rows at their places."""
+    tl.store(rows.token_ids + row, token_ids, mask=is_there)
+    tl.store(rows.positions + row, positions, mask=is_there)
+    tl.store(rows.slots + row, slots, mask=is_there)
+    tl.store(rows.lengths + row, lengths, mask=is_there)
+
+
+@triton.jit
+def write_successors(rows, row, is_there, token_ids, prefix_len, slots, tree_stride):
+    """Store rows that follow the prefix at once.
+
+    The spare ones are such rows too, of token 0 in a slot that nobody reads: a pass has always the same number of rows,
+    and a row of sane content cannot make anything that is not a number.
+    """
+    positions = tl.zeros_like(row) + prefix_len
+    write_rows(rows, row, is_there, token_ids, positions, slots, positions + 1)
+    tl.store(rows.tree_slots + row * tree_stride, slots, mask=is_there)

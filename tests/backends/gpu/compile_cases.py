@@ -1,0 +1,203 @@
+"""Every kernel as real models launch it, to be compiled where there may be no GPU.
+
+Launchers are called with tensors on the meta device, so that types, constants, alignment and options are exactly those
+of a launch on a GPU.
+
+Legend: R rows, W nodes of a batch, C children, A match lengths, N nodes of a chain, P places of the text, V vocabulary,
+S slots, K key/value heads, D head size.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
+from forerun.backends.gpu.passes.embed import embed
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.qkv import qkv
+from forerun.backends.gpu.sampling.gumbel_noise import Draw
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
+from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
+from forerun.backends.gpu.tree.device_tree import DeviceTree
+from forerun.backends.gpu.tree.grow import grow
+from forerun.backends.gpu.tree.move_slots import move_slots
+from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain
+from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
+from forerun.backends.gpu.tree.walk import walk
+from forerun.core.drafter_config import MAX_MATCH
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from tests.backends.gpu.compile_case import (
+    COMPUTE,
+    DEVICE,
+    MAX_ROWS,
+    MODELS,
+    NUM_SLOTS,
+    VOCAB_SIZE,
+    CompileCase,
+    PackedModel,
+    cache,
+    empty,
+    packed_model,
+    row_table,
+)
+
+NO_MODEL: Final = "any model"
+NUM_CHILDREN: Final = 4
+SPARE_SLOT: Final = NUM_SLOTS - 1
+FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
+    ("Llama-3.2-1B", "plain"),
+    ("Llama-3.1-8B", "plain"),
+    ("Llama-3.1-8B", "int8"),
+    ("Llama-3.1-8B", "int4"),
+    ("Llama-3.1-70B", "int4"),
+)
+ROWS_OF_LINEARS: Final = (8, 32, 64)  # one tile, two tiles, several blocks of rows
+ROWS_OF_HEAD: Final = (8, 32)
+ROWS_OF_ATTENTION: Final = ((1, 8), (8, 1), (32, 8))  # with splits of the prefix
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """All of them. The model is named together with its weights' format where there are weights."""
+    yield from _tree_cases()
+    for name, spec in MODELS.items():
+        yield from _cache_cases(name, spec)
+        yield from _attention_cases(name, spec)
+    for name, weight_format in FORMATS:
+        label = f"{name} {'bfloat16' if weight_format == 'plain' else weight_format}"
+        packed = packed_model(MODELS[name], weight_format)
+        for num_rows in ROWS_OF_LINEARS:
+            yield from _linear_cases(label, MODELS[name], packed, num_rows)
+        for num_rows in ROWS_OF_HEAD:
+            yield from _head_cases(label, MODELS[name], packed, num_rows)
+
+
+def _tree_cases() -> Iterator[CompileCase]:
+    """A tree of 32 nodes that grows by four at a time."""
+    tree = DeviceTree(verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE)
+    rows, text_P = row_table(), empty(NUM_SLOTS, dtype=torch.int32)
+    children = _topk(4)
+    costs_AN = empty(MAX_MATCH + 1, tree.verify_width - 1)
+    steps = {
+        "grow first": partial(grow, tree, rows, vocab_size=VOCAB_SIZE, spare_slot=SPARE_SLOT),
+        "grow": partial(grow, tree, rows, children, vocab_size=VOCAB_SIZE, spare_slot=SPARE_SLOT),
+        "verify_rows": partial(fill_verify_rows, tree, rows, children, spare_slot=SPARE_SLOT),
+        "walk": partial(walk, tree, _sampled(32), text_P),
+        "add_lookup_chain": partial(add_lookup_chain, tree, text_P, costs_AN),
+    }
+    for name, step in steps.items():
+        launch = partial(_launch, step)
+        yield CompileCase(name=name, model=NO_MODEL, num_rows=32, launch=launch, is_product=False)
+
+
+def _cache_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
+    """What does not depend on the format of weights."""
+    table_VH = empty(VOCAB_SIZE, spec.hidden_size, dtype=COMPUTE)
+    x, rows = empty(MAX_ROWS, spec.hidden_size), row_table()
+    start = partial(embed, table_VH, rows.token_ids, x, _next_norm(spec, 1), num_rows=32)
+    yield CompileCase(name="embed", model=model, num_rows=32, launch=partial(_launch, start), is_product=False)
+    move = partial(move_slots, cache(spec), empty(2 + 32, dtype=torch.int32))
+    yield CompileCase(name="move_slots", model=model, num_rows=32, launch=partial(_launch, move), is_product=False)
+
+
+def _attention_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
+    keys_SKD, values_SKD = cache(spec)[:, 0]
+    q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
+    rows, num_heads = row_table(), spec.num_heads
+    workspace = AttentionWorkspace.for_heads(
+        max_rows=MAX_ROWS, num_heads=num_heads, head_dim=spec.head_dim, max_splits=65, device=DEVICE
+    )
+    for num_rows, num_splits in ROWS_OF_ATTENTION:
+        attend = partial(
+            tree_attention, q, keys_SKD, values_SKD, mixed, rows, num_rows=num_rows, num_heads=num_heads,
+            num_splits=num_splits, workspace=workspace, is_settled=True,
+        )  # fmt: skip
+        yield CompileCase(name="tree_attention", model=model, num_rows=num_rows, launch=partial(_launch, attend))
+    read = partial(text_attention, q, keys_SKD, values_SKD, mixed, rows, num_rows=MAX_ROWS, num_heads=num_heads)
+    yield CompileCase(name="text_attention", model=model, num_rows=MAX_ROWS, launch=partial(_launch, read))
+
+
+def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
+    rows, norm = row_table(), _input_norm(spec, packed)
+    workspace = _workspace(packed)
+    h, x = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE), empty(MAX_ROWS, spec.hidden_size)
+    q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
+    gated = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE)
+    keys_SKD, values_SKD = cache(spec)[:, 0]
+    cos_sin_P2D = empty(NUM_SLOTS, 2, spec.head_dim)
+    next_norm = _next_norm(spec, packed.attention_out.num_out // packed.attention_out.tiles.block_out)
+    add = partial(
+        linear_add, x=x, num_rows=num_rows, next_norm=next_norm, row_skips=rows.row_skips,
+        num_sublayers=rows.num_sublayers, workspace=workspace,
+    )  # fmt: skip
+    steps = {
+        "qkv": partial(
+            qkv, h, packed.qkv, q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=num_rows, spec=spec,
+            head_norms=None, norm=norm, workspace=workspace,
+        ),
+        "linear_add, attention": partial(add, mixed, packed.attention_out, sublayer=2),
+        "linear_silu": partial(
+            linear_silu, h, packed.gate_up, gated, num_rows=num_rows, norm=norm, workspace=workspace
+        ),
+        "linear_add, mlp": partial(add, gated, packed.mlp_out, sublayer=3),
+    }  # fmt: skip
+    for name, step in steps.items():
+        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
+
+
+def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
+    h, y = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE), empty(MAX_ROWS, VOCAB_SIZE)
+    norm, workspace = _input_norm(spec, packed), _workspace(packed)
+    rest: dict[str, Any] = {"num_rows": num_rows, "first_row": 0, "norm": norm, "workspace": workspace}
+    steps = {
+        "linear, head": partial(linear, h, packed.head, y, **rest),
+        "sample_tokens": partial(
+            sample_tokens, h, packed.head, _draw(), _sampled(num_rows), maxima=_maxima(is_topk=False), **rest
+        ),
+        "topk_tokens": partial(
+            topk_tokens, h, packed.head, _draw(), _topk(num_rows), num_children=NUM_CHILDREN, vocab_size=VOCAB_SIZE,
+            maxima=_maxima(is_topk=True), **rest,
+        ),
+    }  # fmt: skip
+    for name, step in steps.items():
+        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
+
+
+def _launch(step: partial[None], overlaps: bool) -> None:
+    step(overlaps=overlaps)
+
+
+def _workspace(packed: PackedModel) -> SplitWorkspace:
+    linears = (packed.qkv, packed.attention_out, packed.gate_up, packed.mlp_out, packed.head)
+    return SplitWorkspace.for_linears(linears, max_rows=MAX_ROWS, device=DEVICE)
+
+
+def _input_norm(spec: ModelSpec, packed: PackedModel) -> InputNorm:
+    tiles = packed.attention_out.num_out // packed.attention_out.tiles.block_out
+    shape = NormShape(num_parts=tiles, size=spec.hidden_size, eps=spec.norm_eps, scale=1.0)
+    return InputNorm(squares=empty(tiles, MAX_ROWS), shape=shape)
+
+
+def _next_norm(spec: ModelSpec, tiles: int) -> NextNorm:
+    h = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    return NextNorm(weight=empty(spec.hidden_size), h=h, squares=empty(tiles, MAX_ROWS), scale=1.0)
+
+
+def _draw() -> Draw:
+    """A sampled one."""
+    return Draw(empty(1), empty(1, dtype=torch.int64), row_table().positions)
+
+
+def _sampled(num_rows: int) -> Sampled:
+    return Sampled(empty(num_rows, dtype=torch.int32), empty(num_rows), empty(num_rows))
+
+
+def _topk(num_rows: int) -> TopK:
+    return TopK(empty(num_rows, NUM_CHILDREN, dtype=torch.int32), empty(num_rows, NUM_CHILDREN))
+
+
+def _maxima(*, is_topk: bool) -> TileMaxima:
+    return TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=MAX_ROWS, is_topk=is_topk, device=DEVICE)
