@@ -19,8 +19,8 @@ from forerun import (
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedSkips
-from forerun.drafting.layer_skip.paper import PaperSkips
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
+from forerun.drafting.layer_skip.swift_search import SwiftSearch
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from tests.varied import Varied, engine_with, layer_skip, varied
@@ -174,10 +174,10 @@ def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> 
             assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
             search = self_drafter_of(engine).search
             match search:
-                case GatedSkips():
+                case InPassSearch():
                     assert search.search.num_evaluations > 0, name
-                case PaperSkips():
-                    assert search._search.num_steps > 0, name
+                case SwiftSearch():
+                    assert search._candidates.num_steps > 0, name
 
 
 @cache

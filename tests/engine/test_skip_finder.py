@@ -14,7 +14,7 @@ from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.drafter import search_of
-from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.engine import skip_finder
@@ -96,7 +96,7 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
 
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, GatedSkips)
+        assert isinstance(skips, InPassSearch)
         before = skips.search.num_evaluations
         for prompt in PROMPTS[:2]:
             asked.append(prompt)
@@ -166,7 +166,7 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
     sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
     with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, GatedSkips)
+        assert isinstance(skips, InPassSearch)
         known = {named.skipped for named in skips.search.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
         assert len(missing) <= 1, "one may have made room for SWIFT's first set"

@@ -13,7 +13,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, rising, stand_in
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import DraftRunner, LentRunner
+from forerun.model.shared_cache import DraftRunner, SharedCacheRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -153,13 +153,13 @@ def assert_recovered(costs: SkipCosts, passes: SkippingPasses, context: int) -> 
         assert skipped_s == pytest.approx(passes.seconds(place, num_attention, num_mlp))
 
 
-@pytest.mark.parametrize("is_lent", [False, True], ids=["a runner", "a lent one"])
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a runner", "a shared cache"])
 @pytest.mark.parametrize(("capacity", "contexts"), [(2000, {64, 1024}), (301, {64, 300}), (101, {50, 100})])
 def test_what_sublayers_take_is_found_and_how_it_grows_with_the_text(
-    capacity: int, contexts: set[int], is_lent: bool, monkeypatch: pytest.MonkeyPatch
+    capacity: int, contexts: set[int], is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = runner_of(capacity)
-    passes, runner = SkippingPasses(owner, monkeypatch), LentRunner(owner) if is_lent else owner
+    passes, runner = SkippingPasses(owner, monkeypatch), SharedCacheRunner(owner) if is_shared else owner
     whole_s = passes.seconds(min(contexts), SPEC.num_layers, SPEC.num_layers)
     whole = Pace(steps=((1, whole_s), (4, 2 * whole_s)))
     costs = measure_skip_costs(runner, whole, budget_s=1e9)
@@ -197,11 +197,11 @@ def test_skips_are_measured_only_as_often_as_they_must_be(monkeypatch: pytest.Mo
     assert counts == [6 * measure.PASSES_PER_REPEAT * repeats for repeats in (few, many)]
 
 
-@pytest.mark.parametrize("is_lent", [False, True], ids=["a runner", "a lent one"])
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a runner", "a shared cache"])
 @pytest.mark.parametrize("capacity", [2, 8, 200])
-def test_the_cache_is_empty_after_measuring_skips(capacity: int, is_lent: bool) -> None:
+def test_the_cache_is_empty_after_measuring_skips(capacity: int, is_shared: bool) -> None:
     owner = runner_of(capacity)
-    runner: DraftRunner = LentRunner(owner) if is_lent else owner
+    runner: DraftRunner = SharedCacheRunner(owner) if is_shared else owner
     costs = measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=0.0)
     assert min(costs.attention_s, costs.mlp_s, costs.attention_slope_s) >= 0.0
     assert (owner.cached_ids, owner.cache.committed_len, owner.cache.num_tree) == ([], 0, 0)
@@ -216,7 +216,7 @@ def test_a_text_is_forgotten_when_skips_are_measured() -> None:
 
 def test_a_lent_cache_is_empty_after_its_passes_were_measured() -> None:
     owner = runner_of()
-    measure_pace(LentRunner(owner), [1, 2], budget_s=0.0)
+    measure_pace(SharedCacheRunner(owner), [1, 2], budget_s=0.0)
     assert (owner.cached_ids, owner.cache.committed_len) == ([], 0)
 
 

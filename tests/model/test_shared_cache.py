@@ -1,4 +1,4 @@
-"""A target's cache lent to its own draft: the text is the owner's, passes may leave things out, and time is kept."""
+"""A target's cache shared with its own draft: the text is the owner's, passes may leave things out, time is kept."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import LentRunner
+from forerun.model.shared_cache import SharedCacheRunner
 from forerun.planner.virtual_time import VirtualClock
 from tests.planner.fake_time import rule_time
 from tests.tiny import CAPACITY, plain_spec, random_weights
@@ -37,7 +37,7 @@ def copy_for(owner: Runner, seed: int) -> Executor:
     return FUSED.executor(SPEC, LoadedWeights(random_weights(SPEC, torch.Generator().manual_seed(seed))), owner.cache)
 
 
-def draft_rows(runner: LentRunner, token_ids: list[int], skipped: SkipSet = NOTHING) -> Tensor:
+def draft_rows(runner: SharedCacheRunner, token_ids: list[int], skipped: SkipSet = NOTHING) -> Tensor:
     """A causal pass of some rows behind the text."""
     start = runner.cache.committed_len
     return runner.forward(
@@ -68,64 +68,64 @@ def assert_same_text(left: tuple[list[int], int, Tensor], right: tuple[list[int]
 def test_draft_rows_never_become_text(has_copy: bool) -> None:
     owner = owner_of()
     owner.sync(TEXT)
-    lent = LentRunner(owner, copy_for(owner, 9) if has_copy else None)
+    shared = SharedCacheRunner(owner, copy_for(owner, 9) if has_copy else None)
     before = text_of(owner)
-    draft_rows(lent, [7, 8, 9], every_other_layer(SPEC.num_layers))
+    draft_rows(shared, [7, 8, 9], every_other_layer(SPEC.num_layers))
     assert owner.cache.num_tree == 3
-    lent.keep([0, 1], [7, 8])
+    shared.keep([0, 1], [7, 8])
     assert owner.cache.num_tree == 3, "to keep rows is the owner's to do"
     assert_same_text(text_of(owner), before)
-    lent.give_back()
+    shared.drop_rows()
     assert owner.cache.num_tree == 0
     assert_same_text(text_of(owner), before)
-    lent.give_back()
+    shared.drop_rows()
     assert_same_text(text_of(owner), before)
 
 
 def test_what_a_draft_left_behind_the_text_changes_no_bit_of_what_follows() -> None:
     plain, owner = owner_of(), owner_of()
-    lent = LentRunner(owner, copy_for(owner, 9))
+    shared = SharedCacheRunner(owner, copy_for(owner, 9))
     for token_ids in (TEXT, [6], [7, 8]):
         expected = plain.extend(token_ids, num_logit_rows=len(token_ids))
-        draft_rows(lent, [9] * 4)
-        lent.give_back()
+        draft_rows(shared, [9] * 4)
+        shared.drop_rows()
         assert torch.equal(owner.extend(token_ids, num_logit_rows=len(token_ids)), expected)
 
 
 def test_it_shows_the_owners_text_and_follows_it() -> None:
     owner = owner_of()
-    lent = LentRunner(owner)
-    assert (lent.spec, lent.device, lent.cache) == (owner.spec, owner.device, owner.cache)
+    shared = SharedCacheRunner(owner)
+    assert (shared.spec, shared.device, shared.cache) == (owner.spec, owner.device, owner.cache)
     for text in (TEXT, TEXT[:2], [*TEXT, 9], []):
         owner.sync(text)
-        assert lent.cached_ids == text
+        assert shared.cached_ids == text
 
 
 def test_what_a_runner_would_do_with_the_text_is_left_to_the_owner() -> None:
     owner = owner_of()
     owner.sync(TEXT)
-    lent, before = LentRunner(owner), text_of(owner)
-    assert lent.sync([9, 9]) == 2
-    assert lent.sync([]) == 0
-    lent.keep([], [])
-    lent.forget()
+    shared, before = SharedCacheRunner(owner), text_of(owner)
+    assert shared.sync([9, 9]) == 2
+    assert shared.sync([]) == 0
+    shared.keep([], [])
+    shared.forget()
     assert_same_text(text_of(owner), before)
 
 
 def test_without_a_copy_the_owners_weights_draft() -> None:
     owner, reference = owner_of(), owner_of()
-    lent = LentRunner(owner)
-    assert not lent.has_copy
-    assert torch.equal(draft_rows(lent, TEXT), reference.extend(TEXT, num_logit_rows=5))
+    shared = SharedCacheRunner(owner)
+    assert not shared.has_copy
+    assert torch.equal(draft_rows(shared, TEXT), reference.extend(TEXT, num_logit_rows=5))
 
 
 def test_a_copy_drafts_with_its_own_weights_behind_the_owners_text() -> None:
     owner, other = owner_of(), owner_of(seed=9)
-    lent = LentRunner(owner, copy_for(owner, 9))
-    assert lent.has_copy
-    drafted = draft_rows(lent, TEXT)
+    shared = SharedCacheRunner(owner, copy_for(owner, 9))
+    assert shared.has_copy
+    drafted = draft_rows(shared, TEXT)
     assert torch.equal(drafted, other.extend(TEXT, num_logit_rows=5))
-    lent.give_back()
+    shared.drop_rows()
     assert not torch.equal(drafted, owner.extend(TEXT, num_logit_rows=5))
 
 
@@ -143,7 +143,7 @@ def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(
         owner = owner_of()
         owner.sync(TEXT)
         copy = REFERENCE.executor(SPEC, LoadedWeights(copied, chosen), owner.cache)  # type: ignore[arg-type]
-        drafted.append(draft_rows(LentRunner(owner, copy), [7, 8], every_other_layer(SPEC.num_layers)))
+        drafted.append(draft_rows(SharedCacheRunner(owner, copy), [7, 8], every_other_layer(SPEC.num_layers)))
     assert torch.equal(*drafted)
 
 
@@ -155,24 +155,24 @@ def seconds_of(clock: VirtualClock, passes: Passes) -> float:
 
 def test_a_pass_that_skips_half_takes_about_as_much_less_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, owner = rule_time(monkeypatch), owner_of(pace=PACE)
-    lent = LentRunner(owner)
-    assert seconds_of(clock, lambda: draft_rows(lent, [7])) == pytest.approx(0.25)
-    assert seconds_of(clock, lambda: draft_rows(lent, [7, 8, 9])) == pytest.approx(0.5)
+    shared = SharedCacheRunner(owner)
+    assert seconds_of(clock, lambda: draft_rows(shared, [7])) == pytest.approx(0.25)
+    assert seconds_of(clock, lambda: draft_rows(shared, [7, 8, 9])) == pytest.approx(0.5)
     every_mlp = frozenset((layer, MLP) for layer in range(SPEC.num_layers))
     for skipped in (every_mlp, every_other_layer(SPEC.num_layers)):
         share = kept_share(SPEC, skipped)
         assert 0.2 < share < 0.9
-        assert seconds_of(clock, lambda some=skipped: draft_rows(lent, [7], some)) == pytest.approx(share * 0.25)  # type: ignore[misc]
+        assert seconds_of(clock, lambda some=skipped: draft_rows(shared, [7], some)) == pytest.approx(share * 0.25)  # type: ignore[misc]
 
 
 def test_a_pass_of_a_copy_takes_its_share_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, owner, skipped = rule_time(monkeypatch), owner_of(pace=PACE), every_other_layer(SPEC.num_layers)
-    lent = LentRunner(owner, copy_for(owner, 9), copy_share=0.25)
-    assert seconds_of(clock, lambda: draft_rows(lent, [7])) == pytest.approx(0.25 * 0.25)
-    assert seconds_of(clock, lambda: draft_rows(lent, [7, 8, 9])) == pytest.approx(0.25 * 0.5)
+    shared = SharedCacheRunner(owner, copy_for(owner, 9), copy_share=0.25)
+    assert seconds_of(clock, lambda: draft_rows(shared, [7])) == pytest.approx(0.25 * 0.25)
+    assert seconds_of(clock, lambda: draft_rows(shared, [7, 8, 9])) == pytest.approx(0.25 * 0.5)
     expected_s = 0.25 * kept_share(SPEC, skipped) * 0.25
-    assert seconds_of(clock, lambda: draft_rows(lent, [7], skipped)) == pytest.approx(expected_s)
-    lent.give_back()
+    assert seconds_of(clock, lambda: draft_rows(shared, [7], skipped)) == pytest.approx(expected_s)
+    shared.drop_rows()
     assert seconds_of(clock, lambda: owner.extend([1], num_logit_rows=1)) == pytest.approx(0.25), "the owner's own"
 
 
@@ -183,9 +183,9 @@ def test_what_is_not_there_at_all_takes_no_time_and_is_not_counted_twice(monkeyp
     runner = Runner(
         SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
     )
-    lent, expected_s = LentRunner(runner), kept_share(SPEC, unused) * 0.25
+    shared, expected_s = SharedCacheRunner(runner), kept_share(SPEC, unused) * 0.25
     for skipped in (NOTHING, unused):
-        assert seconds_of(clock, lambda some=skipped: draft_rows(lent, [7], some)) == pytest.approx(expected_s)  # type: ignore[misc]
+        assert seconds_of(clock, lambda some=skipped: draft_rows(shared, [7], some)) == pytest.approx(expected_s)  # type: ignore[misc]
 
 
 def test_a_pace_changes_no_bit_of_a_draft() -> None:
@@ -193,5 +193,5 @@ def test_a_pace_changes_no_bit_of_a_draft() -> None:
     drafted = []
     for pace in (None, Pace(steps=((8, 1e-4),))):
         owner = owner_of(pace=pace)
-        drafted.append(draft_rows(LentRunner(owner, copy_for(owner, 9), copy_share=0.5), TEXT, skipped))
+        drafted.append(draft_rows(SharedCacheRunner(owner, copy_for(owner, 9), copy_share=0.5), TEXT, skipped))
     assert torch.equal(*drafted)

@@ -14,7 +14,7 @@ from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import LentRunner
+from forerun.model.shared_cache import SharedCacheRunner
 from tests.dense_reference import reference_text
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.random_settings import random_params
@@ -81,7 +81,7 @@ def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
     if case.copy != "plain":
         copy = target.backend.executor(case.spec, LoadedWeights(case.weights, case.copy), target.cache)
     drafter = LayerSkipDrafter(
-        LentRunner(target, copy), case.drafter.config,
+        SharedCacheRunner(target, copy), case.drafter.config,
         known=[NamedSet(name="given", skipped=case.skipped)] if case.skipped else [],
         policy=case.drafter.policies.skip, tree=case.drafter.policies.tree,
     )  # fmt: skip

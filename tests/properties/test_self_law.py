@@ -15,7 +15,7 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
-from forerun.drafting.layer_skip.paper_search import load_library
+from forerun.drafting.layer_skip.swift_candidates import load_library
 from forerun.drafting.none import NoneDrafter
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing

@@ -15,7 +15,7 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import LentRunner
+from forerun.model.shared_cache import SharedCacheRunner
 
 
 def build_drafter(
@@ -26,7 +26,7 @@ def build_drafter(
     draft_runner: Runner | None = None,
     supply: WorkerSupply | None = None,
     check: HelloCheck | None = None,
-    lent: LentRunner | None = None,
+    shared: SharedCacheRunner | None = None,
     known: Sequence[NamedSet] = (),
 ) -> Drafter:
     """A drafter for `target`.
@@ -35,7 +35,7 @@ def build_drafter(
         draft_runner: the loaded draft model, where the config names one for this process.
         supply: connections to the process that drafts, where the config wants one.
         check: what such a process must be, to be of use.
-        lent: the target itself, where it drafts for itself.
+        shared: the target itself, where it drafts for itself.
         known: what it may skip then, as far as that is known.
     """
     match config:
@@ -52,7 +52,7 @@ def build_drafter(
                 supply, config.draft, policies.remote, policies.tree, target_vocab_size=target.vocab_size, check=check
             )
         case LayerSkip():
-            assert lent is not None, "a target that drafts for itself must be there"
-            return LayerSkipDrafter(lent, config, known=known, policy=policies.skip, tree=policies.tree)
+            assert shared is not None, "a target that drafts for itself must be there"
+            return LayerSkipDrafter(shared, config, known=known, policy=policies.skip, tree=policies.tree)
         case _:
             assert_never(config)

@@ -20,7 +20,7 @@ from forerun.speculation.guesses import CalibratedGuesses
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.widths import WidthRule
 
-MAX_CATCH_UP = 16  # committed tokens that ride along with the root's expansion; more are prefilled first
+MAX_CATCH_UP = 16  # committed tokens that go with the root's expansion; more are prefilled first
 
 
 class DraftTree:

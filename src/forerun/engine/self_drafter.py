@@ -1,4 +1,4 @@
-"""A target that drafts for itself: its cache lent, a copy of its weights if one is wanted, what it may skip."""
+"""A target that drafts for itself: its cache shared, a copy of its weights if one is wanted, what it may skip."""
 
 import logging
 from pathlib import Path
@@ -9,13 +9,13 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.search import first_set
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
+from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
 from forerun.engine.loading import Checkpoint
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import LentRunner
+from forerun.model.shared_cache import SharedCacheRunner
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
         CheckpointError, ConfigError: a file of sets was named that cannot be read, or is another model's.
     """
     known = known_sets(drafter, checkpoint)
-    lent = LentRunner(target)
+    shared = SharedCacheRunner(target)
     if drafter.weights != "plain":
-        lent = lend_with_copy(checkpoint, target, drafter, known)
-    return LayerSkipDrafter(lent, drafter, known=known, policy=policies.skip, tree=policies.tree)
+        shared = with_copy(checkpoint, target, drafter, known)
+    return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
@@ -48,7 +48,7 @@ def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
         return []
 
 
-def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> LentRunner:
+def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> SharedCacheRunner:
     """The target's cache, with a rounded copy of its weights to run draft passes on.
 
     Where nothing is searched for, what is skipped has no copy at all.
@@ -59,7 +59,7 @@ def lend_with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, k
     unused = first_set(spec.num_layers, known) if drafter.search == "off" else NOTHING
     weights = checkpoint.source.weights(dtype=checkpoint.dtype, weight_format=drafter.weights, device=target.device)
     copy = target.backend.executor(spec, weights, cache, unused)
-    return LentRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
+    return SharedCacheRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))
 
 
 def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpoint) -> float:

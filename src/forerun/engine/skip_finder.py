@@ -12,7 +12,7 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.drafter import search_of
-from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.policy import SkipPolicy
 from forerun.drafting.layer_skip.set_files import sets_beside, sets_in_cache, write_sets
@@ -54,7 +54,7 @@ def find_skip_sets(
     params: SamplingParams,
     on_answer: OnAnswer = lambda _: None,
 ) -> Findings:
-    """Let the target answer prompts with candidates riding along in every pass, until the search has settled.
+    """Let the target answer prompts with candidates scored in every pass, until the search has settled.
 
     Args:
         drafter: how the model will draft for itself; its search takes all the time it wants.
@@ -67,7 +67,7 @@ def find_skip_sets(
     policies = Policies(tree=TreePolicy(looks_up=False), skip=SkipPolicy(search_share=1.0, seed=params.seed or 0))
     with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
         skips = search_of(engine.drafter)
-        if not isinstance(skips, GatedSkips):
+        if not isinstance(skips, InPassSearch):
             raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")
         search = skips.search
         for number, prompt_ids in enumerate(prompts(engine), start=1):

@@ -1,4 +1,4 @@
-"""A model's cache lent to a drafter that is the same model; its rows stand behind the text."""
+"""A model's cache shared with a drafter that is the same model; its rows stand behind the text."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from forerun.model.step import Step
 from forerun.model.tree_cache import TreeCache
 
 
-class LentRunner:
+class SharedCacheRunner:
     """The target's runner as its own drafter sees it. The text in the cache is the owner's: nothing here changes it.
 
     Keys and values of draft rows overwrite none of the text, and are overwritten by the rows of the next verification.
@@ -49,7 +49,7 @@ class LentRunner:
             return self._owner.forward(inputs)
         return self._owner.play(Step(inputs=inputs), executor=self._copy, share=self._copy_share)
 
-    def give_back(self) -> None:
+    def drop_rows(self) -> None:
         """Forget all rows behind the text."""
         self._owner.drop_rows()
 
@@ -64,4 +64,4 @@ class LentRunner:
         """Nothing: the text is the owner's."""
 
 
-DraftRunner: TypeAlias = Runner | LentRunner  # what a draft tree grows on: a cache of its own, or its target's
+DraftRunner: TypeAlias = Runner | SharedCacheRunner  # what a draft tree grows on: a cache of its own, or its target's

@@ -1,4 +1,4 @@
-"""Requests of tiny targets that draft for themselves, as the engine runs them: riders along, round by round."""
+"""Requests of tiny targets that draft for themselves, as the engine runs them: probes along, round by round."""
 
 from collections.abc import Generator, Sequence
 
@@ -15,7 +15,7 @@ from forerun.decoding.host_loop import Verifier, decode
 from forerun.drafting import draft_tree
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip import drafter as drafter_module
-from forerun.drafting.layer_skip import gated as gated_module
+from forerun.drafting.layer_skip import in_pass_search
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.none import NoneDrafter
@@ -23,7 +23,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import LentRunner
+from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
 from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner
@@ -85,7 +85,11 @@ def drafter_on(
         copy = target.backend.executor(target.spec, LoadedWeights(copy_of, chosen.config.weights), target.cache)
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
     drafter = LayerSkipDrafter(
-        LentRunner(target, copy), chosen.config, known=known, policy=chosen.policies.skip, tree=chosen.policies.tree
+        SharedCacheRunner(target, copy),
+        chosen.config,
+        known=known,
+        policy=chosen.policies.skip,
+        tree=chosen.policies.tree,
     )
     if drafter.needs_costs:
         drafter.take_costs(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
@@ -171,5 +175,5 @@ class Passes:
 
         monkeypatch.setattr(target, "forward", verify)
         monkeypatch.setattr(drafter.runner, "forward", draft)
-        for module in (drafter_module, gated_module, draft_tree):
+        for module in (drafter_module, in_pass_search, draft_tree):
             monkeypatch.setattr(module, "perf_counter", lambda: self.now)

@@ -17,7 +17,7 @@ from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedSkips
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
@@ -155,7 +155,7 @@ def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float
 
 MEMORY_CONFIGS = {
     "drafts": layer_skip(**TREE, search="off"),
-    "drafts and riders": layer_skip(**TREE, search="gated"),
+    "drafts and probes": layer_skip(**TREE, search="gated"),
     "a rounded copy": layer_skip(**TREE, search="gated", weights="int8"),
 }
 
@@ -171,7 +171,7 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
         copy_of = None if config.config.weights == "plain" else weights
         drafter = drafter_on(target, config, skipped=SKIP_SETS["only MLPs"], copy_of=copy_of)
     short, long = (bytes_of_a_round(target, drafter, length) for length in (SHORT, LONG))
-    if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search, GatedSkips):
+    if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search, InPassSearch):
         assert drafter.search.search.num_evaluations > 0, "nothing rode along"
     assert long <= short + SLACK, f"{long} bytes at {LONG} tokens, {short} at {SHORT}"
 

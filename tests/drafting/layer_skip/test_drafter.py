@@ -6,8 +6,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedSkips
-from forerun.drafting.layer_skip.paper import WINDOW, PaperSkips
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
+from forerun.drafting.layer_skip.swift_candidates import WINDOW
+from forerun.drafting.layer_skip.swift_search import SwiftSearch
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
@@ -144,14 +145,14 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
     target, drafter = pair(layer_skip(**CHAIN, search="gated", search_share=1.0))
     search = drafter.search
-    assert isinstance(search, GatedSkips)
+    assert isinstance(search, InPassSearch)
     starts: list[int] = []
     gather = search._gather
 
     def note(*arguments: object) -> object:
-        riders = gather(*arguments)
-        starts.extend([] if riders is None else [riders.start])
-        return riders
+        probes = gather(*arguments)
+        starts.extend([] if probes is None else [probes.start])
+        return probes
 
     search._gather = note  # type: ignore[method-assign, assignment]
     play(target, drafter, num_tokens=100)
@@ -169,8 +170,8 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
 
 def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
     target, drafter = pair(layer_skip(**CHAIN, search="paper", looks_up=False))
-    assert isinstance(drafter.search, PaperSkips)
-    paper = drafter.search._search
+    assert isinstance(drafter.search, SwiftSearch)
+    paper = drafter.search._candidates
     play(target, drafter, num_tokens=WINDOW + 14)
     kept, num_steps = paper.skipped, paper.num_steps
     assert num_steps > 0

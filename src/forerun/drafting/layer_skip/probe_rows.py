@@ -1,10 +1,10 @@
-"""Rows that ride along in another pass: known text run again with sublayers left out, to see what would be guessed.
+"""Rows added to a pass: known text run again with sublayers left out, to see what would be guessed.
 
-Legend: T rows of the pass, E riders, S sublayers, W slots that not every row sees.
+Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every row sees.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.inputs import ForwardInput
 
-MOST_REMEMBERED: Final = 256
+MOST_REMEMBERED: Final = 256  # sets whose gates are kept at hand
+NO_ROWS: Final = np.zeros((0, 0), np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Riders:
+class ProbeRows:
     """Chains of rows over committed text, one for each set of sublayers to leave out.
 
     A chain sees the text before its first row as the cache holds it, and its own rows: just what a draft from there
@@ -44,8 +45,8 @@ class Riders:
         return list(range(self.start, self.start + len(self.token_ids))) * len(self.skipped)
 
 
-class RiderLayout:
-    """Puts riders into passes of one model.
+class ProbeLayout:
+    """Puts probe rows into passes of one model.
 
     What depends on the shape or on a set alone is made once.
 
@@ -55,66 +56,55 @@ class RiderLayout:
 
     def __init__(self, num_layers: int) -> None:
         self._numbers = {sublayer: number for number, sublayer in enumerate(all_sublayers(num_layers))}
-        self._flags: dict[SkipSet, NDArray[np.bool_]] = {}
+        self._gates: dict[SkipSet, NDArray[np.bool_]] = {}
 
-    def ride_along(self, host: ForwardInput, riders: Riders) -> ForwardInput:
-        """The pass with riders behind its own rows. Their slots follow its own and are forgotten with its tree.
+    def add_to(self, inputs: ForwardInput, probes: ProbeRows) -> ForwardInput:
+        """The pass with probe rows behind its own. Their slots follow its own and are forgotten with its tree.
 
         Args:
-            host: rows that see all of the text before them, and logits of all of them.
+            inputs: rows that see all of the text before them, and logits of all of them.
         """
-        num_host, num_riders = len(host.token_ids), riders.num_rows
-        assert host.num_logit_rows == num_host and host.prefix_len == host.first_slot >= riders.start, "rows of a tree"
-        num_text = host.prefix_len - riders.start
-        sees_TW = np.zeros((num_host + num_riders, num_text + num_host + num_riders), np.bool_)
-        sees_TW[:num_host, :num_text] = True
-        sees_TW[:num_host, num_text : num_text + num_host] = (
-            chains(num_host, 1) if host.ancestry is None else host.ancestry
-        )
-        sees_TW[num_host:, num_text + num_host :] = chains(len(riders.token_ids), len(riders.skipped))
-        skips_TS = np.zeros((num_host + num_riders, len(self._numbers)), np.bool_)
-        self._mark(skips_TS[num_host:], riders)
-        return replace(
-            host,
-            token_ids=[*host.token_ids, *list(riders.token_ids) * len(riders.skipped)],
-            positions=[*host.positions, *riders.places],
-            prefix_len=riders.start,
+        num_own = len(inputs.token_ids)
+        assert inputs.num_logit_rows == num_own and inputs.prefix_len == inputs.first_slot, "rows of a tree"
+        sees = chains(num_own, 1) if inputs.ancestry is None else inputs.ancestry
+        return self._pass(inputs.token_ids, inputs.positions, sees, inputs.first_slot, probes)
+
+    def alone(self, probes: ProbeRows, first_slot: int) -> ForwardInput:
+        """A pass of probe rows alone, in slots behind the text."""
+        return self._pass([], [], NO_ROWS, first_slot, probes)
+
+    def _pass(
+        self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
+    ) -> ForwardInput:
+        """Rows of a tree, who sees whom among them, and probe rows behind them."""
+        num_own, num_rows, length = len(token_ids), len(token_ids) + probes.num_rows, len(probes.token_ids)
+        num_text = first_slot - probes.start
+        assert num_text >= 0, "probe rows run over text"
+        sees_TW = np.zeros((num_rows, num_text + num_rows), np.bool_)
+        sees_TW[:num_own, :num_text] = True
+        sees_TW[:num_own, num_text : num_text + num_own] = sees
+        sees_TW[num_own:, num_text + num_own :] = chains(length, len(probes.skipped))
+        skips_TS = np.zeros((num_rows, len(self._numbers)), np.bool_)
+        for number, skipped in enumerate(probes.skipped):
+            skips_TS[num_own + number * length : num_own + (number + 1) * length] = self._gates_of(skipped)
+        return ForwardInput(
+            token_ids=[*token_ids, *list(probes.token_ids) * len(probes.skipped)],
+            positions=[*positions, *probes.places],
+            first_slot=first_slot,
+            prefix_len=probes.start,
             ancestry=sees_TW,
-            num_logit_rows=num_host + num_riders,
+            num_logit_rows=num_rows,
             row_skips=skips_TS,
         )
 
-    def ride_alone(self, riders: Riders, first_slot: int) -> ForwardInput:
-        """A pass of riders alone, in slots behind the text."""
-        num_text = first_slot - riders.start
-        sees_EW = np.zeros((riders.num_rows, num_text + riders.num_rows), np.bool_)
-        sees_EW[:, num_text:] = chains(len(riders.token_ids), len(riders.skipped))
-        skips_ES = np.zeros((riders.num_rows, len(self._numbers)), np.bool_)
-        self._mark(skips_ES, riders)
-        return ForwardInput(
-            token_ids=list(riders.token_ids) * len(riders.skipped),
-            positions=riders.places,
-            first_slot=first_slot,
-            prefix_len=riders.start,
-            ancestry=sees_EW,
-            num_logit_rows=riders.num_rows,
-            row_skips=skips_ES,
-        )
-
-    def _mark(self, skips_ES: NDArray[np.bool_], riders: Riders) -> None:
-        """Mark what each row leaves out."""
-        length = len(riders.token_ids)
-        for chain, skipped in enumerate(riders.skipped):
-            skips_ES[chain * length : (chain + 1) * length] = self._flags_of(skipped)
-
-    def _flags_of(self, skipped: SkipSet) -> NDArray[np.bool_]:
-        flags = self._flags.get(skipped)
-        if flags is None:
-            if len(self._flags) >= MOST_REMEMBERED:
-                self._flags.clear()
-            flags = self._flags[skipped] = np.zeros(len(self._numbers), np.bool_)
-            flags[[self._numbers[sublayer] for sublayer in skipped]] = True
-        return flags
+    def _gates_of(self, skipped: SkipSet) -> NDArray[np.bool_]:
+        gates = self._gates.get(skipped)
+        if gates is None:
+            if len(self._gates) >= MOST_REMEMBERED:
+                self._gates.clear()
+            gates = self._gates[skipped] = np.zeros(len(self._numbers), np.bool_)
+            gates[[self._numbers[sublayer] for sublayer in skipped]] = True
+        return gates
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Rows that ride along change nothing for the rows they ride with, and say just what real drafts say."""
+"""Rows added to a pass change nothing for its own rows, and say just what real drafts say."""
 
 import random
 from collections.abc import Sequence
@@ -12,8 +12,9 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import CHAIN, GatedSkips
-from forerun.drafting.layer_skip.probe_rows import RiderLayout, Riders
+from forerun.drafting.layer_skip.in_pass_search import InPassSearch
+from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
+from forerun.drafting.layer_skip.settings import TUNED
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -39,11 +40,12 @@ from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
 
+CHAIN = TUNED.chain
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 COPIES = pytest.mark.parametrize("copy", ["plain", "int8", "int4"])
-LAYOUT = RiderLayout(SPEC.num_layers)
+LAYOUT = ProbeLayout(SPEC.num_layers)
 CONFIG = layer_skip(draft_width=2, depth=3, num_children=3, verify_width=8, search_share=1.0, adaptive=False)
 
 
@@ -51,13 +53,13 @@ def random_ids(rng: random.Random, num: int) -> list[int]:
     return [rng.randrange(SPEC.vocab_size) for _ in range(num)]
 
 
-def random_riders(rng: random.Random, text: Sequence[int]) -> Riders:
+def random_probes(rng: random.Random, text: Sequence[int]) -> ProbeRows:
     length = rng.randint(1, min(6, len(text)))
     start = len(text) - length - rng.randint(0, min(3, len(text) - length))
     sets = list(SKIP_SETS.values())
     share = rng.random()
     sets.append(frozenset(part for part in skippable(SPEC.num_layers) if rng.random() < share))
-    return Riders(token_ids=text[start : start + length], start=start, skipped=rng.sample(sets, rng.randint(1, 4)))
+    return ProbeRows(token_ids=text[start : start + length], start=start, skipped=rng.sample(sets, rng.randint(1, 4)))
 
 
 def verification(text: Sequence[int], rng: random.Random) -> ForwardInput:
@@ -89,9 +91,9 @@ def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype
     text = random_ids(rng, rng.randint(2, 60))
     runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
-    host, riders = verification(text, rng), random_riders(rng, text)
+    host, probes = verification(text, rng), random_probes(rng, text)
     num_host = len(host.token_ids)
-    alone, together = run(runner, host, num_host), run(runner, LAYOUT.ride_along(host, riders), num_host)
+    alone, together = run(runner, host, num_host), run(runner, LAYOUT.add_to(host, probes), num_host)
     logits, rows = (float((ours - theirs).abs().max()) for ours, theirs in zip(together, alone, strict=True))
     return logits, rows
 
@@ -110,15 +112,15 @@ def test_with_fused_kernels_it_has_them_but_for_rounding(seed: int) -> None:
     assert max(differences_of_the_host(seed, FUSED, torch.float64)) < 1e-9
 
 
-def drafted_logits(runner: Runner, text: Sequence[int], riders: Riders, skipped: SkipSet) -> Tensor:
-    """Logits at the riders' places by draft passes of one token each, over the text before the first of them."""
-    runner.sync(text[: riders.start])
+def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipped: SkipSet) -> Tensor:
+    """Logits at the probes' places by draft passes of one token each, over the text before the first of them."""
+    runner.sync(text[: probes.start])
     logits = []
-    for place, token in enumerate(riders.token_ids, riders.start):
+    for place, token in enumerate(probes.token_ids, probes.start):
         slot = runner.cache.reserve(1)
         inputs = ForwardInput(token_ids=[token], positions=[place], first_slot=slot, prefix_len=slot, skipped=skipped)
         logits.append(runner.forward(inputs).logits)
-    runner.cache.truncate(riders.start)
+    runner.cache.truncate(probes.start)
     return torch.cat(logits)
 
 
@@ -133,21 +135,21 @@ def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
     text = random_ids(rng, rng.randint(2, 60))
     runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
-    riders, host = random_riders(rng, text), verification(text, rng)
-    inputs = LAYOUT.ride_alone(riders, len(text)) if is_alone else LAYOUT.ride_along(host, riders)
+    probes, host = random_probes(rng, text), verification(text, rng)
+    inputs = LAYOUT.alone(probes, len(text)) if is_alone else LAYOUT.add_to(host, probes)
     num_rows = len(inputs.token_ids)
     logits, _ = run(runner, inputs, num_rows)
     for chain, rows in zip(
-        riders.skipped, logits[num_rows - riders.num_rows :].split(len(riders.token_ids)), strict=True
+        probes.skipped, logits[num_rows - probes.num_rows :].split(len(probes.token_ids)), strict=True
     ):
-        assert torch.equal(rows, drafted_logits(runner, text, riders, chain))
+        assert torch.equal(rows, drafted_logits(runner, text, probes, chain))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """What was told of one candidate of a request: its places in the text, what it guessed there, and its hits."""
 
-    riders: Riders
+    probes: ProbeRows
     skipped: SkipSet
     guesses: list[int]
     num_hits: int
@@ -159,19 +161,19 @@ def scores_of(
     """A request's whole text and every score that its search took, however long it takes on a busy machine."""
     monkeypatch.setattr(TimeShare, "is_open", True)
     gated = drafter.search
-    assert isinstance(gated, GatedSkips)
+    assert isinstance(gated, InPassSearch)
     scores: list[Score] = []
     told: list[tuple[SkipSet, float]] = []
     score, record = gated._score, gated.search.record
 
-    def note(riders: Riders, logits: Tensor, draft: object) -> None:
+    def note(probes: ProbeRows, logits: Tensor, draft: object) -> None:
         told.clear()
-        score(riders, logits, draft)
-        guesses = drafter._draft.guess(logits, [place + 1 for place in riders.places])
+        score(probes, logits, draft)
+        guesses = drafter._draft.guess(logits, [place + 1 for place in probes.places])
         for chain, (skipped, num_hits) in enumerate(told):
-            assert skipped == riders.skipped[chain]
+            assert skipped == probes.skipped[chain]
             rows = guesses[chain * CHAIN : (chain + 1) * CHAIN]
-            scores.append(Score(riders=riders, skipped=skipped, guesses=rows, num_hits=int(num_hits)))
+            scores.append(Score(probes=probes, skipped=skipped, guesses=rows, num_hits=int(num_hits)))
 
     def hear(skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         if not is_draft:
@@ -218,7 +220,7 @@ def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
     assert len(scores) >= 20
     judge = target_for(CONFIG, weights, backend=kernels)
     for score in scores:
-        start = score.riders.start
+        start = score.probes.start
         truth = text[start + 1 : start + 1 + CHAIN]
         assert score.num_hits == sum(map(int.__eq__, score.guesses, truth))
         num_right = next((place for place in range(CHAIN) if score.guesses[place] != truth[place]), CHAIN)
@@ -247,7 +249,7 @@ def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(pa
     drafter.extend = note  # type: ignore[method-assign]
     for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=60):
         assert target.cache.num_tree == 0
-        assert step.stats.num_verified == widths[-1][0], "riders are no drafted tokens"
-    riding = [rows - own for own, rows in widths if rows > own]
-    assert len(riding) > len(widths) / 2
-    assert all(rows % CHAIN == 0 for rows in riding)
+        assert step.stats.num_verified == widths[-1][0], "probes are no drafted tokens"
+    added = [rows - own for own, rows in widths if rows > own]
+    assert len(added) > len(widths) / 2
+    assert all(rows % CHAIN == 0 for rows in added)

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import SkipSet, every_other_layer, skippable
-from forerun.drafting.layer_skip.paper_search import PaperSearch, suggest_point
+from forerun.drafting.layer_skip.swift_candidates import SwiftCandidates, suggest_point
 
 NUM_LAYERS = 7  # 10 sublayers that can be skipped, 4 of them in a candidate
 NO_BAYES = 10**9
@@ -20,7 +20,7 @@ def easy_score(skipped: SkipSet) -> float:
     return sum(layer - 1 for layer, _ in skipped) / (NUM_LAYERS - 3) / len(skipped)
 
 
-def run(search: PaperSearch, num_steps: int) -> list[SkipSet]:
+def run(search: SwiftCandidates, num_steps: int) -> list[SkipSet]:
     """The candidates of so many steps, each scored."""
     candidates = []
     for _ in range(num_steps):
@@ -30,9 +30,9 @@ def run(search: PaperSearch, num_steps: int) -> list[SkipSet]:
 
 
 def test_equal_seeds_give_equal_candidates() -> None:
-    first, second = (run(PaperSearch(NUM_LAYERS, seed=3, bayes_interval=8), 9) for _ in range(2))
+    first, second = (run(SwiftCandidates(NUM_LAYERS, seed=3, bayes_interval=8), 9) for _ in range(2))
     assert first == second
-    assert first[:7] != run(PaperSearch(NUM_LAYERS, seed=4), 7)
+    assert first[:7] != run(SwiftCandidates(NUM_LAYERS, seed=4), 7)
 
 
 def test_a_bayesian_point_is_the_same_to_the_last_bit_for_an_equal_seed() -> None:
@@ -45,16 +45,16 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
     np.random.seed(1)
     random.seed(1)
     numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
-    first = run(PaperSearch(NUM_LAYERS, bayes_interval=8), 8)
+    first = run(SwiftCandidates(NUM_LAYERS, bayes_interval=8), 8)
     np.testing.assert_equal(np.random.get_state(legacy=False), numpy_before)
     assert random.getstate() == python_before
     np.random.seed(2)
     random.seed(2)
-    assert run(PaperSearch(NUM_LAYERS, bayes_interval=8), 8) == first
+    assert run(SwiftCandidates(NUM_LAYERS, bayes_interval=8), 8) == first
 
 
 def test_nothing_is_printed_even_where_candidates_come_again(capfd: pytest.CaptureFixture[str]) -> None:
-    candidates = run(PaperSearch(4, bayes_interval=3), 9)
+    candidates = run(SwiftCandidates(4, bayes_interval=3), 9)
     assert len(set(candidates)) < len(candidates)
     assert capfd.readouterr() == ("", "")
 
@@ -65,7 +65,7 @@ def test_nothing_is_printed_even_where_candidates_come_again(capfd: pytest.Captu
 def test_every_random_candidate_skips_as_many_of_those_that_may_be(
     num_layers: int, ratio: float, num_skipped: int
 ) -> None:
-    search = PaperSearch(num_layers, skip_ratio=ratio, bayes_interval=NO_BAYES)
+    search = SwiftCandidates(num_layers, skip_ratio=ratio, bayes_interval=NO_BAYES)
     for _ in range(20):
         candidate = search.propose()
         search.record(0.5)
@@ -74,26 +74,26 @@ def test_every_random_candidate_skips_as_many_of_those_that_may_be(
 
 
 def test_every_sublayer_that_may_be_skipped_is_drawn_about_as_often() -> None:
-    candidates = run(PaperSearch(NUM_LAYERS, bayes_interval=NO_BAYES, max_steps=3000, patience=3000), 2000)
+    candidates = run(SwiftCandidates(NUM_LAYERS, bayes_interval=NO_BAYES, max_steps=3000, patience=3000), 2000)
     counts = [sum(item in candidate for candidate in candidates) for item in skippable(NUM_LAYERS)]
     assert all(abs(count - 800) < 5 * (2000 * 0.4 * 0.6) ** 0.5 for count in counts)
 
 
 def test_a_bayesian_candidate_skips_as_many_too() -> None:
-    for candidate in run(PaperSearch(NUM_LAYERS, bayes_interval=6), 18)[5::6]:
+    for candidate in run(SwiftCandidates(NUM_LAYERS, bayes_interval=6), 18)[5::6]:
         assert len(candidate) == 4
         assert candidate <= set(skippable(NUM_LAYERS))
 
 
 def test_every_25th_candidate_is_bayesian() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     run(search, 52)
     assert [step.step for step in search.history if step.was_bayesian] == [25, 50]
 
 
 def test_the_library_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bayes_opt", None)  # importing it raises
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     run(search, 24)
     with pytest.raises(ConfigError, match=r'pip install "forerun\[paper\]"'):
         search.propose()
@@ -104,17 +104,17 @@ def test_the_library_is_not_imported_before_it_is_needed(monkeypatch: pytest.Mon
 def test_a_ratio_that_no_candidate_can_have_is_refused() -> None:
     for num_layers, ratio in ((3, 0.45), (2, 0.45), (7, 0.0), (7, 1.1), (7, -0.5)):
         with pytest.raises(ConfigError, match="give another ratio"):
-            PaperSearch(num_layers, skip_ratio=ratio)
+            SwiftCandidates(num_layers, skip_ratio=ratio)
 
 
 def test_a_search_starts_with_every_other_layer_and_no_score() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     assert search.skipped == every_other_layer(NUM_LAYERS)
     assert (search.best_score, search.num_steps, search.is_searching, search.history) == (0.0, 0, True, [])
 
 
 def test_the_first_candidate_replaces_the_start_set_however_poor() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     candidate = search.propose()
     assert search.skipped == every_other_layer(NUM_LAYERS)
     search.record(1 / 32)
@@ -123,7 +123,7 @@ def test_the_first_candidate_replaces_the_start_set_however_poor() -> None:
 
 
 def test_only_a_strictly_greater_score_is_a_gain() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     search.propose()
     search.record(0.0)
     assert search.skipped == every_other_layer(NUM_LAYERS)
@@ -145,7 +145,7 @@ def test_only_a_strictly_greater_score_is_a_gain() -> None:
     ]
 
 
-def num_steps_until_over(search: PaperSearch, scores: list[float]) -> int:
+def num_steps_until_over(search: SwiftCandidates, scores: list[float]) -> int:
     for score in scores:
         search.propose()
         search.record(score)
@@ -155,21 +155,21 @@ def num_steps_until_over(search: PaperSearch, scores: list[float]) -> int:
 
 
 def test_a_search_ends_above_a_good_score_and_not_at_it() -> None:
-    assert num_steps_until_over(PaperSearch(NUM_LAYERS), [0.5, 0.95, 0.951, 0.2]) == 3
+    assert num_steps_until_over(SwiftCandidates(NUM_LAYERS), [0.5, 0.95, 0.951, 0.2]) == 3
 
 
 def test_a_search_ends_after_more_steps_without_gain_than_its_patience() -> None:
-    search = PaperSearch(NUM_LAYERS, bayes_interval=NO_BAYES)
+    search = SwiftCandidates(NUM_LAYERS, bayes_interval=NO_BAYES)
     assert num_steps_until_over(search, [0.1] + [0.1] * 299 + [0.2] + [0.2] * 400) == 1 + 299 + 1 + 301
 
 
 def test_a_search_ends_after_more_steps_than_its_most() -> None:
-    search = PaperSearch(NUM_LAYERS, bayes_interval=NO_BAYES)
+    search = SwiftCandidates(NUM_LAYERS, bayes_interval=NO_BAYES)
     assert num_steps_until_over(search, [step / 2000 for step in range(1500)]) == 1001
 
 
 def test_a_search_that_is_over_stays_over() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     best = search.propose()
     search.record(1.0)
     with pytest.raises(AssertionError):
@@ -178,7 +178,7 @@ def test_a_search_that_is_over_stays_over() -> None:
 
 
 def test_a_candidate_is_scored_once_and_before_the_next() -> None:
-    search = PaperSearch(NUM_LAYERS)
+    search = SwiftCandidates(NUM_LAYERS)
     with pytest.raises(AssertionError):
         search.record(0.5)
     search.propose()
@@ -193,7 +193,7 @@ def test_a_candidate_is_scored_once_and_before_the_next() -> None:
 
 
 def test_bayesian_candidates_beat_random_ones_where_the_score_is_easy() -> None:
-    search = PaperSearch(NUM_LAYERS, bayes_interval=6)
+    search = SwiftCandidates(NUM_LAYERS, bayes_interval=6)
     run(search, 48)
     of_kind = {
         kind: [step.score for step in search.history if step.was_bayesian == kind and step.step > 12]

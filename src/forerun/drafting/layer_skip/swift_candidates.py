@@ -12,7 +12,7 @@ from forerun.core.sublayers import SkipSet, every_other_layer, skippable
 KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds to the mean
 NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
 MAX_SEED: Final = 2**32  # of the library's generator, exclusive
-
+WINDOW: Final = 32  # tokens over which a candidate is scored
 FEWEST_ITEMS: Final = 4  # sublayers of which nearly one half can be skipped at all
 
 
@@ -25,7 +25,7 @@ class SearchStep(NamedTuple):
     was_bayesian: bool
 
 
-class PaperSearch:
+class SwiftCandidates:
     """Proposes a candidate at a time and keeps the best, until a rule ends it; a new search is a new object.
 
     Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers. They are drawn without

@@ -1,0 +1,95 @@
+"""Which rounds of a target that drafts for itself draft: three kinds of rounds, and which comes next."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final, TypeAlias
+
+from forerun.drafting.layer_skip.skip_search import SkipSearch
+from forerun.speculation.payoff import Payoff
+
+REST: Final = 16  # rounds: a question costs a hundredth of a plain round of a small model (docs/log.md, 2026-11-22)
+TIMED: Final = 2  # rounds before the end of a rest, when neither the question nor probe rows disturb a round
+RISE: Final = 1.1  # times its time of late that a plain round may take: others on the machine only add time
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """A tree is proposed; it is grown by draft passes only where `grows`, else it is what the text said before."""
+
+    grows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """A plain round that the search makes use of, while nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """One of some plain rounds in a row, of which the last may carry probe rows.
+
+    Args:
+        rounds_left: this one included.
+    """
+
+    rounds_left: int
+
+
+RoundKind: TypeAlias = Drafting | Probing | Resting
+
+
+class DraftingSchedule:
+    """Says of every round whether it drafts.
+
+    One round of a rest is timed and stands for all of them.
+
+    Args:
+        looks_up: earlier text is proposed where no draft is worth its time.
+    """
+
+    def __init__(self, looks_up: bool) -> None:
+        self.payoff: Payoff | None = None  # None: a round always drafts
+        self.kind: RoundKind = Probing()
+        self.plain_round_s: float | None = None  # a plain round at its quickest of late
+        self._timed_s: float | None = None
+        self._looks_up = looks_up
+
+    def begin(self) -> None:
+        """A request begins, and no rest goes on."""
+        self.kind = Probing()
+
+    def next(self, search: SkipSearch, num_tokens: int) -> RoundKind:
+        """The kind of the round that begins, on so many tokens of text."""
+        kind = self.kind
+        if isinstance(kind, Resting) and kind.rounds_left > 1:
+            self.kind = Resting(kind.rounds_left - 1)
+        else:
+            self._end_rest(search)
+            self.kind = self._choose(search, num_tokens)
+        return self.kind
+
+    @property
+    def may_carry_rows(self) -> bool:
+        """True where the search may add rows to the round's verification."""
+        return not isinstance(self.kind, Resting) or self.kind.rounds_left == 1
+
+    def take_time(self, seconds: float) -> None:
+        """The round of a rest that is timed took so long."""
+        self._timed_s = seconds
+
+    def _choose(self, search: SkipSearch, num_tokens: int) -> RoundKind:
+        if self.payoff is None or self.payoff.should_draft():
+            grows = search.is_worth_it(num_tokens)
+            if grows or self._looks_up:
+                return Drafting(grows)
+        return Probing() if search.uses_every_round else Resting(REST)
+
+    def _end_rest(self, search: SkipSearch) -> None:
+        """Tell what the rounds of a rest took, if one of them was timed."""
+        if self._timed_s is None:
+            return
+        if self.payoff is not None and not self.payoff.should_draft():
+            self.payoff.measure(REST, REST * self._timed_s, REST)
+        search.take_time(REST * self._timed_s)
+        self.plain_round_s = min(self._timed_s, RISE * (self.plain_round_s or inf))
+        self._timed_s = None
