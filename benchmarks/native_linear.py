@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.linear import PackedLinear, functions
+from forerun.backends.cpu.linear import PackedLinear
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.weights import DenseWeight
+from tests.backends.cpu.ops import linear_functions
 
 SHAPES = ((8192, 2048), (2048, 2048))  # outputs, inputs
 ROWS = (1, 2, 4, 8, 12, 16, 64, 256)
@@ -97,8 +98,8 @@ def measure_format(
 
 
 def native_call(packed: list[PackedLinear], x_TI: Tensor, num_threads: int) -> Call:
-    linears, y_TO = cycle(packed), torch.empty(len(x_TI), packed[0].num_out)
-    run, x, y, num_rows = functions().forerun_linear, x_TI.data_ptr(), y_TO.data_ptr(), len(x_TI)
+    linears, y_TO = cycle(packed), torch.empty(len(x_TI), packed[0].descriptor.num_out)
+    run, x, y, num_rows = linear_functions().forerun_linear, x_TI.data_ptr(), y_TO.data_ptr(), len(x_TI)
     holds = (x_TI, y_TO)
     return lambda: (run(byref(next(linears).descriptor), x, num_rows, y, None, 0, num_threads), holds)
 
@@ -133,7 +134,7 @@ def probes(num_threads: int) -> dict[str, Call]:
     """Reading and copying memory that no cache holds."""
     memory = torch.ones(8, PROBE_BYTES, dtype=torch.uint8)
     places, targets = cycle(memory), cycle([*memory[4:], *memory[:4]])
-    read = functions().forerun_read
+    read = linear_functions().forerun_read
     return {
         "read": lambda: read(next(places).data_ptr(), PROBE_BYTES, num_threads),
         "copy": lambda: next(targets).copy_(next(places)),

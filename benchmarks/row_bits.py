@@ -93,7 +93,7 @@ def run_tree(runner: Runner, tokens: list[int], parents: list[int]) -> Tensor:
             ancestry=ancestry,
             num_logit_rows=len(tokens),
         )
-    )
+    ).logits
     runner.cache.truncate(start)
     return logits
 

@@ -189,7 +189,7 @@ def torch_calls(spec: ModelSpec, kernel: str, num_rows: int, setting: Setting) -
     frame = executor._open(pass_of(spec, num_rows, context_of(setting)))
     groups: list[tuple[str, list[Callable[..., None]]]] = []
     steps: list[Callable[..., None]] = []
-    for op, step in executor._steps:
+    for op, step in executor._untapped:
         step(frame)  # so that every buffer is there
         if op.kind in ("mask", "select_rows"):
             continue

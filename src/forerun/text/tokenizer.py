@@ -3,7 +3,7 @@
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import tokenizers
@@ -18,12 +18,8 @@ MAX_EAGER_TOKENS: Final = 8
 class Tokenizer:
     """One checkpoint's tokenizer, immutable."""
 
-    def __init__(
-        self, backend: tokenizers.Tokenizer, *, special_tokens: Mapping[str, str], template: ChatTemplate | None
-    ) -> None:
-        self._backend = backend
-        self._special_tokens = dict(special_tokens)
-        self._template = template
+    def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
+        self._backend, self._template = backend, template
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
@@ -66,14 +62,6 @@ class Tokenizer:
         return self._template is not None
 
     @property
-    def bos_token_id(self) -> int | None:
-        return self._id_of("bos_token")
-
-    @property
-    def eos_token_id(self) -> int | None:
-        return self._id_of("eos_token")
-
-    @property
     def added_ids(self) -> frozenset[int]:
         """Ids of tokens put beside the trained vocabulary: control and other added tokens."""
         return self._added_ids
@@ -89,10 +77,6 @@ class Tokenizer:
     def is_byte(self, id_: int) -> bool:
         """Whether this is a byte-fallback token, whose meaning depends on the byte tokens beside it."""
         return id_ in self._byte_ids
-
-    def _id_of(self, name: str) -> int | None:
-        token = self._special_tokens.get(name)
-        return None if token is None else self._backend.token_to_id(token)
 
 
 class IncrementalDecoder:

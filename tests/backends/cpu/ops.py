@@ -1,19 +1,21 @@
-"""The kernels of rows, attention and sampling one by one, on one thread: for tests and for measuring.
+"""The kernels of linears, rows, attention and sampling one by one, on one thread: for tests and for measuring.
 
 A model's pass calls them inside one C function, see `forerun.backends.cpu.program`. All tensors lie on the CPU.
 
 Legend: T rows, Q query heads, K key/value heads, S slots, W tree slots, P positions, H size, D head size, V vocabulary.
 """
 
-from ctypes import Structure, byref, c_float, c_int, c_int32, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import Heads, Leader, NativeRowNoise
+from forerun.backends.cpu.layouts import EPILOGUES, Heads, NativeLinear
+from forerun.backends.cpu.linear import PackedLinear
 
 MOST_ROWS: Final = 16  # of one call of the attention kernel
 
@@ -34,6 +36,52 @@ class Visibility(Structure):
         ("num_tree", c_int32),
         ("ancestry", c_void_p),
     )
+
+
+class RowNoise(Structure):
+    """The key of one row's noise, see `forerun.sampling.noise`."""
+
+    _fields_ = (("low", c_int32), ("high", c_int32), ("is_noisy", c_int32))
+
+
+class Leader(Structure):
+    """A row's best token, its total and the next best one's."""
+
+    _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))
+
+
+class Product(PackedLinear):
+    """A packed weight and the products with it, outside a program."""
+
+    def __call__(self, x_TI: Tensor, residual_TO: Tensor | None = None) -> Tensor:
+        """x W^T + b (+ residual), float32 [T, I] to [T, O], on torch's number of threads."""
+        return self._run(x_TI, self.descriptor.num_out, residual_TO, "store" if residual_TO is None else "add")
+
+    def silu_mul(self, x_TI: Tensor) -> Tensor:
+        """silu(gate) * up of the products with a paired weight, float32 [T, I] to [T, O / 2]."""
+        assert self.descriptor.paired, "gate and up"
+        return self._run(x_TI, self.descriptor.paired, None, "silu_mul")
+
+    def _run(self, x_TI: Tensor, num_out: int, residual: Tensor | None, epilogue: str) -> Tensor:
+        y = x_TI.new_empty(len(x_TI), num_out)
+        linear_functions().forerun_linear(
+            byref(self.descriptor), floats(x_TI), len(x_TI), floats(y), None if residual is None else floats(residual),
+            EPILOGUES[epilogue], torch.get_num_threads(),
+        )  # fmt: skip
+        return y
+
+
+@cache
+def linear_functions() -> CDLL:
+    """The library, with what its functions of single linears take."""
+    found = library()
+    found.forerun_linear.argtypes = (POINTER(NativeLinear), c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)
+    found.forerun_linear.restype = None
+    found.forerun_linear_slice.argtypes = (POINTER(NativeLinear), c_void_p, c_int, c_int, c_int, c_void_p)
+    found.forerun_linear_slice.restype = None
+    found.forerun_read.argtypes = (c_void_p, c_int64, c_int)
+    found.forerun_read.restype = c_uint64
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +119,14 @@ def rope_append(
     norms: tuple[Tensor, Tensor] | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Turn queries and keys of [T, (Q + 2K) D], store keys and values from first_slot on.
+    """Rotate queries and keys of [T, (Q + 2K) D], store keys and values from first_slot on.
 
     Args:
         cos_sin_P2D: float32 cosines and sines, see `forerun.model.rope.rope_table`.
-        norms: weights [D] of the RMS norm of every query head and every key head before the turn.
+        norms: weights [D] of the RMS norm of every query head and every key head before the rotation.
 
     Returns:
-        the turned queries, [T, Q, D] float32.
+        the rotated queries, [T, Q, D] float32.
     """
     num_rows, num_kv_heads, head_dim = len(qkv), *keys_SKD.shape[1:]
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
@@ -153,10 +201,8 @@ def rank(scores_V: Tensor, count: int, *, key: int | None = None, temperature: f
     return Ranking(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
 
 
-def row_noise(key: int | None) -> NativeRowNoise:
-    return (
-        NativeRowNoise(0, 0, 0) if key is None else NativeRowNoise(key, key >> 32, 1)
-    )  # ctypes keeps the low 32 bits of each
+def row_noise(key: int | None) -> RowNoise:
+    return RowNoise(0, 0, 0) if key is None else RowNoise(key, key >> 32, 1)  # ctypes keeps the low 32 bits of each
 
 
 def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.layouts import EPILOGUES
-from forerun.backends.cpu.linear import PackedLinear, functions
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.weights import DenseWeight, Int8Weight, Weight
+from tests.backends.cpu.ops import Product, linear_functions
 
 pytestmark = pytest.mark.usefixtures("tier")
 FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
@@ -37,11 +37,11 @@ def weight_of(name: str, num_out: int, num_in: int) -> Weight:
             return DenseWeight(values_OI=weight_OI.to(getattr(torch, name)))
 
 
-def packed(name: str, weight: Weight, bias_O: Tensor | None = None, paired: int = 0) -> PackedLinear:
-    return PackedLinear.pack(weight, bias_O, paired=paired, rounds_inputs=name != "int8_wide")
+def packed(name: str, weight: Weight, bias_O: Tensor | None = None, paired: int = 0) -> Product:
+    return Product.pack(weight, bias_O, paired=paired, rounds_inputs=name != "int8_wide")
 
 
-def rounded(name: str, x_TI: Tensor, linear: PackedLinear) -> tuple[Tensor, int]:
+def rounded(name: str, x_TI: Tensor, linear: Product) -> tuple[Tensor, int]:
     """Inputs as the kernel sees them, float64, and how many roundings a sum of products takes."""
     if name == "bfloat16":
         return x_TI.bfloat16().double(), x_TI.shape[1] + 2
@@ -55,7 +55,7 @@ def rounded(name: str, x_TI: Tensor, linear: PackedLinear) -> tuple[Tensor, int]
     return values.flatten(1)[:, :num_in], padded.shape[1] + 3
 
 
-def products(name: str, x_TI: Tensor, weight: Weight, linear: PackedLinear) -> tuple[Tensor, Tensor]:
+def products(name: str, x_TI: Tensor, weight: Weight, linear: Product) -> tuple[Tensor, Tensor]:
     """x W^T in float64, and how far a float32 sum may be from it."""
     weight_OI = exact(weight)
     inputs, roundings = rounded(name, x_TI, linear)
@@ -115,7 +115,7 @@ def test_threads_change_no_bit(name: str, num_threads: int) -> None:
     linear = packed(name, weight_of(name, 200, 160))
     x_TI = random_tensor(13, 160, seed=2)
     y_TO = torch.empty(13, 200)
-    functions().forerun_linear(
+    linear_functions().forerun_linear(
         byref(linear.descriptor), x_TI.data_ptr(), 13, y_TO.data_ptr(), None, EPILOGUES["store"], num_threads
     )
     assert torch.equal(y_TO, linear(x_TI))
@@ -132,7 +132,7 @@ def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, p
     for begin in range(0, 4, 2):
         for end in range(begin + 2, 5, 2):
             memory = torch.full((6, num_out), 7.0)
-            functions().forerun_linear_slice(
+            linear_functions().forerun_linear_slice(
                 byref(linear.descriptor), x_TI.data_ptr(), 5, begin, end, memory.data_ptr()
             )
             own = (owners >= begin) & (owners < end)
@@ -162,7 +162,7 @@ def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
     biased = packed(name, weight)(x_TI) + bias
     assert torch.equal(linear(x_TI), biased)
     assert torch.equal(linear(x_TI, residual), residual + biased)
-    functions().forerun_linear(
+    linear_functions().forerun_linear(
         byref(linear.descriptor), x_TI.data_ptr(), 9, residual.data_ptr(), residual.data_ptr(), EPILOGUES["add"], 1
     )
     assert torch.equal(residual, linear(x_TI, random_tensor(9, 37, seed=7)))

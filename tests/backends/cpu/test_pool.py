@@ -9,19 +9,19 @@ import torch
 
 from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.cores import keep_pool_on
-from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.slots import move_slots
 from forerun.model.weights import DenseWeight
+from tests.backends.cpu.ops import Product
 
 TASKS = Path("/proc/self/task")
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 
 
 @pytest.fixture
-def product() -> tuple[PackedLinear, torch.Tensor, torch.Tensor]:
+def product() -> tuple[Product, torch.Tensor, torch.Tensor]:
     """A linear, inputs, and what they give on one thread."""
     generator = torch.Generator().manual_seed(1)
-    linear = PackedLinear.pack(DenseWeight(values_OI=torch.randn(256, 128, generator=generator)), None)
+    linear = Product.pack(DenseWeight(values_OI=torch.randn(256, 128, generator=generator)), None)
     x = torch.randn(5, 128, generator=generator)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -30,7 +30,7 @@ def product() -> tuple[PackedLinear, torch.Tensor, torch.Tensor]:
     return linear, x, expected
 
 
-def on_threads(num_threads: int, product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> bool:
+def on_threads(num_threads: int, product: tuple[Product, torch.Tensor, torch.Tensor]) -> bool:
     linear, x, expected = product
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -41,13 +41,13 @@ def on_threads(num_threads: int, product: tuple[PackedLinear, torch.Tensor, torc
 
 @pytest.mark.parametrize("num_threads", [2, 3, 8])
 def test_any_number_of_threads_gives_the_same(
-    num_threads: int, product: tuple[PackedLinear, torch.Tensor, torch.Tensor]
+    num_threads: int, product: tuple[Product, torch.Tensor, torch.Tensor]
 ) -> None:
     assert all(on_threads(num_threads, product) for _ in range(200))
 
 
 def test_callers_in_several_threads_do_not_disturb_each_other(
-    product: tuple[PackedLinear, torch.Tensor, torch.Tensor],
+    product: tuple[Product, torch.Tensor, torch.Tensor],
 ) -> None:
     linear, x, expected = product
     wrong: list[int] = []
@@ -67,7 +67,7 @@ def test_callers_in_several_threads_do_not_disturb_each_other(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_child_gets_threads_of_its_own(product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> None:
+def test_a_forked_child_gets_threads_of_its_own(product: tuple[Product, torch.Tensor, torch.Tensor]) -> None:
     assert on_threads(3, product)
     child = os.fork()
     if child == 0:
@@ -77,7 +77,7 @@ def test_a_forked_child_gets_threads_of_its_own(product: tuple[PackedLinear, tor
 
 
 @pytest.mark.skipif(not TASKS.is_dir(), reason="the system does not tell where threads may run")
-def test_the_pool_stays_on_the_cores_it_is_given(product: tuple[PackedLinear, torch.Tensor, torch.Tensor]) -> None:
+def test_the_pool_stays_on_the_cores_it_is_given(product: tuple[Product, torch.Tensor, torch.Tensor]) -> None:
     cores = sorted(os.sched_getaffinity(0))
     before = {int(task.name) for task in TASKS.iterdir()}
     keep_pool_on(cores[:1])

@@ -46,6 +46,10 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_select_tier.argtypes = (c_char_p,)
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
+    found.forerun_pack.argtypes = (c_void_p, c_void_p)
+    found.forerun_pack.restype = c_int64
+    found.forerun_free.argtypes = (c_void_p,)
+    found.forerun_free.restype = None
     found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(NativeOp), c_int, c_int)
     found.forerun_program_new.restype = c_void_p
     found.forerun_program_free.argtypes = (c_void_p,)

@@ -88,15 +88,3 @@ class Pass(Structure):
         ("features", c_void_p),
         ("num_taps", c_int32),
     )
-
-
-class NativeRowNoise(Structure):
-    """The key of one row's noise, see `forerun.sampling.noise`."""
-
-    _fields_ = (("low", c_int32), ("high", c_int32), ("is_noisy", c_int32))
-
-
-class Leader(Structure):
-    """A row's best token, its total and the next best one's."""
-
-    _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))

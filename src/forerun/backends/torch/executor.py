@@ -30,10 +30,6 @@ from forerun.runtime.inference import inference
 class Frame:
     """The named buffers of one run, and where its rows stand in the cache."""
 
-    __slots__ = (
-        "ancestry", "cos", "end", "features", "first_slot", "gate_up", "gated", "h", "logits", "mask", "mixed",
-        "num_logit_rows", "prefix_len", "q", "qkv", "row_skips", "sin", "token_ids", "x",
-    )  # fmt: skip
     ancestry: Tensor | None
     cos: Tensor
     end: int
@@ -125,9 +121,9 @@ class EagerExecutor:
             case "mask":
                 return bind_mask(self._spec, self._ops, self._cache)
             case "norm":
-                return bind_norm(op, self._bound.norms[op.weights])
+                return bind_unary(op, self._bound.norms[op.weights])
             case "linear":
-                return bind_linear(op, self._bound.linears[op.weights])
+                return bind_unary(op, self._bound.linears[op.weights])
             case "linear_add":
                 return bind_linear_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
             case "rope_append":
@@ -135,7 +131,7 @@ class EagerExecutor:
             case "tree_attention":
                 return bind_tree_attention(op, self._cache, self._ops)
             case "silu_mul":
-                return bind_silu_mul(op, self._ops)
+                return bind_unary(op, self._ops.silu_mul)
             case "tap":
                 return tap
             case "select_rows":
@@ -164,22 +160,14 @@ def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
     return mask
 
 
-def bind_norm(op: Op, norm: Norm) -> Step:
+def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
+    """A norm, a product, or silu(gate) * up."""
     (reads,), writes = op.reads, op.writes
 
-    def normalise(frame: Frame) -> None:
-        setattr(frame, writes, norm(getattr(frame, reads)))
+    def unary(frame: Frame) -> None:
+        setattr(frame, writes, function(getattr(frame, reads)))
 
-    return normalise
-
-
-def bind_linear(op: Op, linear: Linear) -> Step:
-    (reads,), writes = op.reads, op.writes
-
-    def product(frame: Frame) -> None:
-        setattr(frame, writes, linear(getattr(frame, reads)))
-
-    return product
+    return unary
 
 
 def bind_linear_add(op: Op, linear: Linear, sublayer: int) -> Step:
@@ -198,20 +186,20 @@ def bind_linear_add(op: Op, linear: Linear, sublayer: int) -> Step:
 def bind_rope_append(
     op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
 ) -> Step:
-    """Split qkv, norm q and k per head where the family does so, turn them, write keys and values into the cache."""
+    """Split qkv, norm q and k per head where the family does so, rotate them, write keys and values into the cache."""
     keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    num_heads, num_turned, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
-    num_all, rotate = num_turned + spec.num_kv_heads, ops.rotate
+    num_heads, num_rotated, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
+    num_all, rotate = num_rotated + spec.num_kv_heads, ops.rotate
 
     def rope_append(frame: Frame) -> None:
         qkv_TND = frame.qkv.view(-1, num_all, head_dim)
-        turned_TND = qkv_TND[:, :num_turned]
+        rotated_TND = qkv_TND[:, :num_rotated]
         if head_norms is not None:
-            turned_TND = norm_heads(turned_TND, num_heads, head_norms)
-        turned_TND = rotate(turned_TND, frame.cos, frame.sin)
-        keys_SKD[frame.first_slot : frame.end] = turned_TND[:, num_heads:]
-        values_SKD[frame.first_slot : frame.end] = qkv_TND[:, num_turned:]
-        frame.q = turned_TND[:, :num_heads]
+            rotated_TND = norm_heads(rotated_TND, num_heads, head_norms)
+        rotated_TND = rotate(rotated_TND, frame.cos, frame.sin)
+        keys_SKD[frame.first_slot : frame.end] = rotated_TND[:, num_heads:]
+        values_SKD[frame.first_slot : frame.end] = qkv_TND[:, num_rotated:]
+        frame.q = rotated_TND[:, :num_heads]
 
     return rope_append
 
@@ -230,15 +218,6 @@ def bind_tree_attention(op: Op, cache: TreeCache, ops: TorchOps) -> Step:
         frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask)
 
     return tree_attention
-
-
-def bind_silu_mul(op: Op, ops: TorchOps) -> Step:
-    (reads,), writes, multiply = op.reads, op.writes, ops.silu_mul
-
-    def silu_mul(frame: Frame) -> None:
-        setattr(frame, writes, multiply(getattr(frame, reads)))
-
-    return silu_mul
 
 
 def tap(frame: Frame) -> None:

@@ -12,7 +12,7 @@ from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.names import (
     EMBEDDING_NAME,
     HEAD_NAME,
-    Placement,
+    TensorPlace,
     fused_shapes,
     is_ignorable,
     tensor_plan,
@@ -69,12 +69,12 @@ def _check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSp
         )
 
 
-def _rows(weights: Mapping[str, Tensor], place: Placement) -> Tensor:
+def _rows(weights: Mapping[str, Tensor], place: TensorPlace) -> Tensor:
     return weights[place.name][place.row_start : place.row_start + place.shape[0]]
 
 
 def _match(
-    folder: Path, stored: Mapping[str, StoredTensor], plan: Mapping[str, Placement], spec: ModelSpec
+    folder: Path, stored: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace], spec: ModelSpec
 ) -> list[StoredTensor]:
     """The tensors to read, in file order, once they are known to be exactly those of the plan."""
     for tensor in stored.values():

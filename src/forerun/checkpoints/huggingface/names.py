@@ -13,7 +13,7 @@ LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class TensorPlace:
     """One stored tensor's place: rows [row_start, row_start + shape[0]) of the weight `name`.
 
     `shape` is what the stored tensor must have; a bias counts as rows of one element.
@@ -24,29 +24,29 @@ class Placement:
     row_start: int = 0
 
 
-def tensor_plan(spec: ModelSpec) -> dict[str, Placement]:
+def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
     """Every tensor the checkpoint must hold, by its Hugging Face name, and where it goes.
 
     Query, key and value become one matrix, and so do gate and up, so that each is one multiplication.
     """
     vocab_shape = (spec.vocab_size, spec.hidden_size)
     plan = {
-        EMBEDDING_NAME: Placement(name="embedding.weight", shape=vocab_shape),
-        "model.norm.weight": Placement(name="final_norm.weight", shape=(spec.hidden_size,)),
+        EMBEDDING_NAME: TensorPlace(name="embedding.weight", shape=vocab_shape),
+        "model.norm.weight": TensorPlace(name="final_norm.weight", shape=(spec.hidden_size,)),
     }
     if not spec.tied_embeddings:
-        plan[HEAD_NAME] = Placement(name="head.weight", shape=vocab_shape)
+        plan[HEAD_NAME] = TensorPlace(name="head.weight", shape=vocab_shape)
     layer = dict(_layer_plan(spec))
     for layer_idx in range(spec.num_layers):
         for suffix, place in layer.items():
             name = f"layers.{layer_idx}.{place.name}"
-            plan[f"model.layers.{layer_idx}.{suffix}"] = Placement(
+            plan[f"model.layers.{layer_idx}.{suffix}"] = TensorPlace(
                 name=name, shape=place.shape, row_start=place.row_start
             )
     return plan
 
 
-def fused_shapes(plan: Mapping[str, Placement]) -> dict[str, tuple[int, ...]]:
+def fused_shapes(plan: Mapping[str, TensorPlace]) -> dict[str, tuple[int, ...]]:
     """The shape of every weight the plan fills, by our name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for place in plan.values():
@@ -60,11 +60,11 @@ def is_ignorable(hf_name: str) -> bool:
     return LEFTOVER.fullmatch(hf_name) is not None
 
 
-def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, Placement]]:
+def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
     hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
-    yield "input_layernorm.weight", Placement(name="attention_norm.weight", shape=(hidden,))
-    yield "post_attention_layernorm.weight", Placement(name="mlp_norm.weight", shape=(hidden,))
+    yield "input_layernorm.weight", TensorPlace(name="attention_norm.weight", shape=(hidden,))
+    yield "post_attention_layernorm.weight", TensorPlace(name="mlp_norm.weight", shape=(hidden,))
     yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
     yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
     yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
@@ -73,13 +73,13 @@ def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, Placement]]:
     yield from _linear("mlp.up_proj", "gate_up", (inner, hidden), spec.mlp_bias, row_start=inner)
     yield from _linear("mlp.down_proj", "mlp_out", (hidden, inner), spec.mlp_bias)
     if spec.qk_norm:
-        yield "self_attn.q_norm.weight", Placement(name="q_norm.weight", shape=(spec.head_dim,))
-        yield "self_attn.k_norm.weight", Placement(name="k_norm.weight", shape=(spec.head_dim,))
+        yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(spec.head_dim,))
+        yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(spec.head_dim,))
 
 
 def _linear(
     hf_name: str, name: str, shape: tuple[int, int], has_bias: bool, *, row_start: int = 0
-) -> Iterator[tuple[str, Placement]]:
-    yield f"{hf_name}.weight", Placement(name=f"{name}.weight", shape=shape, row_start=row_start)
+) -> Iterator[tuple[str, TensorPlace]]:
+    yield f"{hf_name}.weight", TensorPlace(name=f"{name}.weight", shape=shape, row_start=row_start)
     if has_bias:
-        yield f"{hf_name}.bias", Placement(name=f"{name}.bias", shape=shape[:1], row_start=row_start)
+        yield f"{hf_name}.bias", TensorPlace(name=f"{name}.bias", shape=shape[:1], row_start=row_start)

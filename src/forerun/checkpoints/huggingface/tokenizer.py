@@ -32,7 +32,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     special_tokens = read_special_tokens(folder)
     backend = read_backend(folder)
     backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
-    return Tokenizer(backend, special_tokens=special_tokens, template=read_chat_template(folder, special_tokens))
+    return Tokenizer(backend, read_chat_template(folder, special_tokens))
 
 
 def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
