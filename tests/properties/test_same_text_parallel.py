@@ -46,8 +46,8 @@ class TimedTree:
         return self._tree.is_rooted
 
     @property
-    def promise(self) -> float:
-        return self._tree.promise
+    def frontier_chance(self) -> float:
+        return self._tree.frontier_chance
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._tree.begin(prompt_ids, params, noise)

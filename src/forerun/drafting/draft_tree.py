@@ -81,9 +81,9 @@ class DraftTree:
         return 0 in self._rows
 
     @property
-    def promise(self) -> float:
+    def frontier_chance(self) -> float:
         """The chance that the text reaches what the next expansion would expand."""
-        return self._growth.promise()
+        return self._growth.frontier_chance()
 
     def chances(self) -> list[float]:
         """The chances of the tree's likeliest nodes that their tokens are accepted, likeliest first."""

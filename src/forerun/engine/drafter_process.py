@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -112,12 +112,12 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
     """The tree that a target asked for, on this runner."""
     return DraftTree(
         runner,
-        setup.tree_policy,
+        replace(setup.tree, min_mass=0.0),  # nobody waits for an expansion: what it adds is gained
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
         target_vocab_size=setup.target_vocab_size,
         horizon=setup.verify_width * EXPANSION.trees_per_cut,
         max_rows=TREE_ROWS,
         keeps_subtree=True,
-        calibrates=setup.calibrates,
+        calibrates=setup.policy.calibrates,
     )

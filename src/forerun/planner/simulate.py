@@ -6,7 +6,7 @@ decode loop do; the parallel round drives the very `ParallelDrafter` and `Drafte
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.core.config import SamplingParams
@@ -268,11 +268,11 @@ class ParallelSimulation:
         )
         self._grower = TraceGrower(
             config,
-            setup.tree_policy,
+            replace(setup.tree, min_mass=0.0),
             horizon=setup.verify_width * EXPANSION.trees_per_cut,
             max_rows=TREE_ROWS,
             keeps_subtree=True,
-            calibrates=setup.calibrates,
+            calibrates=setup.policy.calibrates,
             spend=self._spend,
         )
         return self._grower

@@ -52,8 +52,8 @@ class TraceGrower:
         return 0 in self._expanded
 
     @property
-    def promise(self) -> float:
-        return self._growth.promise()
+    def frontier_chance(self) -> float:
+        return self._growth.frontier_chance()
 
     def expect(self, trace: AnswerTrace) -> None:
         """The answer that the next request gets."""

@@ -97,8 +97,8 @@ class FakeGrower:
         return 0 in self._expanded
 
     @property
-    def promise(self) -> float:
-        return self._growth.promise()
+    def frontier_chance(self) -> float:
+        return self._growth.frontier_chance()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self.text, self._num_prefills = list(prompt_ids), len(prompt_ids) // 4

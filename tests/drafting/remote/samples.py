@@ -18,6 +18,8 @@ from forerun.drafting.remote.messages import (
     Stop,
     Verdict,
 )
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 
 GREEDY: Final = SamplingParams()
 SAMPLED: Final = SamplingParams(
@@ -26,8 +28,8 @@ SAMPLED: Final = SamplingParams(
 )  # fmt: skip
 HELLO: Final = Hello(pid=4711, vocab_size=151_936, max_length=32_768, vocabulary=bytes(range(32)))
 SETUP: Final = Setup(
-    target_vocab_size=151_936, verify_width=8, draft_width=4, children=3, max_repairs=1, max_lateness=1.0,
-    noise_aware=True, lookup=False, calibrates=False, sends_ahead=True, is_traced=False,
+    target_vocab_size=151_936, verify_width=8, draft_width=4, tree=TreePolicy(num_children=3, looks_up=False),
+    policy=RemotePolicy(max_repairs=1, max_lateness=1.0, calibrates=False),
 )  # fmt: skip
 BEGIN: Final = Begin(request=3, prompt_ids=(1, 2, 3), params=SAMPLED, seed=2**63 - 1)
 VERDICT: Final = Verdict(request=3, base_len=3, token_ids=(9, 2**32 - 1), step_s=0.0125)
@@ -39,7 +41,7 @@ SPANS: Final = Spans(request=3, times=((1.0, 1.5), (1.5, 2.25)))
 MESSAGES: Final[list[Message]] = [
     HELLO,
     SETUP,
-    replace(SETUP, verify_width=MAX_NODES, max_lateness=1e6, max_repairs=2**16 - 1, is_traced=True),
+    replace(SETUP, verify_width=MAX_NODES, policy=RemotePolicy(max_lateness=1e6, max_repairs=16, is_traced=True)),
     BEGIN,
     replace(BEGIN, params=GREEDY, seed=None),
     replace(BEGIN, seed=0),

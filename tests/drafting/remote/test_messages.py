@@ -1,13 +1,15 @@
 """A payload is a message that somebody could have built, or it is refused."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.remote.codec import MAX_NODES, MAX_TEXT, MessageError, pack, unpack
 from forerun.drafting.remote.messages import Begin, Failure, Message, Spans, Verdict
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 from tests.drafting.remote.samples import BEGIN, GREEDY, MESSAGES, PROPOSAL, SAMPLED, SETUP, SPANS, VERDICT
 
 
@@ -44,12 +46,15 @@ def test_parameters_that_a_user_may_give_can_be_told() -> None:
     assert message.params.logit_bias == {0: -1e300}
 
 
-def spoilt(**changes: Any) -> SamplingParams:
+Checked = TypeVar("Checked", SamplingParams, TreePolicy, RemotePolicy)
+
+
+def spoilt(checked: Checked, **changes: Any) -> Checked:
     """Parameters that nobody could have built."""
-    params = replace(SAMPLED)
+    copy = replace(checked)
     for name, value in changes.items():
-        object.__setattr__(params, name, value)
-    return params
+        object.__setattr__(copy, name, value)
+    return copy
 
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -60,10 +65,16 @@ REFUSED: Final[dict[str, Message]] = {
             "target_vocab_size": (0,),
             "verify_width": (0, MAX_NODES + 1),
             "draft_width": (0, MAX_NODES + 1),
-            "children": (0, MAX_NODES + 1),
-            "max_repairs": (0,),
-            "max_lateness": (-0.5, 1.1e6, NAN, INFINITY),
         }.items()
+        for value in values
+    },
+    **{
+        f"a setup whose trees have {name} {value}": replace(SETUP, tree=spoilt(SETUP.tree, **{name: value}))
+        for name, value in {"num_children": 0, "min_mass": NAN, "min_confidence": 1.5}.items()
+    },
+    **{
+        f"a setup with {name} {value}": replace(SETUP, policy=spoilt(SETUP.policy, **{name: value}))
+        for name, values in {"max_repairs": (0, 17), "max_lateness": (-0.5, 1.1e6, NAN, INFINITY)}.items()
         for value in values
     },
     "a begin without a prompt": replace(BEGIN, prompt_ids=()),
@@ -71,7 +82,7 @@ REFUSED: Final[dict[str, Message]] = {
     "a greedy begin with a seed": replace(BEGIN, params=GREEDY),
     "a sampled begin without a seed": replace(BEGIN, seed=None),
     **{
-        f"a begin with {name} {value}": replace(BEGIN, params=spoilt(**{name: value}))
+        f"a begin with {name} {value}": replace(BEGIN, params=spoilt(SAMPLED, **{name: value}))
         for name, value in {
             "temperature": NAN,
             "top_p": 0.0,

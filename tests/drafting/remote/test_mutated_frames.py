@@ -27,6 +27,7 @@ from forerun.drafting.remote.messages import (
 )
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
@@ -55,9 +56,11 @@ class Session:
         self.rng = rng = random.Random(number)
         self.language = Language(number, vocab_size=rng.randint(3, 12), skill=0.8, num_guesses=3)
         self.setup = Setup(
-            target_vocab_size=self.language.vocab_size, verify_width=rng.randint(1, 6), draft_width=2, children=3,
-            max_repairs=1, max_lateness=1.0, noise_aware=True, lookup=False, calibrates=False,
-            sends_ahead=rng.random() < 0.5, is_traced=False,
+            target_vocab_size=self.language.vocab_size, verify_width=rng.randint(1, 6), draft_width=2,
+            tree=TreePolicy(num_children=3, looks_up=False),
+            policy=RemotePolicy(
+                max_repairs=1, max_lateness=1.0, calibrates=False, sends_ahead=rng.random() < 0.5
+            ),
         )  # fmt: skip
         self.now = 0.0
         self.text = [rng.randrange(self.language.vocab_size) for _ in range(rng.randint(1, 5))]

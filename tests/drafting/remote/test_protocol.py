@@ -9,14 +9,16 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from tests.drafting.remote.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
 SETUP: Final = Setup(
-    target_vocab_size=9, verify_width=4, draft_width=2, children=3, max_repairs=1, max_lateness=1.0,
-    noise_aware=True, lookup=False, calibrates=False, sends_ahead=False, is_traced=False,
+    target_vocab_size=9, verify_width=4, draft_width=2, tree=TreePolicy(num_children=3, looks_up=False),
+    policy=RemotePolicy(max_repairs=1, max_lateness=1.0, calibrates=False, sends_ahead=False),
 )  # fmt: skip
 LANGUAGE: Final = Language(1, vocab_size=9, skill=1.0, num_guesses=2)
 TEXT: Final = LANGUAGE.text([1, 2, 3], 20)

@@ -2,10 +2,10 @@
 
 import struct
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import astuple, fields
 from itertools import pairwise
 from operator import le, lt
-from typing import Final
+from typing import Any, Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError
@@ -23,6 +23,8 @@ from forerun.drafting.remote.messages import (
     Stop,
     Verdict,
 )
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.tree_policy import TreePolicy
 
 MAX_TEXT: Final = 1 << 15
 
@@ -32,8 +34,7 @@ class MessageError(ValueError):
 
 
 _HELLO = struct.Struct("<IIII")
-_SETUP = struct.Struct("<IHHHHd?????")
-_SETUP_NAMES = tuple(field.name for field in fields(Setup) if field.name != "request")
+_SETUP = struct.Struct("<IHHHdd?????Hd?")  # widths, then the fields of both policies in their order
 _BEGIN = struct.Struct("<dIddddd?QII")
 _BIAS = struct.Struct("<Id")
 _VERDICT = struct.Struct("<Id")
@@ -49,7 +50,8 @@ def pack(message: Message) -> tuple[int, bytes]:
             head = _HELLO.pack(message.pid, message.vocab_size, message.max_length, num_bytes)
             return 1, head + message.vocabulary
         case Setup():
-            return 2, _SETUP.pack(*(getattr(message, name) for name in _SETUP_NAMES))
+            widths = message.target_vocab_size, message.verify_width, message.draft_width
+            return 2, _SETUP.pack(*widths, *astuple(message.tree), *astuple(message.policy))
         case Begin():
             return 3, _pack_begin(message)
         case Verdict():
@@ -120,12 +122,22 @@ def _read_hello(request: int, payload: bytes) -> Hello:
 
 
 def _read_setup(request: int, payload: bytes) -> Setup:
-    setup = Setup(request=request, **dict(zip(_SETUP_NAMES, _SETUP.unpack(payload), strict=True)))
-    widths = setup.verify_width, setup.draft_width, setup.children
-    _need(0.0 <= setup.max_lateness <= 1e6, f"max_lateness {setup.max_lateness}")
-    _need(min(setup.target_vocab_size, setup.max_repairs, *widths) >= 1, "a width of 0")
-    _need(max(widths) <= MAX_NODES, f"a width above {MAX_NODES}")
-    return setup
+    target_vocab_size, verify_width, draft_width, *values = _SETUP.unpack(payload)
+    _need(min(target_vocab_size, verify_width, draft_width) >= 1, "a width of 0")
+    _need(max(verify_width, draft_width) <= MAX_NODES, f"a width above {MAX_NODES}")
+    num_tree = len(fields(TreePolicy))
+    return Setup(
+        request=request,
+        target_vocab_size=target_vocab_size,
+        verify_width=verify_width,
+        draft_width=draft_width,
+        tree=TreePolicy(**_named(TreePolicy, values[:num_tree])),
+        policy=RemotePolicy(**_named(RemotePolicy, values[num_tree:])),
+    )
+
+
+def _named(kind: type[TreePolicy | RemotePolicy], values: list[Any]) -> dict[str, Any]:
+    return {field.name: value for field, value in zip(fields(kind), values, strict=True)}
 
 
 def _read_begin(request: int, payload: bytes) -> Begin:

@@ -14,7 +14,7 @@ from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
 from forerun.drafting.remote.estimates import expected_tokens, frontier_chance
-from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, draft_width_of
+from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.protocol import TargetEnd
 from forerun.drafting.remote.wait_policy import WaitPolicy
@@ -51,7 +51,16 @@ class ParallelDrafter(Drafter):
         self.verify_width = draft.verify_width
         self._draft, self._clock = draft, clock
         self._connection = Connection(supply, check, clock)
-        self._end = TargetEnd(Setup.wanted_by(draft, policy, tree, target_vocab_size))
+        # A target that drafts for itself drafts a chain.
+        self._draft_width = draft.draft_width if isinstance(draft, DraftModel) else 1
+        setup = Setup(
+            target_vocab_size=target_vocab_size,
+            verify_width=draft.verify_width,
+            draft_width=self._draft_width,
+            tree=tree,
+            policy=policy,
+        )
+        self._end = TargetEnd(setup)
         self._waiting = WaitPolicy()
         self._rule: WidthRule | None = None
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
@@ -135,7 +144,7 @@ class ParallelDrafter(Drafter):
         """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
         connection, waiting = self._connection, self._waiting
         num_expected = expected_tokens(tree, self.verify_width)
-        end = began + waiting.wait_s(num_expected, frontier_chance(tree, draft_width_of(self._draft)))
+        end = began + waiting.wait_s(num_expected, frontier_chance(tree, self._draft_width))
         while connection.is_ready and (left := end - self._clock()) > 0:
             connection.wait(left)
             self._poll(is_waiting=True)

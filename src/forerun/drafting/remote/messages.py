@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 
@@ -28,44 +27,19 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Target to drafter, once: what trees are wanted. The fields are those of `DraftModel` and of both policies."""
+    """Target to drafter, once: what trees are wanted.
+
+    Args:
+        verify_width: nodes that the target verifies in a round, at most.
+        draft_width: nodes of an expansion.
+    """
 
     request: int = 0
     target_vocab_size: int
     verify_width: int
     draft_width: int
-    children: int
-    max_repairs: int
-    max_lateness: float
-    noise_aware: bool
-    lookup: bool
-    calibrates: bool
-    sends_ahead: bool
-    is_traced: bool
-
-    @property
-    def tree_policy(self) -> TreePolicy:
-        """How the drafter grows: an expansion that nobody waits for is worth whatever it brings."""
-        return TreePolicy(num_children=self.children, min_mass=0.0, knows_noise=self.noise_aware, looks_up=self.lookup)
-
-    @classmethod
-    def wanted_by(
-        cls, draft: DraftModel | LayerSkip, policy: RemotePolicy, tree: TreePolicy, target_vocab_size: int
-    ) -> "Setup":
-        """What a drafter is told of these settings."""
-        return cls(
-            target_vocab_size=target_vocab_size,
-            verify_width=draft.verify_width,
-            draft_width=draft_width_of(draft),
-            children=tree.num_children,
-            max_repairs=policy.max_repairs,
-            max_lateness=policy.max_lateness,
-            noise_aware=tree.knows_noise,
-            lookup=tree.looks_up,
-            calibrates=policy.calibrates,
-            sends_ahead=policy.sends_ahead,
-            is_traced=policy.is_traced,
-        )
+    tree: TreePolicy
+    policy: RemotePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +116,6 @@ class Failure:
 
     request: int = 0
     text: str
-
-
-def draft_width_of(draft: DraftModel | LayerSkip) -> int:
-    """Nodes of an expansion. A target with sublayers left out drafts a chain."""
-    return draft.draft_width if isinstance(draft, DraftModel) else 1
 
 
 Message: TypeAlias = Hello | Setup | Begin | Verdict | Stop | Proposal | Beat | Spans | Failure

@@ -34,7 +34,7 @@ class Grower(Protocol):
     def is_rooted(self) -> bool: ...
 
     @property
-    def promise(self) -> float: ...
+    def frontier_chance(self) -> float: ...
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None: ...
 
@@ -87,7 +87,7 @@ class DrafterEnd:
         if self._owes:
             return 0.0
         late = self._clock() + self.expansion_s - self._verdict_due
-        if late <= self._setup.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
+        if late <= self._setup.policy.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
             return 0.0  # there is time for one more, or the verdict is so late that nothing can be foretold
         return max(self.expansion_s + self._step_s - late, 1e-4)
 
@@ -127,7 +127,7 @@ class DrafterEnd:
     def _may_be_needed(self) -> bool:
         """True when the verdict may come before the next expansion ends, and would find this tree."""
         is_due = self._clock() + EXPANSION.send_within * self.expansion_s >= self._verdict_due
-        return self._setup.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
+        return self._setup.policy.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
         """True when the target had better wait for one more expansion.
@@ -137,10 +137,10 @@ class DrafterEnd:
         """
         if not self._grower.is_rooted:
             return True
-        if self._num_repairs >= self._setup.max_repairs or not self._step_s:
+        if self._num_repairs >= self._setup.policy.max_repairs or not self._step_s:
             return False
         num_tokens = 1.0 + expected_tokens(self._grower.tree, self._setup.verify_width)
-        return self._grower.promise * EXPANSION.coverage * self._step_s > num_tokens * self.expansion_s
+        return self._grower.frontier_chance * EXPANSION.coverage * self._step_s > num_tokens * self.expansion_s
 
     def _await_answer(self) -> None:
         self._owes, self._is_grown = True, False

@@ -93,7 +93,7 @@ class WorkerSession:
             if self._end is not None:
                 self._end.receive(message)
             elif isinstance(message, Setup):
-                self._end, self._is_traced = self._begin(message), message.is_traced
+                self._end, self._is_traced = self._begin(message), message.policy.is_traced
 
     def work(self) -> float | None:
         """Do one thing, if there is one to do; return the seconds to rest, None until a message comes."""
