@@ -9,7 +9,7 @@ import pytest
 
 from forerun import ConfigError
 from forerun.bench.peers import catalogue
-from forerun.bench.peers.catalogue import PEERS, find_absence, grid, open_peer
+from forerun.bench.peers.catalogue import PEERS, find_absence, open_peer
 from forerun.bench.peers.messages import PeerPlan
 
 PLAN = PeerPlan(target="target", dtype="float32", num_threads=1, max_length=64, cache="cache")
@@ -22,14 +22,14 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_grid_begins_with_the_defaults_and_repeats_nothing(name: str) -> None:
-    entries = grid(name)
+    entries = PEERS[name].grid
     assert entries[0] == {}
     assert all(entry not in entries[:place] for place, entry in enumerate(entries))
 
 
 @pytest.mark.parametrize("name", [name for name in PEERS if name.endswith(("assisted", "lookup", "draft"))])
 def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
-    assert len(grid(name)) == 6
+    assert len(PEERS[name].grid) == 6
 
 
 @pytest.mark.parametrize(

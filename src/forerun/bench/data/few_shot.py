@@ -18,6 +18,8 @@ from forerun.core.errors import ConfigError
 SEED: Final = 2024  # of SWIFT's own evaluation script
 MAX_QUESTIONS: Final = 1000  # of the paper
 NUM_OPENING_WORDS: Final = 16
+NEWLINE: Final = "\n"
+Text = Callable[[JsonObject], str]  # made of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +28,17 @@ class Recipe:
 
     Args:
         needs: keys of a row, for messages.
-        shot: a solved example.
         task: what is to be solved.
+        answer: its solution, in a solved example.
+        shot: a solved example, where it is not task and answer.
         is_shuffled: take rows in a random order; otherwise in the file's.
     """
 
     needs: tuple[str, ...]
-    num_shots: int
-    shot: Callable[[JsonObject], str]
-    task: Callable[[JsonObject], str]
+    task: Text
+    answer: Text = lambda row: ""
+    shot: Text | None = None
+    num_shots: int = 0
     is_shuffled: bool = True
 
 
@@ -56,7 +60,8 @@ def make_questions(recipe: Recipe, raw: Path, shots: Path | None) -> tuple[Quest
             f"{raw} has {len(rows)} rows, {len(examples)} examples come from {shots or 'there too'}: "
             f"{recipe.num_shots} examples and at least one row to ask are needed"
         )
-    prefix = "".join(recipe.shot(example) for example in examples)
+    shot = recipe.shot or (lambda row: recipe.task(row) + recipe.answer(row))
+    prefix = "".join(map(shot, examples))
     return tuple(
         Question(question_id=number, category="", turns=(prefix + recipe.task(rows[number]),))
         for number in _order(range(first, len(rows)), is_shuffled=recipe.is_shuffled)
@@ -73,38 +78,24 @@ def _order(numbers: Sequence[int], *, is_shuffled: bool) -> list[int]:
     return [numbers[place] for place in default_rng(SEED).permutation(len(numbers))[:MAX_QUESTIONS].tolist()]
 
 
-def _article(row: JsonObject) -> str:
-    return f"Article: {row.text('article')}\nSummary:"
-
-
-def _summarised(row: JsonObject) -> str:
-    highlights = row.text("highlights").replace("\n", "")
-    return f"{_article(row)} {highlights}\n"
-
-
-def _problem(row: JsonObject) -> str:
-    return f"Question: {row.text('question')}\nAnswer:"
-
-
-def _solved(row: JsonObject) -> str:
-    return f"{_problem(row)} {row.text('answer')}\n\n"
-
-
-def _story(row: JsonObject) -> str:
-    return f"Story: {row.text('text').strip()}\n\n"
-
-
-def _opening(row: JsonObject) -> str:
-    """The first words of a story, to be gone on with."""
-    return "Story: " + " ".join(row.text("text").split()[:NUM_OPENING_WORDS])
-
-
-def _header(row: JsonObject) -> str:
-    """Tabs for four spaces, as in SWIFT: fewer tokens to draft."""
-    return row.text("prompt").replace("    ", "\t")
-
-
-CNNDM: Final = Recipe(needs=("article", "highlights"), num_shots=1, shot=_summarised, task=_article)
-GSM8K: Final = Recipe(needs=("question", "answer"), num_shots=5, shot=_solved, task=_problem)
-TINYSTORIES: Final = Recipe(needs=("text",), num_shots=1, shot=_story, task=_opening)
-HUMANEVAL: Final = Recipe(needs=("prompt",), num_shots=0, shot=_header, task=_header, is_shuffled=False)
+CNNDM: Final = Recipe(
+    needs=("article", "highlights"),
+    num_shots=1,
+    task=lambda row: f"Article: {row.text('article')}\nSummary:",
+    answer=lambda row: f" {row.text('highlights').replace(NEWLINE, '')}\n",
+)
+GSM8K: Final = Recipe(
+    needs=("question", "answer"),
+    num_shots=5,
+    task=lambda row: f"Question: {row.text('question')}\nAnswer:",
+    answer=lambda row: f" {row.text('answer')}\n\n",
+)
+TINYSTORIES: Final = Recipe(
+    needs=("text",),
+    num_shots=1,
+    task=lambda row: " ".join(["Story:", *row.text("text").split()[:NUM_OPENING_WORDS]]),
+    shot=lambda row: f"Story: {row.text('text').strip()}\n\n",
+)
+HUMANEVAL: Final = Recipe(  # tabs for four spaces, as in SWIFT: fewer tokens to draft
+    needs=("prompt",), task=lambda row: row.text("prompt").replace("    ", "\t"), is_shuffled=False
+)

@@ -132,11 +132,6 @@ def find_peer(name: str) -> Peer:
     return PEERS[name]
 
 
-def grid(name: str) -> tuple[Settings, ...]:
-    """Settings to tune a peer over, its defaults first."""
-    return find_peer(name).grid
-
-
 def find_absence(name: str, plan: PeerPlan) -> str | None:
     """Why a peer cannot take part, or None. Nothing is loaded to find out."""
     peer = find_peer(name)

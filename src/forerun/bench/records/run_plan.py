@@ -1,7 +1,8 @@
 """What defines a run: whoever continues it must ask for the same."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from forerun.core.config import SamplingParams
@@ -62,17 +63,10 @@ class RunPlan:
 
     def require_same(self, values: Mapping[str, Any], where: str) -> None:
         """Raise ConfigError unless `values`, a plan out of a file, are those of this plan."""
-        for field in fields(self):
-            ours, theirs = plain(getattr(self, field.name)), plain(values.get(field.name))
+        for name, ours in json.loads(json.dumps(self.to_json())).items():
+            theirs = values.get(name)
             if ours != theirs:
                 raise ConfigError(
-                    f"{where} holds a run with {field.name} {theirs!r}, this one has {ours!r}: give another folder to "
+                    f"{where} holds a run with {name} {theirs!r}, this one has {ours!r}: give another folder to "
                     "--out, or the same flags to continue that run"
                 )
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON would return it."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.bench.peers.catalogue import PEERS, open_peer
-from forerun.bench.peers.catalogue import grid as grid_of_peer
 from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.answers import Contestant
 from forerun.bench.records.run_folder import RunFolder
@@ -68,5 +67,5 @@ def grid_of(name: str) -> Sequence[Mapping[str, Any]]:
     if name in GRIDS:
         return GRIDS[name]
     if name in PEERS:
-        return grid_of_peer(name)
+        return PEERS[name].grid
     raise ConfigError(f"there is no contestant {name!r}: drafters are {', '.join(GRIDS)}; peers {', '.join(PEERS)}")
