@@ -81,11 +81,17 @@ def read_prompts(num_prompts: int, skip: int = 0) -> list[str]:
     return [json.loads(line)["turns"][0] for line in lines[skip : skip + num_prompts]]
 
 
-def standard_arguments(description: str, theme: str) -> argparse.ArgumentParser:
+def standard_arguments(
+    description: str, theme: str, *, num_prompts: int | None = None, num_new: int | None = None
+) -> argparse.ArgumentParser:
+    """A parser with the flags of most scripts; those of prompts and new tokens only where their defaults are given."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--hardware", default="2core", help="short name of this machine for the result files")
     parser.add_argument("--theme", default=theme, help="name of the result files")
+    for flag, default in (("--num-prompts", num_prompts), ("--num-new", num_new)):
+        if default is not None:
+            parser.add_argument(flag, type=int, default=default)
     return parser
 
 

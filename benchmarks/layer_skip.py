@@ -135,9 +135,7 @@ def row_of(arguments: argparse.Namespace, temperature: float, run: SkippingRun, 
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__ or "", "layer_skip")
-    parser.add_argument("--num-prompts", type=int, default=48)
-    parser.add_argument("--num-new", type=int, default=128)
+    parser = standard_arguments(__doc__ or "", "layer_skip", num_prompts=48, num_new=128)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--only", nargs="+", help="names of drafters; none is always there")

@@ -30,8 +30,7 @@ def differences(dtype: str, num_prompts: int) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__, "near_ties")
-    parser.add_argument("--num-prompts", type=int, default=12)
+    parser = standard_arguments(__doc__, "near_ties", num_prompts=12)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows = []

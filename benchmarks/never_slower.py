@@ -67,9 +67,7 @@ def measure(chosen: Choice, temperature: float, is_cold: bool, arguments: argpar
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__ or "", "never_slower")
-    parser.add_argument("--num-prompts", type=int, default=12)
-    parser.add_argument("--num-new", type=int, default=512)
+    parser = standard_arguments(__doc__ or "", "never_slower", num_prompts=12, num_new=512)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows: list[dict[str, object]] = []

@@ -21,8 +21,7 @@ def tokens_per_round(noise_aware: bool, children: int, lookup: bool, arguments) 
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__, "noise_aware_children")
-    parser.add_argument("--num-prompts", type=int, default=60)
+    parser = standard_arguments(__doc__, "noise_aware_children", num_prompts=60)
     arguments = parser.parse_args()
     rows = []
     for lookup in (False, True):

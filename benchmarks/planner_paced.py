@@ -152,10 +152,8 @@ def summary(rows: Sequence[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__, "planner_paced")
-    parser.add_argument("--num-prompts", type=int, default=7)
+    parser = standard_arguments(__doc__, "planner_paced", num_prompts=7, num_new=128)
     parser.add_argument("--skip", type=int, default=1, help="leave out so many prompts at the start")
-    parser.add_argument("--num-new", type=int, default=128)
     arguments = parser.parse_args()
     shown = read_prompts(arguments.num_prompts + NUM_OTHERS, arguments.skip)
     prompts = shown[: arguments.num_prompts], shown[arguments.num_prompts :]

@@ -79,11 +79,9 @@ def measure(model: str, name: str, plain: Engine, arguments: argparse.Namespace)
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__ or "", "printed_speedup")
+    parser = standard_arguments(__doc__ or "", "printed_speedup", num_prompts=5, num_new=128)
     parser.add_argument("--models", default=BUILTIN_TARGET)
-    parser.add_argument("--num-prompts", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--num-new", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

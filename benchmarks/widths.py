@@ -150,10 +150,8 @@ def row_of(run: ShapedRun, runs: list[ShapedRun]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__, "widths")
-    parser.add_argument("--num-prompts", type=int, default=8)
+    parser = standard_arguments(__doc__, "widths", num_prompts=8, num_new=128)
     parser.add_argument("--skip", type=int, default=1, help="leave out so many prompts at the start")
-    parser.add_argument("--num-new", type=int, default=128)
     parser.add_argument("--only", choices=["cpu", *PAIRS], help="one of the places")
     parser.add_argument("--quick", action="store_true", help="two shapes each")
     arguments = parser.parse_args()
