@@ -9,7 +9,7 @@ class SearchSettings:
     """What the search takes for granted.
 
     Origin: numbers of rows, shares and deviations were chosen on emulators fitted to the random candidates of two
-    published SWIFT runs (tests/drafting/layer_skip/skip_emulator.py); seconds, shares of a pass and numbers of rounds on the
+    published SWIFT runs (skip_emulator.py among the tests); seconds, shares of a pass and numbers of rounds on the
     built-in target and a random one of 125M, on two Zen 5 cores (docs/log.md, 2026-11-22).
     A row is one guess compared with the text. 32 rows are an evaluation, as a window of SWIFT's has them.
 
