@@ -9,6 +9,9 @@ Rules that make the exact mode free of charge, kept by every kernel:
 * Fused multiply-add is left to the matrix units (`enable_fp_fusion` is off), so that an expression has the same bits in
   every kernel that contains it.
 
+What a kernel is compiled for comes as one named tuple in capitals (SHAPE, NORM, TREE). Its fields are plain numbers to
+Triton 3.6: where a shape or `static_range` takes one, it is bound to a `tl.constexpr` of its own first.
+
 Numbers that differ from pass to pass or from layer to layer are not specialised on (`do_not_specialize`): else a kernel
 would be compiled anew for one row, and again for sixteen.
 """

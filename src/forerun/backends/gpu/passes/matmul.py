@@ -33,9 +33,10 @@ def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE:
 def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
     """`matmul` for plain weights and for int8, of which an output has one scale."""
     BLOCK_IN: tl.constexpr = SHAPE.block_in
+    BLOCK_OUT: tl.constexpr = SHAPE.block_out
     inputs_I = tl.arange(0, BLOCK_IN)
     weights_IO = weight.matrix + outs_O.to(tl.int64)[None, :] * SHAPE.num_in + inputs_I[:, None]
-    sums_0 = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+    sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
     sums_1 = sums_0
     for block in range(first_block, end_block):
         first = block * BLOCK_IN
@@ -71,19 +72,20 @@ def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.conste
 @triton.jit
 def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
     """`matmul` for int4: nibble i of word j of a block is the weight of the block's input i * NUM_WORDS + j."""
+    BLOCK_OUT: tl.constexpr = SHAPE.block_out
     NUM_WORDS: tl.constexpr = SHAPE.block_in // 8
     GROUPS: tl.constexpr = SHAPE.block_in // SHAPE.group_size
     PLACES: tl.constexpr = 8 // GROUPS
     words_J = tl.arange(0, NUM_WORDS)
     words_JO = weight.matrix + outs_O[None, :] * NUM_WORDS + words_J[:, None]
-    sums_0 = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+    sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
     sums_1 = sums_0
     for block in range(first_block, end_block):
         found_JO = tl.load(words_JO + block * (SHAPE.num_out * NUM_WORDS))
         for group in tl.static_range(GROUPS):
             scale_1O = tl.load(weight.scales + (block * GROUPS + group) * SHAPE.num_out + outs_O)[None, :]
             values_of = int4_values(found_JO, scale_1O & 15, h.dtype.element_ty)
-            part_0 = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+            part_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
             part_1 = part_0
             for place in tl.static_range(group * PLACES, (group + 1) * PLACES):
                 first = block * SHAPE.block_in + place * NUM_WORDS

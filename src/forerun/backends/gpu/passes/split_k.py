@@ -19,11 +19,12 @@ def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.c
     """
     NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
     NUM_SPLITS: tl.constexpr = SHAPE.num_splits
+    BLOCK_OUT: tl.constexpr = SHAPE.block_out
     is_whole = True
     if NUM_SPLITS == 1:
         sums_0, sums_1 = matmul(h, weight, outs_O, first_row, end_row, 0, NUM_BLOCKS, SHAPE)
     elif SHAPE.is_wide:
-        sums_0 = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+        sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
         sums_1 = sums_0
         for part in range(NUM_SPLITS):
             start, end = part * NUM_BLOCKS // NUM_SPLITS, (part + 1) * NUM_BLOCKS // NUM_SPLITS
@@ -61,7 +62,8 @@ def store_part(sums_0, sums_1, workspace, SHAPE: tl.constexpr):
 def join_parts(workspace, row_tile, SHAPE: tl.constexpr):
     """The sum of all parts, in order. They come from beyond the processor's own cache, which may hold older ones."""
     NUM_SPLITS: tl.constexpr = SHAPE.num_splits
-    sums_RO = tl.zeros((ROWS, SHAPE.block_out), tl.float32)
+    BLOCK_OUT: tl.constexpr = SHAPE.block_out
+    sums_RO = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
     for split in tl.static_range(NUM_SPLITS):
         sums_RO += tl.load(part_places(workspace, split, row_tile, SHAPE), cache_modifier=".cg")
     return sums_RO

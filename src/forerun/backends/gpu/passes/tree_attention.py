@@ -38,8 +38,9 @@ def _load_split(
     Keys come last: the first to be waited for, so that all else has been asked for by then.
     """
     keys, values, slot_stride = head_cache
-    keys_DS = tl.zeros((SHAPE.head_dim, slots_S.shape[0]), keys.dtype.element_ty)
-    values_SD = tl.zeros((slots_S.shape[0], SHAPE.head_dim), values.dtype.element_ty)
+    HEAD_DIM: tl.constexpr = SHAPE.head_dim
+    keys_DS = tl.zeros((HEAD_DIM, slots_S.shape[0]), keys.dtype.element_ty)
+    values_SD = tl.zeros((slots_S.shape[0], HEAD_DIM), values.dtype.element_ty)
     if IS_SETTLED:
         values_SD = load_values(values, slots_S, slot_stride, is_read_S & ~is_new_S, values_SD)
         keys_DS = load_keys(keys, slots_S, slot_stride, is_read_S & ~is_new_S, keys_DS)
@@ -113,7 +114,7 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
     place_M = tl.arange(0, SHAPE.matrix_rows)
     row_M = tl.where(is_own, unit, common % num_blocks * ROWS) + place_M // SHAPE.group
     is_row_M = (place_M < tl.where(is_own, SHAPE.group, ROWS * SHAPE.group)) & (row_M < num_rows)
-    return row_M, kv_head * SHAPE.group + place_M % SHAPE.group, is_row_M, (common, num_blocks)
+    return row_M, kv_head * SHAPE.group + place_M % SHAPE.group, is_row_M, common, num_blocks
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -137,7 +138,7 @@ def attend_tree(
     header_ptr, lengths_ptr, tree_slots_ptr = rows
     kv_head, unit = tl.program_id(0), tl.program_id(1)
     is_own = unit < num_rows
-    row_M, head_M, is_row_M, (common, num_blocks) = _rows_of(unit, num_rows, kv_head, SHAPE)
+    row_M, head_M, is_row_M, common, num_blocks = _rows_of(unit, num_rows, kv_head, SHAPE)
     header = load_header(header_ptr)
     prefix_len = header[0]
     length_M = tl.load(lengths_ptr + row_M, mask=is_row_M, other=0, cache_modifier=".cg")

@@ -52,7 +52,7 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
 
     tl.debug_barrier()  # all have read before one writes
     write_nodes(nodes, place, is_kept, tokens, depths, costs, moved, draft_rows)
-    not_expanded = tl.full((TREE.child_block,), -1, tl.int32)
+    not_expanded = tl.zeros_like(child) - 1
     write_nodes(nodes, new_place, is_taken, new_tokens, new_depths, new_costs, new_ancestors, not_expanded)
     tl.debug_barrier()  # all have written before one reads
 

@@ -61,10 +61,11 @@ def grow_kernel(
     the first step, `rows` the draft's `RowFields`. There is one program.
     """
     IS_FIRST: tl.constexpr = children is None
+    CAPACITY: tl.constexpr = TREE.capacity
     await_inputs(OVERLAPS)
     if not IS_FIRST:
         add_and_prune(nodes, batch_W, children, TREE)
-    node, row = tl.arange(0, TREE.capacity), tl.arange(0, ROW_BLOCK)
+    node, row = tl.arange(0, CAPACITY), tl.arange(0, ROW_BLOCK)
     tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
     ancestors, draft_rows = tl.load(nodes.ancestors + node), tl.load(nodes.draft_rows + node)
     committed, draft_committed = tl.load(header + COMMITTED), tl.load(header + DRAFT_COMMITTED)
@@ -88,7 +89,7 @@ def grow_kernel(
     node_slots = draft_committed + draft_rows
     write_rows(rows, batch_row, is_chosen, known, committed + depths, node_slots, committed + depths + 1)
     path = rows.tree_slots + batch_row[:, None] * TREE.stride + (num_missing + depths)[None, :]
-    slots = tl.broadcast_to(node_slots[None, :], (TREE.capacity, TREE.capacity))
+    slots = tl.broadcast_to(node_slots[None, :], (CAPACITY, CAPACITY))
     tl.store(path, slots, mask=is_chosen[:, None] & has_bit(ancestors, node))
     num_above = tl.zeros_like(node) + num_missing
     first_places = rows.tree_slots + batch_row * TREE.stride

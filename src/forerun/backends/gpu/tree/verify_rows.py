@@ -41,16 +41,17 @@ def verify_rows_kernel(nodes, batch_W, header, children, rows, spare_slot, TREE:
     `nodes` is a `TreeNodes` of [N], batch_W [W], `children` a `TopK` of [W, C] or None, `rows` the target's table.
     There is one program.
     """
+    CAPACITY: tl.constexpr = TREE.capacity
     await_inputs(OVERLAPS)
     if children is not None:
         add_and_prune(nodes, batch_W, children, TREE)
-    node, committed = tl.arange(0, TREE.capacity), tl.load(header + COMMITTED)
+    node, committed = tl.arange(0, CAPACITY), tl.load(header + COMMITTED)
     tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
     ancestors, is_used = tl.load(nodes.ancestors + node), costs < float("inf")
     write_header(rows, committed, committed, TREE.horizon, TREE.stride)
     write_rows(rows, node, is_used, tokens, committed + depths, committed + node, committed + depths + 1)
     path = rows.tree_slots + node[:, None] * TREE.stride + depths[None, :]
-    slots = tl.broadcast_to((committed + node)[None, :], (TREE.capacity, TREE.capacity))
+    slots = tl.broadcast_to((committed + node)[None, :], (CAPACITY, CAPACITY))
     tl.store(path, slots, mask=is_used[:, None] & has_bit(ancestors, node))
     is_spare, zeros = (costs == float("inf")) & (node < TREE.horizon), tl.zeros_like(node)
     write_successors(rows, node, is_spare, zeros, committed, zeros + spare_slot, TREE.stride)
