@@ -1,6 +1,6 @@
 """The kernels of linears, rows, attention and sampling one by one, on one thread: for tests and for measuring.
 
-A model's pass calls them inside one C function, see `forerun.backends.cpu.program`. All tensors lie on the CPU.
+A model's pass calls them inside one C function, see `forerun.backends.cpu.executor`. All tensors lie on the CPU.
 
 Legend: T rows, Q query heads, K key/value heads, S slots, W tree slots, P positions, H size, D head size, V vocabulary.
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.cores import keep_pool_on
-from forerun.backends.cpu.slots import move_slots
 from forerun.model.weights import DenseWeight
 from tests.backends.cpu.ops import Product
 
@@ -92,5 +92,5 @@ def test_slots_move_as_if_all_were_read_first() -> None:
     storage = torch.arange(2 * 3 * 10 * 2 * 4, dtype=torch.float32).view(2, 3, 10, 2, 4).clone()
     expected = storage.clone()
     expected[:, :, 3:7] = storage[:, :, [8, 3, 4, 9]]
-    move_slots(storage, [8, 3, 4, 9], 3)
+    NATIVE.move_slots(storage, [8, 3, 4, 9], 3)
     assert torch.equal(storage, expected)

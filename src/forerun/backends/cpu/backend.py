@@ -1,15 +1,21 @@
-"""The CPU kernels in C++ as a backend: whole passes in one call, float32 and bfloat16."""
+"""The CPU kernels in C++ as a backend: whole passes in one call, float32 and bfloat16.
+
+Legend: T rows, V vocabulary, K best tokens.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
-from forerun.backends.cpu.executor import NativeExecutor
-from forerun.backends.cpu.sampler import MAX_TOPK, sample_rows, topk_rows
-from forerun.backends.cpu.slots import move_slots
+from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -18,6 +24,9 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import Choices, TopK, topk
+
+LEADER: Final = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
+MAX_TOPK: Final = 16  # of the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +41,42 @@ class CpuBackend(Backend):
         return NativeExecutor(spec, build_program(spec, unused), weights, cache)
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
-        return Choices.of(*sample_rows(scores_TV, noise, temperature))
+        num_rows, vocab_size = scores_TV.shape
+        leaders, keys = np.empty(num_rows, LEADER), keys_of(noise, num_rows)
+        library().forerun_choose_rows(
+            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
+            address(leaders), torch.get_num_threads(),
+        )  # fmt: skip
+        return Choices.of(leaders["token"].tolist(), leaders["best"].tolist(), leaders["second"].tolist())
 
     def topk(self, scores_TV: Tensor, noise: KeyedRows | None, k: int, *, temperature: float = 1.0) -> TopK:
         if k > MAX_TOPK:
             return topk(scores_TV, noise, k, temperature=temperature)
-        return topk_rows(scores_TV, noise, k, temperature)
+        num_rows, vocab_size = scores_TV.shape
+        count, keys = min(k, vocab_size), keys_of(noise, num_rows)
+        tokens, totals = np.empty((num_rows, count), np.int32), np.empty((num_rows, count), np.float32)
+        log_sums = np.empty((num_rows, 1), np.float32)
+        library().forerun_rank_rows(
+            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys), count,
+            address(tokens), address(totals), address(log_sums), torch.get_num_threads(),
+        )  # fmt: skip
+        return tokens.tolist(), (totals - log_sums).tolist()
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
-        move_slots(storage_2LSKD, sources, start)
+        slots = np.array(sources, np.int64)
+        num_parts, element_bytes = storage_2LSKD.shape[0] * storage_2LSKD.shape[1], storage_2LSKD.element_size()
+        library().forerun_move_slots(
+            storage_2LSKD.data_ptr(), num_parts, storage_2LSKD.stride(1) * element_bytes,
+            storage_2LSKD.stride(2) * element_bytes, address(slots), len(slots), start,
+        )  # fmt: skip
 
     def place_threads(self, cores: Sequence[int]) -> None:
         keep_pool_on(cores)
+
+
+def keys_of(noise: KeyedRows | None, num_rows: int) -> NDArray[np.int32]:
+    """[T, 3]: low and high half of a row's key, and 1; all 0 for no noise."""
+    return np.zeros((num_rows, 3), np.int32) if noise is None else noise.keys
 
 
 NATIVE = CpuBackend()

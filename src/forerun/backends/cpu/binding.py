@@ -13,6 +13,7 @@ FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
 
 
+@cache  # in C, so that asking for it again costs nothing
 def library() -> CDLL:
     """The library. Only to be asked for where `fault` is None."""
     loaded = _load()

@@ -4,7 +4,8 @@ Activations are float32 throughout; weights and cache keep their own type. Every
 so its bits depend neither on the other rows nor on the number of threads.
 """
 
-from ctypes import c_void_p
+import weakref
+from ctypes import byref, c_void_p
 from typing import Final
 
 import numpy as np
@@ -12,46 +13,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.backends.bind import bind_weights
-from forerun.backends.cpu.cores import last_cache_bytes
-from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, NativeOp, Pass, Shape
-from forerun.backends.cpu.linear import PackedLinear
-from forerun.backends.cpu.program import NativeProgram
-from forerun.backends.cpu.sampler import address
+from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
+from forerun.backends.cpu.lowering import Lowering
+from forerun.core.errors import ContextOverflowError
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import Sublayer, all_sublayers
-from forerun.model.executor import Observer
+from forerun.core.sublayers import Sublayer
+from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import Weight, WeightSource
+from forerun.model.weights import WeightSource
 
-MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
-NOT_RUN: Final = ("mask", "select_rows")  # what they say is part of a pass
+OUTPUT: Final = "logits"  # the buffer whose memory each run is given
+# A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
+# multiplications take 10 to 60 ms on two cores.
+MOST_WORK_AT_ONCE: Final = 5e9
 
 
-class NativeExecutor:
+class NativeExecutor(Executor):
     """A program bound to weights and a cache."""
 
     def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
-        self._spec, self._program, self._cache = spec, program, cache
-        self._sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
-        self._bound = bind_weights(
-            spec,
-            program,
-            weights,
-            num_positions=cache.capacity,
-            rope_dtype=torch.float32,
-            pack_linear=pack_for,
-            pack_norm=lambda weight_H: weight_H.float().contiguous(),
-        )
-        self._table_VH = self._bound.table_VH.contiguous()
-        self._stream_past_caches()
-        self._shape = self._describe_model()
-        self._fused = self._build(fuse=True)
+        self._spec, self._lowering = spec, Lowering(spec, program, weights, cache)
+        self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
-        self._pass = PassBuffers(self._sublayers)
+        self._pass = PassBuffers(self._lowering.sublayers)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -74,10 +62,10 @@ class NativeExecutor:
 
     def _run_stepwise(self, inputs: ForwardInput, one_pass: Pass, output: ForwardOutput, observe: Observer) -> None:
         if self._stepwise is None:
-            self._stepwise = self._build(fuse=False)
+            self._stepwise = NativeProgram(self._lowering, fuse=False)
         is_selected = False
-        for number, op in enumerate(self._computing_ops()):
-            is_selected = is_selected or op is self._program[-2]
+        for number, op in enumerate(self._lowering.ops):
+            is_selected = is_selected or (op.kind == "norm" and op.sublayer is None)
             num_rows = inputs.num_logit_rows if is_selected else len(inputs.token_ids)
             if num_rows == 0 or not op.is_part_of(inputs.skipped, inputs.taps):
                 continue
@@ -91,85 +79,69 @@ class NativeExecutor:
                 case written:
                     observe(op, self._stepwise.buffer(written, num_rows))
 
-    def _computing_ops(self) -> list[Op]:
-        return [op for op in self._program if op.kind not in NOT_RUN]
 
-    def _build(self, *, fuse: bool) -> NativeProgram:
-        spec = self._spec
-        widths = {
-            "x": spec.hidden_size,
-            "h": spec.hidden_size,
-            "qkv": spec.q_size + 2 * spec.kv_size,
-            "q": spec.q_size,
-            "mixed": spec.q_size,
-            "gate_up": 2 * spec.intermediate_size,
-            "gated": spec.intermediate_size,
-            "logits": spec.vocab_size,
-        }
-        numbers = {name: number for number, name in enumerate(widths)}
-        ops: list[NativeOp] = []
-        previous: Op | None = None
-        for op in self._computing_ops():
-            native = self._lower(op, numbers)
-            if fuse and previous is not None and previous.kind == "norm":
-                native.norm, native.reads = ops[-1].norm, ops[-1].reads
-                ops[-1] = native
-            elif fuse and op.kind == "silu_mul":
-                ops[-1].epilogue, ops[-1].writes = EPILOGUES["silu_mul"], native.writes
-            else:
-                ops.append(native)
-            previous = op
-        return NativeProgram(self._shape, ops, widths, "logits", [self._bound, self._table_VH, self._cache])
+class NativeProgram:
+    """Lowered ops in the C library, with buffers of their own, run by one call.
 
-    def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
-        assert op.kind != "linear_add" or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
-        native = NativeOp(
-            kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
-            reads=numbers.get(op.reads[0], -1),
-            writes=numbers.get(op.writes, -1),
-            residual=numbers[op.reads[1]] if op.kind == "linear_add" else -1,
-            sublayer=-1 if op.sublayer is None else self._sublayers[op.sublayer],
-            layer=op.layer,
-            after_select=int(op in self._program[-2:]),
+    Args:
+        fuse: see `Lowering.lower`.
+    """
+
+    def __init__(self, lowering: Lowering, *, fuse: bool) -> None:
+        ops = lowering.lower(fuse=fuse)
+        self.num_ops = len(ops)
+        self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
+        self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0
+        self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library knows of it
+        self._output_number = list(self._widths).index(OUTPUT)
+        self._handle = library().forerun_program_new(
+            byref(lowering.shape), (NativeOp * len(ops))(*ops), len(ops), len(self._widths)
         )
-        if "linear" in op.kind:
-            native.linear = self._bound.linears[op.weights].descriptor
-            native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
-        elif op.kind == "norm":
-            native.norm = self._bound.norms[op.weights].data_ptr()
-        elif op.weights in self._bound.head_norms:
-            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._bound.head_norms[op.weights])
-        return native
+        weakref.finalize(self, library().forerun_program_free, self._handle)
+        self._run = library().forerun_program_run
 
-    def _describe_model(self) -> Shape:
-        spec, cache = self._spec, self._cache
-        keys, values = cache.keys_LSKD, cache.values_LSKD
-        return Shape(
-            heads=Heads(spec.num_heads, spec.num_kv_heads, spec.head_dim),
-            num_layers=spec.num_layers,
-            capacity=cache.capacity,
-            eps=spec.norm_eps,
-            table=self._table_VH.data_ptr(),
-            table_is_bf16=int(self._table_VH.dtype == torch.bfloat16),
-            cos_sin=self._bound.cos_sin_P2D.data_ptr(),
-            keys=keys.data_ptr(),
-            values=values.data_ptr(),
-            cache_is_bf16=int(keys.dtype == torch.bfloat16),
-            num_sublayers=len(self._sublayers),
+    def run(self, one_pass: Pass, output: Tensor, first_op: int = 0, last_op: int | None = None) -> None:
+        """Run ops [first_op, last_op), of which there is one at least, on torch's number of threads.
+
+        Args:
+            output: contiguous float32 for the rows of the output buffer.
+
+        Raises:
+            ContextOverflowError: the machine's memory does not hold what the pass needs.
+        """
+        if one_pass.num_rows > self._max_rows:
+            self._make_room(one_pass.num_rows)
+        last_op, num_threads = self.num_ops if last_op is None else last_op, torch.get_num_threads()
+        stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
+        for op in range(first_op, last_op, stride):
+            has_room = self._run(
+                self._handle, one_pass, self._output_number, output.data_ptr(), op, op + stride, num_threads,
+            )  # fmt: skip
+            require_room(has_room, one_pass.num_rows)
+
+    def buffer(self, name: str, num_rows: int) -> Tensor:
+        """The first rows of a buffer, as they are."""
+        return self._rooms[-1][name][:num_rows]
+
+    def _make_room(self, num_rows: int) -> None:
+        """Larger buffers. In an order in which an interrupt leaves the library no memory that is freed or too small."""
+        buffers = {name: torch.zeros(num_rows, 0 if name == OUTPUT else width) for name, width in self._widths.items()}
+        described = (Buffer * len(self._widths))(
+            *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())
         )
-
-    def _stream_past_caches(self) -> None:
-        """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
-        linears = self._bound.linears.values()
-        streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
-        for linear in linears:
-            linear.descriptor.streams = streams
+        self._rooms.append(buffers)
+        require_room(library().forerun_program_set_buffers(self._handle, described, num_rows), num_rows)
+        self._max_rows = num_rows
+        del self._rooms[:-1]
 
 
-def pack_for(op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
-    """The weight of an op in the library's layout, gate and up side by side."""
-    paired = weight.values_OI.shape[0] // 2 if op.writes == "gate_up" else 0
-    return PackedLinear.pack(weight, bias_O, paired=paired)
+def require_room(has_room: bool, num_rows: int) -> None:
+    """Raise ContextOverflowError where the library found no memory."""
+    if not has_room:
+        raise ContextOverflowError(
+            f"this machine has not enough memory left for a pass of {num_rows} rows over a text this long: shorten the "
+            "prompt, or lower max_length or the number of threads"
+        )
 
 
 class PassBuffers:
@@ -236,3 +208,8 @@ class PassBuffers:
         self._skipped[[self._sublayers[name] for name in skipped]] = 1
         self._pass.skipped = self._skipped.ctypes.data if skipped else c_void_p()
         self._skipped_now = skipped
+
+
+def address(array: NDArray[np.generic]) -> int:
+    """Where an array's memory begins; several times quicker than `array.ctypes.data`."""
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
