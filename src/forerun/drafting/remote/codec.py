@@ -35,7 +35,8 @@ class MessageError(ValueError):
 
 _HELLO = struct.Struct("<IIII")
 _SETUP = struct.Struct("<IHHHdd?????Hd?")  # widths, then the fields of both policies in their order
-_BEGIN = struct.Struct("<dIddddd?QII")
+_BEGIN = struct.Struct("<6dI?QII")  # the parameters named below, top_k, has a seed, seed, biases, prompt ids
+_PARAMS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _BIAS = struct.Struct("<Id")
 _VERDICT = struct.Struct("<Id")
 _PROPOSAL = struct.Struct("<IIfH")
@@ -104,13 +105,11 @@ def _unpack_ids(payload: bytes, place: int) -> tuple[int, ...]:
 
 def _pack_begin(message: Begin) -> bytes:
     params = message.params
-    bias = {token_id: value for token_id, value in params.logit_bias.items() if 0 <= token_id < 2**32}
-    head = _BEGIN.pack(
-        params.temperature, min(params.top_k, 2**32 - 1), params.top_p, params.min_p, params.repetition_penalty,
-        params.presence_penalty, params.frequency_penalty, message.seed is not None, message.seed or 0,
-        len(bias), len(message.prompt_ids),
-    )  # fmt: skip
-    return head + b"".join(_BIAS.pack(*item) for item in bias.items()) + _pack_ids(message.prompt_ids)
+    values = [getattr(params, name) for name in _PARAMS]
+    seed = message.seed is not None, message.seed or 0
+    biases = [item for item in params.logit_bias.items() if 0 <= item[0] < 2**32]
+    head = _BEGIN.pack(*values, min(params.top_k, 2**32 - 1), *seed, len(biases), len(message.prompt_ids))
+    return head + b"".join(_BIAS.pack(*item) for item in biases) + _pack_ids(message.prompt_ids)
 
 
 def _read_hello(request: int, payload: bytes) -> Hello:
@@ -141,21 +140,15 @@ def _named(kind: type[TreePolicy | RemotePolicy], values: list[Any]) -> dict[str
 
 
 def _read_begin(request: int, payload: bytes) -> Begin:
-    (
-        temperature, top_k, top_p, min_p, repetition, presence, frequency, has_seed, seed, num_bias, num_prompt,
-    ) = _BEGIN.unpack_from(payload)  # fmt: skip
-    place = _BEGIN.size + num_bias * _BIAS.size
+    *values, top_k, has_seed, seed, num_biases, num_prompt = _BEGIN.unpack_from(payload)
+    place = _BEGIN.size + num_biases * _BIAS.size
     _need(num_prompt >= 1 and len(payload) == place + 4 * num_prompt, f"{len(payload)} bytes")
     _need(seed < 2**63, f"seed {seed}")
-    params = SamplingParams(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition,
-        presence_penalty=presence, frequency_penalty=frequency,
-        logit_bias=dict(_BIAS.iter_unpack(payload[_BEGIN.size : place])),
-    )  # fmt: skip
-    _need(has_seed != params.is_greedy, f"temperature {temperature}, seed {has_seed}")
-    return Begin(
-        request=request, prompt_ids=_unpack_ids(payload, place), params=params, seed=seed if has_seed else None
-    )
+    biases = dict(_BIAS.iter_unpack(payload[_BEGIN.size : place]))
+    params = SamplingParams(**dict(zip(_PARAMS, values, strict=True)), top_k=top_k, logit_bias=biases)
+    _need(has_seed != params.is_greedy, f"temperature {params.temperature}, seed {has_seed}")
+    prompt_ids = _unpack_ids(payload, place)
+    return Begin(request=request, prompt_ids=prompt_ids, params=params, seed=seed if has_seed else None)
 
 
 def _read_verdict(request: int, payload: bytes) -> Verdict:

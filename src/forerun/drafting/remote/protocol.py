@@ -12,7 +12,7 @@ finds its next proposal in it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.remote.estimates import blend, expected_tokens
@@ -22,6 +22,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
 LEAST_LOG_PROB: Final = -1e5  # of a guess when it is sent: less is as good as impossible
+MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # of a seed; greedy requests have neither
 
 
 class Grower(Protocol):
@@ -53,10 +54,7 @@ class DrafterEnd:
     Between verdicts it grows, except where an expansion would still run when the next verdict is expected.
     """
 
-    def __init__(
-        self, grower: Grower, setup: Setup, *, make_noise: Callable[[int | None], KeyedNoise | None],
-        clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+    def __init__(self, grower: Grower, setup: Setup, *, make_noise: MakeNoise, clock: Callable[[], float]) -> None:
         self._grower, self._setup, self._make_noise, self._clock = grower, setup, make_noise, clock
         self._sent_nodes = min(setup.verify_width * EXPANSION.trees_per_cut, MAX_NODES)
         self.request = 0
