@@ -59,6 +59,4 @@ def worker(
         process.under_engine(control, parent)
     elif listen is not None:
         key = None if key_file is None else read_key(key_file)
-        process.listen(
-            Address.parse(listen), key, lambda host, port: say(f"forerun: {model} drafts for targets on {host}:{port}")
-        )
+        process.listen(Address.parse(listen), key, lambda bound: say(f"forerun: {model} drafts for targets on {bound}"))

@@ -62,11 +62,12 @@ class DrafterProcess:
         else:  # a device's context does not survive it either
             run_forkserver(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
 
-    def listen(self, address: Address, key: bytes | None, on_ready: Callable[[str, int], None]) -> None:
-        """Serve targets that connect, one after another, until interrupted; `on_ready` is told IP address and port."""
+    def listen(self, address: Address, key: bytes | None, on_ready: Callable[[Address], None]) -> None:
+        """Serve targets that connect, one after another, until interrupted; `on_ready` is told where."""
         with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
             draft = self._load()
-            on_ready(*listener.getsockname()[:2])
+            server, port = listener.getsockname()[:2]
+            on_ready(Address(server=server, port=port))
             while True:
                 connection = admission.accept(HANDSHAKE_S)
                 if connection is not None:
