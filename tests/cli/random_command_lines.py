@@ -1,6 +1,6 @@
 """Random command lines with right and wrong flags, input and variables, and what each of them came to.
 
-`benchmarks/random_command_lines.py` counts the faults of many.
+`count_command_lines.py` counts the faults of many.
 """
 
 import io

@@ -1,6 +1,6 @@
 """An interrupt at any instruction leaves an engine usable, and its next text right.
 
-Ten thousand at random moments, spread over all drafters, are counted by benchmarks/interrupts.py.
+Ten thousand at random moments, spread over all drafters, are counted by count_interrupts.py.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Do random command lines end in a right run or in one clear line? Right and wrong flags, input and variables.
 
-Counts, not times: runs anywhere. PYTHONPATH=. python benchmarks/random_command_lines.py --num-lines 10000
+Counts, not times: runs anywhere. python -m tests.cli.count_command_lines --num-lines 10000
 """
 
 import argparse

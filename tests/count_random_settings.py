@@ -2,8 +2,8 @@
 
 Counts, not times; a run that was stopped goes on where it ended.
 
-PYTHONPATH=. python benchmarks/random_settings.py rows --number 100000 --record rows.jsonl
-PYTHONPATH=. python benchmarks/random_settings.py requests --number 20000 --record requests.jsonl
+python -m tests.count_random_settings rows --number 100000 --record rows.jsonl
+python -m tests.count_random_settings requests --number 20000 --record requests.jsonl
 """
 
 import argparse

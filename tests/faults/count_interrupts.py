@@ -1,6 +1,6 @@
 """KeyboardInterrupt at random moments of requests with every drafter: is the engine as it was, and the next text right?
 
-python benchmarks/interrupts.py --count 10000
+python -m tests.faults.count_interrupts --count 10000
 
 Each action (write a text, cancel one, begin another meanwhile, forget) is interrupted by a timer's signal at a random
 moment. Afterwards the next text is compared with that of an engine that nobody interrupts, now and then from another
@@ -9,11 +9,7 @@ thread, and so are the cache's records and what belongs to the thread. See tests
 
 import argparse
 import random
-import sys
-from pathlib import Path
 from time import perf_counter
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter
 from tests.faults.ordeal import DRAFTERS, Ordeal, Question, ask, interrupt_at_random
