@@ -96,10 +96,9 @@ def grow_kernel(
     tl.store(first_places, tl.zeros_like(node) + draft_committed, mask=is_chosen & (num_above == 1))
 
     catches_up = row < tl.where(num_missing == 1, first_row, 0)
-    is_other = (row < first_row) | (row >= first_row + num_chosen)
+    is_other = ((row < first_row) | (row >= first_row + num_chosen)) & (row < TREE.width + first_row)
     token = tl.where(catches_up, tl.where(before_root < vocab_size, before_root, 0), 0)
     slot = tl.where(catches_up, draft_committed, spare_slot)
-    is_other = is_other & (row < TREE.width + first_row)
     write_successors(rows, row, is_other, token, draft_committed, slot, TREE.stride)
 
 
