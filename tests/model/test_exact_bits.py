@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
-from forerun.backends.torch.mask import TreeMask
+from forerun.backends.torch.ops import TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput

@@ -32,31 +32,24 @@ class CheckpointSource(Protocol):
 
     def spec(self) -> ModelSpec:
         """The architecture, where forerun computes it exactly."""
-        ...
 
     def stored_dtype(self) -> str:
         """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64."""
-        ...
 
     def stored_bytes(self) -> int:
         """Bytes of all tensors."""
-        ...
 
     def identity(self) -> str:
         """A short text that stands for this very model: what belongs to it is not used with another."""
-        ...
 
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer, with its chat template where there is one."""
-        ...
 
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a text."""
-        ...
 
     def default_sampling(self) -> SamplingParams:
         """How the model's authors want it sampled; greedy where they do not say."""
-        ...
 
     def weights(
         self,
@@ -67,4 +60,3 @@ class CheckpointSource(Protocol):
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
         """Every weight of the model, in `dtype`; those of linear layers in a format, or the one they are stored in."""
-        ...

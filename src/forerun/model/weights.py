@@ -66,12 +66,9 @@ class WeightSource(Protocol):
 
     def table(self) -> Tensor:
         """The embedding, dense [V, H]; it stays here, since a head may share it."""
-        ...
 
     def linear(self, name: str) -> tuple[Weight, Tensor | None]:
         """Weight and bias [O] of a linear layer."""
-        ...
 
     def vector(self, name: str) -> Tensor:
         """The weight of a norm."""
-        ...

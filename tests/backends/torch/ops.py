@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import TorchBackend
-from forerun.backends.torch.mask import TreeMask
+from forerun.backends.torch.ops import TreeMask
 from forerun.speculation.ancestry import ancestry_matrix
 
 

@@ -170,14 +170,8 @@ class PassBuffers:
         one_pass.positions = one_pass.token_ids + rows.strides[0]
         one_pass.num_rows, one_pass.first_slot = num_rows, inputs.first_slot
         one_pass.prefix_len, one_pass.num_logit_rows = inputs.prefix_len, inputs.num_logit_rows
-        if inputs.ancestry is None:
-            one_pass.ancestry = None
-        else:
-            one_pass.ancestry = self._copy_ancestry(inputs.ancestry)
-        if inputs.row_skips is None:
-            one_pass.row_skips = None
-        else:
-            one_pass.row_skips = self._gate(inputs.row_skips)
+        one_pass.ancestry = None if inputs.ancestry is None else self._copy_ancestry(inputs.ancestry)
+        one_pass.row_skips = None if inputs.row_skips is None else self._gate(inputs.row_skips)
         one_pass.taps = None if features is None else self._tap(inputs.taps, features)
         if inputs.skipped != self._skipped_now:
             self._skip(inputs.skipped)

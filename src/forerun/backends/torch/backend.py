@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from forerun.backends.backend import Backend
+from forerun.backends.torch import fused, reference
 from forerun.backends.torch.executor import EagerExecutor
-from forerun.backends.torch.ops import FUSED_OPS, REFERENCE_OPS, TorchOps
+from forerun.backends.torch.ops import TorchOps
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -26,5 +27,5 @@ class TorchBackend(Backend):
         return EagerExecutor(spec, build_program(spec, unused), weights, cache, self.ops)
 
 
-REFERENCE = TorchBackend(name="reference", row_exact=True, ops=REFERENCE_OPS)
-FUSED = TorchBackend(name="fused", row_exact=False, ops=FUSED_OPS)
+REFERENCE = TorchBackend(name="reference", row_exact=True, ops=reference)
+FUSED = TorchBackend(name="fused", row_exact=False, ops=fused)

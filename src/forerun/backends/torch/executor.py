@@ -13,9 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
-from forerun.backends.torch.layers import Linear, Norm
-from forerun.backends.torch.mask import TreeMask
-from forerun.backends.torch.ops import TorchOps
+from forerun.backends.torch.ops import Linear, Norm, TorchOps, TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer

@@ -1,41 +1,49 @@
-"""Torch's ops: one implementation of every op of a program, and the two there are."""
+"""What torch's ops take and give: the two implementations, `reference` and `fused`, are modules of this shape."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
-from forerun.backends.torch import fused, reference
-from forerun.backends.torch.layers import Linear, Norm
 from forerun.model.weights import Weight
+
+Norm: TypeAlias = Callable[[Tensor], Tensor]  # [..., H] to [..., H]
+
+
+class Linear(Protocol):
+    """The product with a packed weight."""
+
+    def __call__(self, x_TI: Tensor, residual_TO: Tensor | None = None) -> Tensor:
+        """x W^T + b (+ residual): [T, I] to [T, O]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchOps:
-    """One implementation of every op; signatures and shapes are those of `reference`."""
+class TreeMask:
+    """Who may see whom among T new rows over S filled slots.
 
-    pack_linear: Callable[[Weight, Tensor | None], Linear]
-    pack_norm: Callable[[Tensor, float], Norm]
-    rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
-    silu_mul: Callable[[Tensor], Tensor]
-    prepare_mask: Callable[..., Any]  # its result is for the same ops' tree_attention
-    tree_attention: Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+    Args:
+        num_rows: T.
+        num_slots: S; the new rows are the last T slots.
+        prefix_len: slots every row sees.
+        ancestry_TW: bool, who sees which of the W = S - prefix_len tree slots; None means causal.
+    """
+
+    num_rows: int
+    num_slots: int
+    prefix_len: int
+    ancestry_TW: Tensor | None = None
 
 
-REFERENCE_OPS = TorchOps(
-    pack_linear=reference.pack_linear,
-    pack_norm=reference.pack_norm,
-    rotate=reference.rotate,
-    silu_mul=reference.silu_mul,
-    prepare_mask=reference.prepare_mask,
-    tree_attention=reference.tree_attention,
-)
-FUSED_OPS = TorchOps(
-    pack_linear=fused.pack_linear,
-    pack_norm=fused.pack_norm,
-    rotate=fused.rotate,
-    silu_mul=fused.silu_mul,
-    prepare_mask=fused.prepare_mask,
-    tree_attention=fused.tree_attention,
-)
+class TorchOps(Protocol):
+    """One implementation of every op; `reference` says what each computes."""
+
+    def pack_linear(self, weight: Weight, bias_O: Tensor | None, /) -> Linear: ...
+    def pack_norm(self, weight_H: Tensor, eps: float, /) -> Norm: ...
+    def rotate(self, x_TND: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, /) -> Tensor: ...
+    def silu_mul(self, gate_up: Tensor, /) -> Tensor: ...
+
+    def prepare_mask(self, mask: TreeMask, /, *, group: int, like: Tensor) -> Any:
+        """What the same implementation's tree_attention takes."""
+
+    def tree_attention(self, q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Any, /) -> Tensor: ...

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from forerun.backends.torch.layers import Norm
+from forerun.backends.torch.ops import Norm
 
 
 def pack_norm(weight_H: Tensor, eps: float) -> Norm:

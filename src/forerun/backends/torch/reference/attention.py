@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.torch.mask import TreeMask
+from forerun.backends.torch.ops import TreeMask
 
 
 def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> list[Tensor]:

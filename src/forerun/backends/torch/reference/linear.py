@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.torch.layers import Linear
+from forerun.backends.torch.ops import Linear
 from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
 
