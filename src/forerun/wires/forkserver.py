@@ -104,7 +104,7 @@ def _fork_worker(
         its pid, and a descriptor that becomes readable when it has ended, whatever the reason.
     """
     engines, workers = socket.socketpair()
-    ended, held_while_alive = os.pipe()
+    ended, held_while_alive = os.pipe()  # programs that the worker starts do not inherit it
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         code = 1

@@ -21,5 +21,5 @@ def frontier_chance(tree: TokenTree, width: int) -> float:
 
 
 def blend(mean: float, newest: float) -> float:
-    """A running mean that forgets."""
-    return (1 - SMOOTHING) * mean + SMOOTHING * newest
+    """A running mean that forgets; 0 before the first measurement, which it then is."""
+    return (1 - SMOOTHING) * mean + SMOOTHING * newest if mean else newest

@@ -62,7 +62,7 @@ class DrafterEnd:
         self.expansion_s = 0.0
         self.num_expansions = 0
         self._committed_len = self._serial = 0
-        self._owes = self._is_grown = False  # an answer is due; nothing is left to expand
+        self._must_answer = self._is_grown = False  # the second: nothing is left to expand
         self._num_repairs = 0
         self._step_s = self._asked_at = self._verdict_due = 0.0
 
@@ -80,9 +80,9 @@ class DrafterEnd:
 
     def idle_s(self) -> float | None:
         """Seconds until there is something to do: 0 now, None not before a message comes."""
-        if not self.is_active or (self._is_grown and not self._owes):
+        if not self.is_active or (self._is_grown and not self._must_answer):
             return None
-        if self._owes:
+        if self._must_answer:
             return 0.0
         late = self._clock() + self.expansion_s - self._verdict_due
         if late <= self._setup.policy.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
@@ -91,7 +91,7 @@ class DrafterEnd:
 
     def work(self) -> list[Proposal]:
         """Do one thing: answer, if an answer is due and the tree is fit for it, else prefill or expand."""
-        if self._owes and (self._is_grown or not self._repair_pays()):
+        if self._must_answer and (self._is_grown or not self._repair_pays()):
             return self._answer()
         if self._grower.prefill():
             return []
@@ -99,9 +99,8 @@ class DrafterEnd:
         self._is_grown = not self._grower.expand()
         if not self._is_grown:
             self.num_expansions += 1
-            elapsed = self._clock() - began
-            self.expansion_s = elapsed if not self.expansion_s else blend(self.expansion_s, elapsed)
-        if self._owes:
+            self.expansion_s = blend(self.expansion_s, self._clock() - began)
+        if self._must_answer:
             self._num_repairs += 1
             return self._answer() if self._is_grown or not self._repair_pays() else []
         return [self._proposal()] if self._may_be_needed() else []
@@ -141,12 +140,12 @@ class DrafterEnd:
         return self._grower.frontier_chance * EXPANSION.coverage * self._step_s > num_tokens * self.expansion_s
 
     def _await_answer(self) -> None:
-        self._owes, self._is_grown = True, False
+        self._must_answer, self._is_grown = True, False
         self._num_repairs, self._asked_at = 0, self._clock()
         self._verdict_due = self._asked_at + self._step_s
 
     def _answer(self) -> list[Proposal]:
-        now, self._owes = self._clock(), False
+        now, self._must_answer = self._clock(), False
         self._verdict_due = now + self._step_s
         return [self._proposal(now - self._asked_at if self._num_repairs and self._step_s else 0.0)]
 

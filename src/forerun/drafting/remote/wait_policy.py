@@ -43,11 +43,11 @@ class WaitPolicy:
 
     def measure_step(self, elapsed_s: float) -> None:
         """The target took this long for a round."""
-        self.step_s = blend(self.step_s, elapsed_s) if self.step_s else elapsed_s
+        self.step_s = blend(self.step_s, elapsed_s)
 
     def measure_response(self, elapsed_s: float) -> None:
         """The drafter took this long to answer."""
-        self.response_s = blend(self.response_s, elapsed_s) if self.response_s else elapsed_s
+        self.response_s = blend(self.response_s, elapsed_s)
 
     def miss_deadline(self, waited_s: float) -> None:
         """An answer did not come in this time: it takes longer than was thought, and is not waited for any more."""
