@@ -72,8 +72,6 @@ def test_draft_rows_never_become_text(has_copy: bool) -> None:
     before = text_of(owner)
     draft_rows(shared, [7, 8, 9], every_other_layer(SPEC.num_layers))
     assert owner.cache.num_tree == 3
-    shared.keep([0, 1], [7, 8])
-    assert owner.cache.num_tree == 3, "to keep rows is the owner's to do"
     assert_same_text(text_of(owner), before)
     shared.drop_rows()
     assert owner.cache.num_tree == 0
@@ -99,17 +97,6 @@ def test_it_shows_the_owners_text_and_follows_it() -> None:
     for text in (TEXT, TEXT[:2], [*TEXT, 9], []):
         owner.sync(text)
         assert shared.cached_ids == text
-
-
-def test_what_a_runner_would_do_with_the_text_is_left_to_the_owner() -> None:
-    owner = owner_of()
-    owner.sync(TEXT)
-    shared, before = SharedCacheRunner(owner), text_of(owner)
-    assert shared.sync([9, 9]) == 2
-    assert shared.sync([]) == 0
-    shared.keep([], [])
-    shared.forget()
-    assert_same_text(text_of(owner), before)
 
 
 def test_without_a_copy_the_owners_weights_draft() -> None:

@@ -67,11 +67,12 @@ class TimedTree:
 
     def assert_books(self) -> None:
         """Slots of committed text first and in order, then one row for each expanded node of the live tree."""
-        own, cache = self._tree, self._tree._runner.cache
-        assert cache.committed_len == len(own._runner.cached_ids)
-        assert own._runner.cached_ids == own._token_ids[: cache.committed_len]
-        assert sorted(own._rows.values()) == list(range(cache.num_tree)), "live rows and expanded nodes differ"
-        assert all(node == 0 or own.tree.parents[node] in own._rows for node in own._rows)
+        own, runner, rows = self._tree, self._tree._runner, self._tree._rows._rows
+        cache = runner.cache
+        assert cache.committed_len == len(runner.cached_ids)
+        assert runner.cached_ids == own._token_ids[: cache.committed_len]
+        assert sorted(rows.values()) == list(range(cache.num_tree)), "live rows and expanded nodes differ"
+        assert all(node == 0 or own.tree.parents[node] in rows for node in rows)
 
 
 class TimedDrafter(Drafter):

@@ -6,8 +6,10 @@ from time import perf_counter
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
-from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
+from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
+from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
@@ -25,17 +27,15 @@ class DraftModelDrafter(Drafter):
         self, runner: Runner, config: DraftModel, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int
     ) -> None:
         self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
-        self._draft = DraftTree(
-            runner,
+        self._guessed = GuessedTree(
             policy,
             verify_width=config.verify_width,
             draft_width=config.draft_width,
-            target_vocab_size=target_vocab_size,
             horizon=config.verify_width,
-            max_rows=serial_rows(config),
-            keeps_subtree=False,
             calibrates=config.adaptive,
         )
+        rows = OwnRows(runner, serial_rows(config))
+        self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size)
         self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
         self._payoff: Payoff | None = None  # None: always draft
         self._is_drafting = True
@@ -51,7 +51,7 @@ class DraftModelDrafter(Drafter):
 
     def take_paces(self, target: Pace, draft: Pace) -> None:
         """Choose widths by these times of passes from now on."""
-        self._draft.rule, self._payoff = WidthRule(target, draft), Payoff(target.step_s(1))
+        self._guessed.rule, self._payoff = WidthRule(target, draft), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -66,13 +66,10 @@ class DraftModelDrafter(Drafter):
         if not self._is_drafting:  # as quick as without a drafter: where drafting does not pay, nothing may cost
             return TokenTree(self._root)
         self._draft.tell()
-        if self._draft.rule is not None:
-            self._draft.rule.begin_round()
+        if self._guessed.rule is not None:
+            self._guessed.rule.begin_round()
         self._grow()
-        tree, rule, width = self._draft.tree, self._draft.rule, self.verify_width
-        if rule is not None:
-            width = rule.num_rows(self._draft.chances(), width)
-        proposal = tree.select(tree.best(width))
+        proposal = self._guessed.proposal()
         self._proposed = perf_counter()
         return proposal
 
@@ -90,8 +87,8 @@ class DraftModelDrafter(Drafter):
         self._draft.note(acceptance.tokens)
         was_hit = self._draft.tell() if self._is_drafting else False
         elapsed_s = perf_counter() - self._began
-        if self._draft.rule is not None and self._is_drafting:
-            self._draft.rule.end_round(elapsed_s)
+        if self._guessed.rule is not None and self._is_drafting:
+            self._guessed.rule.end_round(elapsed_s)
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport(was_hit=was_hit)

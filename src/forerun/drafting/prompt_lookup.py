@@ -11,7 +11,7 @@ from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule, chances_of
+from forerun.speculation.widths import WidthRule, rows_to_verify
 
 
 class PromptLookupDrafter(Drafter):
@@ -39,7 +39,7 @@ class PromptLookupDrafter(Drafter):
         self._has_chain = len(tree) > 1
         if self._rule is None or not self._has_chain:
             return tree
-        return tree.select(tree.best(self._rule.num_rows(chances_of(tree.log_probs), self.verify_width)))
+        return rows_to_verify(tree, self.verify_width, self._rule)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._chain.accept(acceptance.tokens)

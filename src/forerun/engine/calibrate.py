@@ -15,7 +15,9 @@ from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, paralle
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
@@ -109,18 +111,15 @@ def context_of(runner: Runner) -> int:
 def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> float:
     """The median time of a serial drafter's expansion beyond its pass: choosing nodes, ranking and adding children."""
     config = DraftModel()
-    tree = DraftTree(
-        draft,
+    guessed = GuessedTree(
         TreePolicy(looks_up=False),
         verify_width=config.verify_width,
         draft_width=config.draft_width,
-        target_vocab_size=draft.spec.vocab_size,
         horizon=config.verify_width,
-        max_rows=serial_rows(config),
-        keeps_subtree=False,
         calibrates=config.adaptive,
     )
-    tree.rule = WidthRule(target_pace, draft_pace) if config.adaptive else None
+    guessed.rule = WidthRule(target_pace, draft_pace) if config.adaptive else None
+    tree = DraftTree(guessed, OwnRows(draft, serial_rows(config)), target_vocab_size=draft.spec.vocab_size)
     tree.begin((0,) * context_of(draft), SamplingParams(), None)
     while tree.prefill():
         pass

@@ -12,7 +12,9 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
+from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.messages import Hello, Setup
 from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.remote.worker import LoadedDraft, serve
@@ -111,14 +113,12 @@ class DrafterProcess:
 
 def grow_with(runner: Runner, setup: Setup) -> DraftTree:
     """The tree that a target asked for, on this runner."""
-    return DraftTree(
-        runner,
+    guessed = GuessedTree(
         replace(setup.tree, min_mass=0.0),  # nobody waits for an expansion: what it adds is gained
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-        target_vocab_size=setup.target_vocab_size,
         horizon=setup.verify_width * EXPANSION.trees_per_cut,
-        max_rows=TREE_ROWS,
         keeps_subtree=True,
         calibrates=setup.policy.calibrates,
     )
+    return DraftTree(guessed, OwnRows(runner, TREE_ROWS), target_vocab_size=setup.target_vocab_size)

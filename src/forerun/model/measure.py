@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
 from forerun.model.shared_cache import DraftRunner
 from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
@@ -41,7 +42,8 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
 
 def empty_cache(runner: DraftRunner) -> TreeCache:
     """The runner's cache, without any text."""
-    runner.forget()
+    if isinstance(runner, Runner):
+        runner.forget()
     assert not runner.cached_ids, "a shared cache holds a text that is its owner's to forget"
     return runner.cache
 

@@ -1,6 +1,5 @@
 """A model's cache shared with a drafter that is the same model; its rows stand behind the text."""
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from forerun.core.model_spec import ModelSpec
@@ -52,16 +51,6 @@ class SharedCacheRunner:
     def drop_rows(self) -> None:
         """Forget all rows behind the text."""
         self._owner.drop_rows()
-
-    def sync(self, token_ids: Sequence[int]) -> int:
-        """Nothing: the owner decides which text the cache holds. Returns how much of this one it holds."""
-        return len(token_ids)
-
-    def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
-        """Nothing: what a draft computed never becomes text."""
-
-    def forget(self) -> None:
-        """Nothing: the text is the owner's."""
 
 
 DraftRunner: TypeAlias = Runner | SharedCacheRunner  # what a draft tree grows on: a cache of its own, or its target's

@@ -15,7 +15,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.draft_tree import MAX_CATCH_UP
+from forerun.drafting.draft_rows import MAX_CATCH_UP
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup

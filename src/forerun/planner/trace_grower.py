@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
-from forerun.drafting.draft_tree import MAX_CATCH_UP
+from forerun.drafting.draft_rows import MAX_CATCH_UP
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import PREFILL_ROWS

@@ -1,12 +1,13 @@
 """How many rows to verify and how many nodes to expand: marginal tokens against marginal time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Final
 
 from forerun.core.pace import Pace
+from forerun.speculation.tree import TokenTree
 
 SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
 FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # chances of a node's children before anything is known
@@ -111,6 +112,20 @@ class WidthRule:
         """Expected tokens per second of this round by its rows, if it takes so much longer."""
         base_s = self._spent_s + self._beyond_round_s + extra_s
         return [gain / (base_s + cost_s) for gain, cost_s in zip(accumulate(chances), self._target_s, strict=False)]
+
+
+def rows_to_verify(
+    tree: TokenTree, most: int, rule: WidthRule | None, chances: Callable[[], Sequence[float]] | None = None
+) -> TokenTree:
+    """The best of a tree: at most so many rows, and fewer where the rule says that more are not worth their time.
+
+    Args:
+        chances: gives the chances of the tree's likeliest nodes, where these are known without looking through it.
+    """
+    width = most
+    if rule is not None:
+        width = rule.num_rows(chances_of(tree.log_probs) if chances is None else chances(), most)
+    return tree.select(tree.best(width))
 
 
 def blend(mean: float, newest: float) -> float:

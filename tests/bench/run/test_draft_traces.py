@@ -9,7 +9,9 @@ import torch
 from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, Teacher
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import VocabularyError
+from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
@@ -27,10 +29,9 @@ def drafted(
     runner: Runner, params: SamplingParams, noise: KeyedNoise | None, vocab_size: int
 ) -> list[dict[int, float]]:
     """The children of the root in a drafter's own tree, with the text committed token by token."""
-    tree = DraftTree(
-        runner, TreePolicy(num_children=NUM_CHILDREN, looks_up=False), verify_width=64, draft_width=8,
-        target_vocab_size=vocab_size, horizon=64, max_rows=64, keeps_subtree=False,
-    )  # fmt: skip
+    policy = TreePolicy(num_children=NUM_CHILDREN, looks_up=False)
+    guessed = GuessedTree(policy, verify_width=64, draft_width=8, horizon=64)
+    tree = DraftTree(guessed, OwnRows(runner, max_rows=64), target_vocab_size=vocab_size)
     tree.begin(PROMPT, params, noise)
     found = []
     for token_id in ANSWER:

@@ -90,7 +90,7 @@ def draft_lengths(share: float, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Draft passes in each round that drafted, where one takes this share of a verification."""
     target, drafter = pair(layer_skip(**{**CHAIN, "depth": 12, "verify_width": 16, "num_children": 4}, looks_up=False))
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
-    draft_s = drafter._draft.rule._expansion_s(1)  # type: ignore[union-attr, misc]
+    draft_s = drafter._guessed.rule._expansion_s(1)  # type: ignore[union-attr, misc]
     passes = Passes(target, drafter, monkeypatch, draft_s=draft_s)
     play(target, drafter, num_tokens=100)
     starts = [inputs.first_slot - inputs.prefix_len for inputs in passes.drafts]  # 0 for the first of a round

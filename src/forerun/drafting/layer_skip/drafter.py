@@ -10,8 +10,10 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.sublayers import skippable
-from forerun.drafting.draft_tree import MAX_CATCH_UP, DraftTree
+from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
+from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
@@ -52,17 +54,15 @@ class LayerSkipDrafter(Drafter):
         policy: SkipPolicy = BEST_SKIPS, tree: TreePolicy = BEST_TREE,
     ) -> None:  # fmt: skip
         self.verify_width, self._config, self.runner = config.verify_width, config, runner
-        self._draft = DraftTree(
-            runner,
+        self._guessed = GuessedTree(
             tree,
             verify_width=config.verify_width,
             draft_width=policy.draft_width,
-            target_vocab_size=runner.spec.vocab_size,
             horizon=config.verify_width,
-            max_rows=policy.draft_width * config.depth + MAX_CATCH_UP,
-            keeps_subtree=False,
             calibrates=config.adaptive,
         )
+        rows = DraftRows(runner, policy.draft_width * config.depth + MAX_CATCH_UP)
+        self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
         self._policy, self._known = policy, list(known)
         self._search: SkipSearch = self._first_search()
         self._schedule = DraftingSchedule(tree.looks_up)
@@ -104,7 +104,7 @@ class LayerSkipDrafter(Drafter):
             early_s = 0.0 if self._known else EARLY_SEARCH_S
             self._search = InPassSearch(search, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            self._draft.rule = WidthRule(
+            self._guessed.rule = WidthRule(
                 target, costs.draft(self._search.skipped, costs.context), round_s=USUAL_ROUND_S,
                 expansion_s=USUAL_EXPANSION_S,
             )  # fmt: skip
@@ -127,16 +127,14 @@ class LayerSkipDrafter(Drafter):
         return self._propose_draft(kind.grows) if isinstance(kind, Drafting) else TokenTree(self._root)
 
     def _propose_draft(self, grows: bool) -> TokenTree:
-        draft, rule, width = self._draft, self._draft.rule, self.verify_width
-        draft.tell()
+        rule = self._guessed.rule
+        self._draft.tell()
         self._follow_search()
         if rule is not None:
             rule.begin_round()
         if grows:
             self._grow()
-        if rule is not None:
-            width = rule.num_rows(draft.chances(), width)
-        return draft.tree.select(draft.tree.best(width))
+        return self._guessed.proposal()
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
         if not (self._schedule.may_carry_rows and self._search.wants_rows):
@@ -161,7 +159,7 @@ class LayerSkipDrafter(Drafter):
 
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
-        draft, rule, payoff = self._draft, self._draft.rule, self._schedule.payoff
+        draft, rule, payoff = self._draft, self._guessed.rule, self._schedule.payoff
         if draft.first_guess is not None:
             self._search.take_guess(draft.skipped, draft.first_guess == acceptance.tokens[0])
         was_hit = draft.tell()
@@ -197,7 +195,7 @@ class LayerSkipDrafter(Drafter):
         is_due = self._num_rounds % RECKONED_EVERY == 0
         if skipped == draft.skipped and not is_due:
             return
-        draft.skipped, rule, costs = skipped, draft.rule, self._costs
+        draft.skipped, rule, costs = skipped, self._guessed.rule, self._costs
         if rule is None or costs is None:
             return
         rule.change_draft(costs.draft(skipped, len(draft.token_ids)))

@@ -23,7 +23,7 @@ from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule, chances_of
+from forerun.speculation.widths import WidthRule, rows_to_verify
 
 logger = logging.getLogger(__name__)
 
@@ -161,10 +161,7 @@ class ParallelDrafter(Drafter):
         if self._lookup is not None:
             tree = tree.copy()
             self._lookup.hang_into(tree)
-        width = self.verify_width
-        if self._rule is not None:
-            width = self._rule.num_rows(chances_of(tree.log_probs), width)
-        return tree.select(tree.best(width))
+        return rows_to_verify(tree, self.verify_width, self._rule)
 
     def _poll(self, *, is_waiting: bool = False) -> None:
         """Take in what has come."""

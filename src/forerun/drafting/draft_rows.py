@@ -1,0 +1,150 @@
+"""Where the rows of a draft tree stand: behind the text in the target's own cache, or in a cache of the draft's own."""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from forerun.core.sublayers import SkipSet
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
+from forerun.model.shared_cache import DraftRunner
+from forerun.speculation.ancestry import AncestryRows
+from forerun.speculation.tree import TokenTree
+
+MAX_CATCH_UP = 16  # committed tokens that go with the root's expansion; more are prefilled first
+
+
+class DraftRows:
+    """Rows of expanded nodes behind the text of a cache that is the target's own: no row of a draft becomes text there.
+
+    Invariants: a node has a row exactly if it was expanded; an expanded node's parent was expanded; rows stand in the
+    order of their nodes.
+
+    Args:
+        max_rows: that there may be.
+    """
+
+    def __init__(self, runner: DraftRunner, max_rows: int) -> None:
+        self.runner, self._max_rows = runner, max_rows
+        self._forget_nodes()
+
+    @property
+    def is_rooted(self) -> bool:
+        """True once the root has been expanded."""
+        return 0 in self._rows
+
+    def has_room(self, num_nodes: int) -> bool:
+        """Whether so many nodes more can be expanded."""
+        num_new = num_nodes + (0 if self.is_rooted else MAX_CATCH_UP)
+        return self.runner.cache.num_tree + num_new <= self._max_rows
+
+    def expand(
+        self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
+    ) -> Tensor:
+        """Run nodes, before the root what it follows; return their logits [len(batch), V].
+
+        Args:
+            token_ids: of the nodes.
+            text: the committed tokens, the root last.
+            skipped: sublayers to leave out.
+        """
+        cache, catch_up = self.runner.cache, [] if self.is_rooted else self._lacking(text)
+        first_row, root_position = cache.num_tree, len(text) - 1
+        self._place(tree, batch, len(catch_up))
+        num_rows = first_row + len(catch_up) + len(batch)
+        inputs = ForwardInput(
+            token_ids=[*catch_up, *token_ids],
+            positions=[
+                *range(root_position - len(catch_up), root_position),
+                *(root_position + tree.depths[node] for node in batch),
+            ],
+            first_slot=cache.end,
+            prefix_len=cache.committed_len,
+            ancestry=self._sees.matrix(first_row) if num_rows > 1 else None,
+            num_logit_rows=len(batch),
+            skipped=skipped,
+        )
+        return self.runner.forward(inputs).logits
+
+    def begin(self, text: list[int]) -> None:
+        """Start a request on this text, the root last."""
+        self._forget_nodes()
+
+    def prefill(self, text: list[int]) -> bool:
+        """One wide pass towards the committed text, if the cache is far behind it; False when it is not."""
+        return False
+
+    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+        """Text was committed along `path`.
+
+        Args:
+            tree: the new one.
+            places: old nodes that live on, with their new numbers.
+            text: the committed tokens, the root last.
+        """
+        assert not places, "rows of a shared cache do not outlive a round"
+        self._forget_nodes()
+
+    def close(self) -> None:
+        """Let go of the text, where it is the draft's."""
+        return
+
+    def _forget_nodes(self) -> None:
+        self._rows: dict[int, int] = {}  # expanded node to its row
+        self._sees = AncestryRows()  # of all rows there
+
+    def _lacking(self, text: list[int]) -> list[int]:
+        """Committed tokens before the root that the cache lacks."""
+        return []
+
+    def _place(self, tree: TokenTree, batch: list[int], num_catch_up: int) -> None:
+        """Give every node of `batch` a row, which sees those of its ancestors; before the root's what it follows."""
+        rows, sees = self._rows, self._sees
+        for row in range(num_catch_up):
+            sees.add(row - 1)
+        for node in batch:
+            rows[node] = sees.add(rows[tree.parents[node]] if node else num_catch_up - 1)
+
+
+class OwnRows(DraftRows):
+    """Rows in a cache of the draft's own, which holds the text up to some token; behind it lies one row for each token
+    committed since, and one for each expanded node.
+
+    When tokens are committed, the rows of accepted nodes become text, and those of nodes that live on stay; no pass is
+    needed for either. Without lookup at most two tokens lack a row once the root has been expanded in between, an
+    accepted leaf that was never expanded and the new root.
+    Source: SwiftSpec, arXiv 2506.11309, section 3 ("evolving tree cache").
+    """
+
+    def __init__(self, runner: Runner, max_rows: int) -> None:
+        super().__init__(runner, max_rows)
+        self._own = runner
+
+    def begin(self, text: list[int]) -> None:
+        self._own.sync(text[: shared_length(self._own.cached_ids, text[:-1])])
+        self._forget_nodes()
+
+    def prefill(self, text: list[int]) -> bool:
+        num_cached, num_needed = len(self._own.cached_ids), len(text) - 1
+        if num_needed - num_cached < MAX_CATCH_UP:
+            return False
+        assert not self.is_rooted, "a tree grows on committed text"
+        self._own.sync(text[: min(num_cached + PREFILL_ROWS, num_needed)])
+        return True
+
+    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+        rows = self._rows
+        kept = [node for node in sorted(places) if node in rows]
+        if self.is_rooted:
+            committed = [*range(rows[0] + 1), *(rows[node] for node in path if node in rows)]
+            first = len(self._own.cached_ids)
+            self._own.keep([*committed, *(rows[node] for node in kept)], text[first : first + len(committed)])
+        self._forget_nodes()
+        for node in map(places.__getitem__, kept):
+            self._rows[node] = self._sees.add(self._rows.get(tree.parents[node], -1))
+
+    def close(self) -> None:
+        self._own.forget()
+
+    def _lacking(self, text: list[int]) -> list[int]:
+        return text[len(self._own.cached_ids) : -1]
