@@ -16,7 +16,7 @@ from typing import Any
 from common import Run, answer_in_turn, policies_with, read_prompts, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.core.drafter_config import DrafterConfig, parallel_draft
+from forerun.core.drafter_config import DrafterConfig
 from forerun.core.timing import Span
 from forerun.drafting.policies import Policies
 
@@ -26,7 +26,7 @@ PAIRS = {  # SwiftSpec, arXiv 2506.11309, sections 4.2 and 4.5: milliseconds at 
 }
 TARGET_S = {"Qwen2-72B + 1.5B": (0.01048, 0.01337), "Llama-3-70B + 3B": (0.01039, 0.01325)}
 FIXED = DraftModel(adaptive=False, verify_width=8, draft_width=8, depth=6)
-AHEAD = replace(parallel_draft(), adaptive=False, verify_width=8)
+AHEAD = DraftModel(adaptive=False, verify_width=8)
 # Every shape to try, with what it changes in the tree's policy. Widths up to 8 are SwiftSpec's own; wider ones assume a
 # draft step that costs no more.
 SERIAL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
@@ -39,7 +39,7 @@ SERIAL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
     "16 rows, depth 8": (replace(FIXED, verify_width=16, depth=8), {}),
 }
 PARALLEL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
-    "adaptive": (parallel_draft(), {}),
+    "adaptive": (DraftModel(), {}),
     "4 rows": (replace(AHEAD, verify_width=4), {}),
     "8 rows": (AHEAD, {}),
     "8 rows, 8 children": (AHEAD, {"num_children": 8}),

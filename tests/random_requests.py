@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
-from forerun.core.config import DTypeName, Exactness, KernelsName
+from forerun.core.config import DTypeName, Exactness, KernelsName, WeightsName
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
 from tests.random_settings import STOPS, random_params
@@ -32,7 +32,8 @@ DRAFTERS: dict[str, Varied] = {
 class Machine:
     """What the engines compute with."""
 
-    dtype: DTypeName
+    dtype: DTypeName = "auto"
+    weights: WeightsName = "stored"
     kernels: KernelsName
     exactness: Exactness = "fast"
     num_threads: int
@@ -44,9 +45,9 @@ MACHINES = (
     Machine(dtype="float32", kernels="torch", num_threads=1),
     Machine(dtype="float32", kernels="auto", num_threads=2),
     Machine(dtype="bfloat16", kernels="auto", num_threads=2),
-    Machine(dtype="int8", kernels="auto", num_threads=1),
+    Machine(weights="int8", kernels="auto", num_threads=1),
     Machine(dtype="bfloat16", kernels="torch", num_threads=1),
-    Machine(dtype="int4", kernels="auto", num_threads=2),
+    Machine(weights="int4", kernels="auto", num_threads=2),
     Machine(dtype="float64", kernels="auto", num_threads=1),
     Machine(dtype="float16", kernels="torch", num_threads=1),
     Machine(dtype="bfloat16", kernels="torch", exactness="exact", num_threads=1),
@@ -75,8 +76,8 @@ class Contest:
     def __init__(self, machine: Machine, drafters: Sequence[str], *, num_asked: int) -> None:
         self.num_asked = num_asked
         config = EngineConfig(
-            drafter=NoDrafter(), dtype=machine.dtype, kernels=machine.kernels, exactness=machine.exactness,
-            num_threads=machine.num_threads, max_length=MAX_LENGTH,
+            drafter=NoDrafter(), dtype=machine.dtype, weights=machine.weights, kernels=machine.kernels,
+            exactness=machine.exactness, num_threads=machine.num_threads, max_length=MAX_LENGTH,
         )  # fmt: skip
         self.plain = Engine(config)
         self.engines = {name: self._drafted(config, DRAFTERS[name]) for name in drafters}

@@ -137,6 +137,7 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
         "ignore_eos": False,
         "tune": False,
         "dtype": "auto",
+        "weights": "stored",
         "device": "cpu",
         "exactness": "fast",
         "kernels": "auto",

@@ -6,28 +6,27 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import typer
 
-from forerun.cli.drafter_options import DrafterName, DrafterOptions, DraftWeights, LayerSearchName, read_cores
-from forerun.cli.options import OWN_TO_MODELS, DType, EngineOptions, ExactnessName, SamplingOptions, settle
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.cli.drafter_options import NAMES, DrafterName, DrafterOptions, read_cores
+from forerun.cli.options import OWN_TO_MODELS, EngineOptions, SamplingOptions, settle
+from forerun.cli.values import reader_of
+from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
     DraftModel,
-    LayerSearch,
     LayerSkip,
     NoDrafter,
     Parallel,
     PromptLookup,
     paper_layer_skip,
-    parallel_draft,
 )
 from forerun.core.errors import ConfigError
-from forerun.core.model_spec import WeightFormat
 
-PARALLEL = DrafterName.PARALLEL
+PARALLEL = "parallel"
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0, 1]
 WORKER = "127.0.0.1:7070"
-LAYER_SKIP = DrafterName.LAYER_SKIP
+LAYER_SKIP = "layer_skip"
 
 
 def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,16 +59,16 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
     [
         (DrafterOptions(), "m", PromptLookup()),
         (DrafterOptions(draft="d"), "m", DraftModel(model="d")),
-        (DrafterOptions(drafter=DrafterName.NONE), BUILTIN_TARGET, NoDrafter()),
-        (DrafterOptions(drafter=DrafterName.NGRAM, verify_width=4), "m", PromptLookup(verify_width=4)),
-        (DrafterOptions(drafter=DrafterName.DRAFT_MODEL), BUILTIN_TARGET, DraftModel()),
+        (DrafterOptions(drafter="none"), BUILTIN_TARGET, NoDrafter()),
+        (DrafterOptions(drafter="ngram", verify_width=4), "m", PromptLookup(verify_width=4)),
+        (DrafterOptions(drafter="draft_model"), BUILTIN_TARGET, DraftModel()),
         (DrafterOptions(draft="d", depth=2, draft_width=3), "m", DraftModel(model="d", depth=2, draft_width=3)),
         (DrafterOptions(drafter=PARALLEL), BUILTIN_TARGET, Parallel()),
         (DrafterOptions(drafter=LAYER_SKIP), "m", LayerSkip()),
         (DrafterOptions(drafter=LAYER_SKIP), BUILTIN_TARGET, LayerSkip()),
         (DrafterOptions(drafter=PARALLEL, draft="self"), "m", Parallel(draft=LayerSkip())),
         (DrafterOptions(draft="self"), "m", LayerSkip()),
-        (DrafterOptions(drafter=DrafterName.NGRAM, depth=5), "m", PromptLookup(verify_width=6)),
+        (DrafterOptions(drafter="ngram", depth=5), "m", PromptLookup(verify_width=6)),
         (DrafterOptions(speculative_config='{"model": "d"}'), "m", DraftModel(model="d")),
         (
             DrafterOptions(
@@ -78,7 +77,7 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
             "m",
             PromptLookup(verify_width=6),
         ),
-        (DrafterOptions(draft="self", draft_weights=DraftWeights.INT4), "m", LayerSkip(weights="int4")),
+        (DrafterOptions(draft="self", draft_weights="int4"), "m", LayerSkip(weights="int4")),
     ],
 )
 def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> None:
@@ -87,7 +86,7 @@ def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> Non
 
 def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
     options = DrafterOptions(drafter=PARALLEL, draft="d", verify_width=16, draft_width=6)
-    shape = replace(parallel_draft(), model="d", verify_width=16, draft_width=6)
+    shape = DraftModel(model="d", verify_width=16, draft_width=6)
     assert options.config("m") == Parallel(draft=shape)
 
 
@@ -96,15 +95,13 @@ def test_a_parallel_drafter_goes_where_its_flags_say() -> None:
     here = DrafterOptions(drafter=PARALLEL, drafter_cores=text, draft_device="cuda:1")
     assert here.config(BUILTIN_TARGET) == Parallel(cores=tuple(CORES), device="cuda:1")
     elsewhere = DrafterOptions(drafter=PARALLEL, drafter_address=WORKER, key_file="k", verify_width=4)
-    assert elsewhere.config("m") == Parallel(
-        address=WORKER, key_file="k", draft=replace(parallel_draft(), verify_width=4)
-    )
+    assert elsewhere.config("m") == Parallel(address=WORKER, key_file="k", draft=DraftModel(verify_width=4))
 
 
 def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None:
     options = DrafterOptions(
-        drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search=LayerSearchName.OFF, skip_sets="sets.json",
-        draft_weights=DraftWeights.INT4,
+        drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search="off", skip_sets="sets.json",
+        draft_weights="int4",
     )  # fmt: skip
     expected = LayerSkip(
         verify_width=9, depth=5, adaptive=False, search="off", sets="sets.json", weights="int4"
@@ -113,14 +110,14 @@ def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None
 
 
 def test_the_papers_search_brings_the_papers_settings() -> None:
-    options = DrafterOptions(drafter=LAYER_SKIP, search=LayerSearchName.PAPER)
+    options = DrafterOptions(drafter=LAYER_SKIP, search="paper")
     assert options.config("m") == paper_layer_skip()
     assert replace(options, depth=8).config("m") == replace(paper_layer_skip(), depth=8)
 
 
 def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
     options = DrafterOptions(
-        drafter=PARALLEL, draft="self", skip_sets="sets.json", draft_weights=DraftWeights.INT8, verify_width=8,
+        drafter=PARALLEL, draft="self", skip_sets="sets.json", draft_weights="int8", verify_width=8,
         adaptive=False, draft_device="cuda:1",
     )  # fmt: skip
     draft = LayerSkip(sets="sets.json", weights="int8", verify_width=8, adaptive=False)
@@ -144,8 +141,8 @@ def test_values_out_of_range_are_refused_by_name(options: DrafterOptions, messag
     "options",
     [
         DrafterOptions(draft="d", skip_sets="sets.json"),
-        DrafterOptions(draft="d", draft_weights=DraftWeights.INT8),
-        DrafterOptions(drafter_address=WORKER, draft_weights=DraftWeights.INT8),
+        DrafterOptions(draft="d", draft_weights="int8"),
+        DrafterOptions(drafter_address=WORKER, draft_weights="int8"),
     ],
 )
 def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(options: DrafterOptions) -> None:
@@ -153,8 +150,8 @@ def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(o
         replace(options, drafter=PARALLEL).config("m")
 
 
-@pytest.mark.parametrize("drafter", [DrafterName.DRAFT_MODEL, PARALLEL])
-def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
+@pytest.mark.parametrize("drafter", ["draft_model", PARALLEL])
+def test_a_drafter_that_needs_a_draft_says_so(drafter: str) -> None:
     with pytest.raises(ConfigError, match=f"--drafter {drafter} needs a draft for m: .* --draft"):
         DrafterOptions(drafter=drafter).config("m")
 
@@ -162,25 +159,25 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: DrafterName) -> None:
 @pytest.mark.parametrize(
     ("options", "flag", "advice"),
     [
-        (DrafterOptions(drafter=DrafterName.NONE, draft="d"), "--draft", "draft_model"),
-        (DrafterOptions(drafter=DrafterName.NONE, verify_width=4), "--verify-width", "draft_model"),
+        (DrafterOptions(drafter="none", draft="d"), "--draft", "draft_model"),
+        (DrafterOptions(drafter="none", verify_width=4), "--verify-width", "draft_model"),
         (DrafterOptions(draft_width=4), "--draft-width", "draft_model"),
         (DrafterOptions(drafter=PARALLEL, draft="d", depth=3), "--depth", "draft_model"),
         (DrafterOptions(draft="d", drafter_cores="1"), "--drafter-cores", "parallel"),
         (DrafterOptions(draft="d", draft_device="cpu"), "--draft-device", "parallel"),
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
-        (DrafterOptions(drafter=DrafterName.NONE, key_file="k"), "--key-file", "parallel"),
+        (DrafterOptions(drafter="none", key_file="k"), "--key-file", "parallel"),
         (DrafterOptions(draft_width=2, drafter_address=WORKER), "--draft-width and --drafter-address", "parallel"),
         (
-            DrafterOptions(search=LayerSearchName.OFF, drafter_address=WORKER),
+            DrafterOptions(search="off", drafter_address=WORKER),
             "--search and --drafter-address",
             None,
         ),
-        (DrafterOptions(search=LayerSearchName.OFF), "--search", "layer_skip"),
-        (DrafterOptions(drafter=DrafterName.NONE, draft_weights=DraftWeights.PLAIN), "--draft-weights", "layer_skip"),
+        (DrafterOptions(search="off"), "--search", "layer_skip"),
+        (DrafterOptions(drafter="none", draft_weights="plain"), "--draft-weights", "layer_skip"),
         (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "layer_skip"),
         (DrafterOptions(drafter_address=WORKER, key_file="k"), "--drafter-address and --key-file", "parallel"),
-        (DrafterOptions(drafter=PARALLEL, draft="self", search=LayerSearchName.GATED), "--search", "layer_skip"),
+        (DrafterOptions(drafter=PARALLEL, draft="self", search="gated"), "--search", "layer_skip"),
         (DrafterOptions(drafter=LAYER_SKIP, draft_width=3), "--draft-width", "draft_model"),
         (DrafterOptions(drafter=PARALLEL, draft="self", depth=3), "--depth", "draft_model"),
         (DrafterOptions(drafter=LAYER_SKIP, draft="d"), "--draft", "draft_model"),
@@ -219,13 +216,8 @@ def test_cores_must_be_those_of_this_process() -> None:
             read_cores("9999", flag="--cores")
 
 
-def test_the_choices_are_those_of_the_configuration() -> None:
-    for dtype in DType:
-        assert EngineOptions(dtype=dtype).config("m", NoDrafter()).dtype == dtype
-    for exactness in ExactnessName:
-        assert EngineOptions(exactness=exactness).config("m", NoDrafter()).exactness == exactness
-    assert tuple(LayerSearchName) == get_args(LayerSearch)
-    assert tuple(DraftWeights) == get_args(WeightFormat)
+def test_every_drafter_has_a_name() -> None:
+    assert set(NAMES.values()) == set(get_args(DrafterName)) - {"auto", "ngram"}
 
 
 @pytest.mark.parametrize(
@@ -250,19 +242,22 @@ def test_a_speculative_config_that_cannot_be_had_is_refused(text: str, message: 
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
-    [
-        (EngineOptions(dtype=DType("bf16")), "bfloat16"),
-        (EngineOptions(dtype=DType("half")), "float16"),
-        (EngineOptions(quantization="int4"), "int4"),
-    ],
+    ("text", "name"), [("bf16", "bfloat16"), ("half", "float16"), ("float32", "float32"), ("int8", "int8")]
 )
-def test_dtypes_have_the_names_that_other_programs_give_them(options: EngineOptions, dtype: str) -> None:
-    assert options.config("m", NoDrafter()).dtype == dtype
+def test_dtypes_have_the_names_that_other_programs_give_them(text: str, name: str) -> None:
+    assert reader_of(DTypeName)(text) == name  # type: ignore[misc]
+    with pytest.raises(typer.BadParameter, match="'int3' must be one of auto, float32"):
+        reader_of(DTypeName)("int3")  # type: ignore[misc]
+    with pytest.raises(typer.BadParameter, match="'awq' must be one of stored, int8, int4"):
+        reader_of(WeightsName)("awq")  # type: ignore[misc]
 
 
-def test_a_quantisation_that_cannot_be_had_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--quantization awq must be int8 or int4"):
-        EngineOptions(quantization="awq").config("m", NoDrafter())
-    with pytest.raises(ConfigError, match="exclude each other"):
-        EngineOptions(quantization="int4", dtype=DType.FLOAT32).config("m", NoDrafter())
+def test_a_dtype_of_8_bits_means_weights_of_8_bits_as_it_used_to() -> None:
+    config = EngineOptions(dtype="int8").config("m", NoDrafter())
+    assert (config.dtype, config.weights) == ("auto", "int8")
+    config = EngineOptions(dtype="float32", weights="int4").config("m", NoDrafter())
+    assert (config.dtype, config.weights) == ("float32", "int4")
+    with pytest.raises(ConfigError, match="--dtype int8 and --weights int4 exclude each other"):
+        EngineOptions(dtype="int8", weights="int4").config("m", NoDrafter())
+    with pytest.raises(ConfigError, match="dtype 'int8' is a format of weights: give it as weights"):
+        EngineConfig(dtype="int8")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from forerun.backends import choose
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.loaded import LoadedWeights
 from forerun.checkpoints.open import open_source
-from forerun.core.config import DTypeName
+from forerun.core.config import WeightsName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.model_spec import WeightFormat
 from forerun.engine.loading import Checkpoint
@@ -32,9 +32,11 @@ PROMPT = "the cat sat on the mat and the cat "
 FORMATS: tuple[WeightFormat, ...] = ("int8", "int4")
 
 
-def texts(target: str, dtype: DTypeName, drafter: DrafterConfig) -> tuple[list[tuple[int, ...]], int]:
+def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[list[tuple[int, ...]], int]:
     """The ids of a greedy, a repeating and a sampled text, and how many of them the drafter had guessed."""
-    config = EngineConfig(target=target, dtype=dtype, drafter=drafter, exactness="exact", num_threads=1, max_length=128)
+    config = EngineConfig(
+        target=target, weights=weights, drafter=drafter, exactness="exact", num_threads=1, max_length=128,
+    )  # fmt: skip
     requests = [
         SamplingParams(max_new_tokens=24, ignore_eos=True),
         SamplingParams(max_new_tokens=24, ignore_eos=True, logit_bias={65: 9.0, 66: 8.0}),
@@ -45,9 +47,11 @@ def texts(target: str, dtype: DTypeName, drafter: DrafterConfig) -> tuple[list[t
     return [result.token_ids for result in results], sum(result.stats.num_accepted for result in results)
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, draft: str, dtype: DTypeName) -> None:
-    expected, _ = texts(target, dtype, NoDrafter())
+@pytest.mark.parametrize("weights", FORMATS)
+def test_every_drafter_writes_the_text_of_the_same_rounded_target(
+    target: str, draft: str, weights: WeightsName
+) -> None:
+    expected, _ = texts(target, weights, NoDrafter())
     drafters = [
         DraftModel(model=draft),
         DraftModel(model=target),
@@ -55,7 +59,7 @@ def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, d
         Parallel(draft=DraftModel(model=target), num_threads=1),
     ]
     for drafter in drafters:
-        found, num_accepted = texts(target, dtype, drafter)
+        found, num_accepted = texts(target, weights, drafter)
         assert found == expected, drafter
         assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
 
@@ -67,7 +71,7 @@ def test_four_bits_write_another_text_than_the_weights_as_stored(target: str) ->
 
 
 def test_load_takes_a_format() -> None:
-    with load(dtype="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
+    with load(weights="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
         assert engine.generate("def f(x):", SamplingParams(max_new_tokens=4)).token_ids
 
 
@@ -88,10 +92,10 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
     assert torch.equal(rounded.extend(rows, num_logit_rows=5), expected.extend(rows, num_logit_rows=5))
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(dtype: DTypeName) -> None:
-    checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))
-    assert checkpoint.weight_format == checkpoint.dtype_name == dtype
+@pytest.mark.parametrize("weights", FORMATS)
+def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: WeightsName) -> None:
+    checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights))
+    assert checkpoint.weight_format == checkpoint.dtype_name == weights
     assert checkpoint.dtype in (torch.bfloat16, torch.float32)
     plain = Checkpoint.open(open_source("builtin"), EngineConfig(dtype="float64"))
     assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
@@ -105,10 +109,10 @@ def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: is_fast)
     expected = torch.bfloat16 if is_native or is_fast else torch.float32
     stored = {"stored": torch.float16, "is_quantised": True}
-    assert choose.compute_dtype("int8", device="cpu", **stored) == expected  # type: ignore[arg-type]
-    assert choose.compute_dtype("int4", device="cuda:0", **stored) == torch.float16, "what auto gives"  # type: ignore[arg-type]
+    assert choose.compute_dtype("auto", device="cpu", **stored) == expected  # type: ignore[arg-type]
+    assert choose.compute_dtype("auto", device="cuda:0", **stored) == torch.float16, "what auto gives"  # type: ignore[arg-type]
 
 
 def test_other_formats_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"dtype .int3. must be one of .*int8, int4"):
-        EngineConfig(dtype="int3")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"weights .int3. must be one of .*int8, int4"):
+        EngineConfig(weights="int3")  # type: ignore[arg-type]

@@ -227,7 +227,8 @@ def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_the_share_of_a_copy_is_that_of_its_bytes(dtype: str) -> None:
     """A weight of 256 inputs: two or four bytes each, or one and a scale a row, or half a one and two groups of 128."""
-    checkpoint = Checkpoint.open(open_source(BUILTIN_TARGET), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
+    numbers = {"weights" if dtype == "int8" else "dtype": dtype}
+    checkpoint = Checkpoint.open(open_source(BUILTIN_TARGET), EngineConfig(**numbers))  # type: ignore[arg-type]
     own = {"float32": 4 * 256, "bfloat16": 2 * 256, "int8": 256 + 4}[dtype]
     assert byte_share(checkpoint.spec, "int8", checkpoint) == pytest.approx((256 + 4) / own)
     assert byte_share(checkpoint.spec, "int4", checkpoint) == pytest.approx((128 + 2 * 5) / own)

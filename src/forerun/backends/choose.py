@@ -70,7 +70,7 @@ def compute_dtype(wanted: DTypeName, *, stored: torch.dtype, is_quantised: bool,
     Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
     the checkpoint's dtype, unless it would only emulate it.
     """
-    if wanted != "auto" and not is_quantised:
+    if wanted != "auto":
         return getattr(torch, wanted)  # type: ignore[no-any-return]
     if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
         return stored

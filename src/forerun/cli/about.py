@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from forerun.cli.drafter_options import name_of
+from forerun.cli.drafter_options import NAMES
 from forerun.cli.sheet import count
 from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
 
@@ -35,7 +35,7 @@ class About:
             kernels=engine.kernels_name,
             device=config.device,
             num_threads=engine.cores.num_threads,
-            drafter=name_of(config.drafter).value,
+            drafter=NAMES[type(config.drafter)],
             draft=_draft_of(config.drafter),
             max_length=engine.max_length,
         )

@@ -6,9 +6,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from forerun.cli.declare import option, output
+from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DTYPE_HELP, DType
+from forerun.cli.options import MachineOptions, engine_settings
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import require
@@ -19,7 +19,9 @@ OnAnswer = Callable[[int], None]
 
 
 @shows_errors
+@with_options(MachineOptions)
 def trace(
+    machine: MachineOptions,
     out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
     target: Annotated[str, option("--target", help="Folder or hub name of the model that writes.")] = BUILTIN_TARGET,
     draft: Annotated[str, option("--draft", help="The same of the smaller model.")] = BUILTIN_DRAFT,
@@ -28,15 +30,12 @@ def trace(
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, option("--seed", help="Of the sampling.")] = 1,
-    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
-    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
-    threads: Annotated[int | None, option("--threads", help="CPU threads.")] = None,
 ) -> None:
     """Let the target answer questions and record what the draft would have guessed at every token."""
     require_writable(out)
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(target=target, dtype=dtype.value, device=device, num_threads=threads)
+    config = EngineConfig(target=target, **engine_settings(machine))
     for name in (target, draft):
         find_model(name)
     from forerun.bench.data.datasets import BUILTIN, load_dataset

@@ -1,17 +1,18 @@
 """How commands declare their flags: one dataclass of options may serve several commands."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from copy import copy
-from dataclasses import fields
+from dataclasses import Field, dataclass, fields
 from functools import wraps
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
-from forerun.cli.values import metavar_of, plain_kind, reader_of
+from forerun.cli.values import flag_kind, metavar_of, plain_kind, reader_of
 
+T = TypeVar("T")
 ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
 
@@ -24,6 +25,49 @@ def option(*names: str, help: str, panel: str | None = None) -> Any:
 def output(*names: str, help: str, panel: str | None = None) -> Any:
     """A flag for what is written. No variable gives its default: that file would be every command's."""
     return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+def flagged(config: type[Any]) -> list[Field[Any]]:
+    """The fields of a config that have a flag."""
+    return [field for field in fields(config) if "flags" in field.metadata]
+
+
+def option_name(field: Field[Any]) -> str:
+    """What a field's flag is called in a group of options: draft_device for --draft-device."""
+    return str(field.metadata["flags"][0]).partition("/")[0].lstrip("-").replace("-", "_")
+
+
+def with_flags_of(
+    *configs: type[Any], panel: str | None, only: Container[str] | None = None, shown: Container[str] = ()
+) -> Callable[[type[T]], type[T]]:
+    """Make a class a group of options: its own fields, and the flags of these configs, None where they are not given.
+
+    Args:
+        only: the fields whose flags are wanted; None: all.
+        shown: fields whose defaults the help shows.
+    """
+
+    def decorate(group: type[T]) -> type[T]:
+        for config in configs:
+            kinds = get_type_hints(config)
+            for field in flagged(config):
+                if only is not None and field.name not in only:
+                    continue
+                info = option(*field.metadata["flags"], help=field.metadata["help"], panel=panel)
+                if field.name in shown:
+                    info.show_default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+                if option_name(field) not in group.__annotations__:
+                    group.__annotations__[option_name(field)] = Annotated[flag_kind(kinds[field.name]), info]
+                    setattr(group, option_name(field), None)
+        return dataclass(frozen=True, kw_only=True)(group)
+
+    return decorate
+
+
+def given_settings(config: type[Any], options: Any) -> dict[str, Any]:
+    """Those fields of a config whose flags were given."""
+    names = {field.name: option_name(field) for field in flagged(config)}
+    return {name: value for name, option in names.items() if (value := getattr(options, option, None)) is not None}
 
 
 def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

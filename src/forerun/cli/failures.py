@@ -31,7 +31,6 @@ class ModelNotFoundError(CheckpointError):
 SETTINGS: Final = {  # of the API, by the parameter whose flag has another name
     "num_threads": "threads",
     "sets": "skip_sets",
-    "weights": "draft_weights",
 }
 EXIT_CODES: Final = (
     (ModelNotFoundError, 5),

@@ -89,6 +89,8 @@ def describe(param: Any) -> str:
         parts.append("[needed]")
     elif isinstance(param.default, bool):
         parts += [f"[{param.opts[0]}]"] * param.default
+    elif isinstance(param.show_default, str):  # of a setting, whose flag may be left out
+        parts.append(f"[{param.show_default}]")
     elif isinstance(param.default, str | int | float) and param.default != "":
         parts.append(f"[{param.default:g}]" if isinstance(param.default, float) else f"[{param.default}]")
     return " ".join(part for part in parts if part)

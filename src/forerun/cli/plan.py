@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from forerun.cli.declare import option, output, with_options
+from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DTYPE_HELP, DType
+from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
@@ -34,6 +34,11 @@ KINDS_OF_NUMBERS: Final = {
 }
 
 
+@with_flags_of(EngineConfig, panel="For --calibrate", only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
+class CalibrationOptions:
+    """What is calibrated computes in this, and on this."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """Where the times of passes come from."""
@@ -47,9 +52,6 @@ class Times:
         output("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
     ] = None
     paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None
-    threads: Annotated[int | None, option("--threads", "-t", help="CPU cores; for --calibrate.", panel=TIMES)] = None
-    dtype: Annotated[DType, option("--dtype", help=f"For --calibrate. {DTYPE_HELP}", panel=TIMES)] = DType.AUTO
-    device: Annotated[str, option("--device", help="A torch device; for --calibrate.", panel=TIMES)] = "cpu"
     weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.", panel=TIMES)] = 4
     context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.", panel=TIMES)] = 512
 
@@ -75,10 +77,11 @@ class Acceptance:
 
 
 @shows_errors
-@with_options(Times, Acceptance)
+@with_options(Times, Acceptance, CalibrationOptions)
 def plan(
     times: Times,
     acceptance: Acceptance,
+    machine: CalibrationOptions,
     target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
     draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
@@ -91,7 +94,7 @@ def plan(
         require_writable(path)
     profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length
     if times.calibrate is not None:
-        _calibrate(times, target, draft)
+        _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
         if trace is None and accept_length is None:
             return
         profile = profile or times.calibrate
@@ -113,11 +116,10 @@ def plan(
         say(f"{plot} written")
 
 
-def _calibrate(times: Times, target: str, draft: str) -> None:
+def _calibrate(times: Times, config: EngineConfig, draft: str) -> None:
     """Measure both models and write the profile."""
     path = times.calibrate
     assert path is not None, "asked to calibrate"
-    config = EngineConfig(target=target, dtype=times.dtype.value, device=times.device, num_threads=times.threads)
     for name in (config.target, draft):
         find_model(name)
     from forerun.engine.calibrate import calibrate  # imports torch

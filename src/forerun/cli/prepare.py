@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.declare import option, output
-from forerun.cli.drafter_options import DraftWeights
+from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.loading import prepared_sets
-from forerun.cli.options import DTYPE_HELP, DType
+from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
 from forerun.core.errors import ConfigError, require
+from forerun.core.model_spec import WeightFormat
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 @shows_errors
+@with_options(MachineOptions)
 def prepare(
+    machine: MachineOptions,
     model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
     layer_skip: Annotated[
         bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
@@ -37,24 +39,21 @@ def prepare(
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, option("--seed", help="Of sampling and search.")] = 1,
     draft_weights: Annotated[
-        DraftWeights, option("--draft-weights", help="Copy of the weights that is drafted with.")
-    ] = DraftWeights.PLAIN,
-    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
-    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
-    threads: Annotated[int | None, option("--threads", "-t", help="CPU threads.")] = None,
+        WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
+    ] = "plain",
 ) -> None:
     """Search offline for what a model can skip when it drafts for itself; engines pick the result up by themselves."""
     if not layer_skip:
         raise ConfigError("say what to prepare: --layer-skip finds sublayers to skip in self-speculation")
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(target=model, dtype=dtype.value, device=device, num_threads=threads)
+    config = EngineConfig(target=model, **engine_settings(machine))
     sets = prepared_sets(find_model(model))
     from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
 
     place, drafter = (
         place_for_sets(model, out, cache_folder()),
-        LayerSkip(weights=draft_weights.value, sets=sets),
+        LayerSkip(weights=draft_weights, sets=sets),
     )
     with _progress(num_prompts) as on_answer:
         found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)

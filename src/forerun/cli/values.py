@@ -1,21 +1,33 @@
 """How the text behind a flag becomes a value of the flag's type."""
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 import typer
 
 YES: Final = ("1", "true", "yes", "on", "y", "t")
 NO: Final = ("0", "false", "no", "off", "n", "f", "")  # as an environment variable
+DTYPE_ALIASES: Final = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
+    "double": "float64",
+}  # fmt: skip
+QUANTISED: Final = ("int8", "int4")
 
 
 def plain_kind(annotation: Any) -> Any:
     """`int` for `int | None`: what a text has to become."""
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(annotation) else annotation
+
+
+def flag_kind(kind: Any) -> Any:
+    """The annotation of a flag for a setting of this kind: it may be left out, and is repeated for several texts."""
+    if get_origin(kind) in (tuple, Mapping):
+        return str | None if get_args(kind)[0] is int and get_origin(kind) is tuple else list[str] | None
+    return plain_kind(kind) | None
 
 
 def reader_of(kind: Any) -> Callable[[Any], Any] | None:
@@ -26,18 +38,22 @@ def reader_of(kind: Any) -> Callable[[Any], Any] | None:
         return _reader(int, "a whole number")
     if kind is float:
         return _reader(float, "a number")
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _reader(kind, f"one of {choices_of(kind)}")
+    if get_origin(kind) is Literal:
+        return _reader(partial(choose, get_args(kind)), f"one of {', '.join(get_args(kind))}")
     return None
 
 
-def choices_of(kind: type[StrEnum]) -> str:
-    return ", ".join(kind)
+def choose(choices: Sequence[str], text: Any) -> str:
+    """One of the choices, by its own name or one that other programs have for it."""
+    name = DTYPE_ALIASES.get(str(text), str(text))
+    if name not in choices and not (name in QUANTISED and "bfloat16" in choices):  # a dtype, as it used to be given
+        raise ValueError
+    return name
 
 
 def metavar_of(kind: Any) -> str:
     """What stands for the value in a help text."""
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
+    if get_origin(kind) is Literal:
         return "NAME"
     return {int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
 

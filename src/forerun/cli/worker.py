@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import DTYPE_HELP, KERNELS_HELP, DType, KernelsChoice
+from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
 from forerun.core.errors import ConfigError
@@ -17,18 +17,22 @@ from forerun.core.sublayers import read_skips, require_skippable
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+@with_flags_of(
+    EngineConfig, panel=None, only=("dtype", "weights", "device", "max_length", "kernels", "num_threads"), shown=SHOWN
+)
+class WorkerOptions:
+    """What a worker computes in, and on what."""
+
+
 @shows_errors
+@with_options(WorkerOptions)
 def worker(
+    machine: WorkerOptions,
     model: Annotated[str, typer.Argument(help="The draft model: checkpoint folder or hub name.")] = BUILTIN_DRAFT,
     listen: Annotated[
         str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
     ] = None,
     key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
-    dtype: Annotated[DType, option("--dtype", help=DTYPE_HELP)] = DType.AUTO,
-    device: Annotated[str, option("--device", help="A torch device, such as cuda:0.")] = "cpu",
-    max_length: Annotated[int | None, option("--max-length", help="Tokens of text a target may reach.")] = None,
-    kernels: Annotated[KernelsChoice, option("--kernels", help=KERNELS_HELP)] = KernelsChoice.AUTO,
-    threads: Annotated[int, option("--threads", "-t", help="CPU threads.")] = 1,
     cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
     skip: Annotated[str, option("--skip", help="Sublayers to leave out, such as attention:3,5;mlp:4.")] = "",
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
@@ -37,14 +41,8 @@ def worker(
     """Draft for a target in another process, on this host or another one. An engine starts its own by itself."""
     if listen is None and control is None:
         raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
-    config = EngineConfig(
-        target=model,
-        drafter=NoDrafter(),
-        dtype=dtype.value,
-        device=device,
-        kernels=kernels.value,
-        num_threads=threads,
-    )
+    given = {"num_threads": 1} | engine_settings(machine)
+    config = EngineConfig(target=model, drafter=NoDrafter(), **given)
     unused = read_skips(skip)
     require_skippable(unused, find_model(model).spec().num_layers)
     if control is not None:
@@ -53,7 +51,7 @@ def worker(
     from forerun.wires.endpoint import Address, read_key
 
     process = DrafterProcess(
-        config=config, max_length=max_length, cores=read_cores(cores, flag="--cores"), unused=unused
+        config=config, max_length=config.max_length, cores=read_cores(cores, flag="--cores"), unused=unused
     )
     if control is not None:
         process.under_engine(control, parent)

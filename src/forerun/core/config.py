@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, automatic_drafter
 from forerun.core.errors import require
-from forerun.core.field_types import read_fields
+from forerun.core.field_types import read_fields, setting
 from forerun.core.pace import read_device
 
-DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64", "int8", "int4"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+WeightsName = Literal["stored", "int8", "int4"]
 Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
 MOST_BIAS: Final = 1e38  # within float32
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
+OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +30,28 @@ class SamplingParams:
     all tokens that equal the last one of top_k; here exactly top_k stay, of equal ones those with the lowest ids.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    max_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    max_new_tokens: int | None = setting(
+        None, "--max-new-tokens", "--max-tokens", "-n",
+        help="Tokens to write at most; -1: until the context is full [256, or what fits].",
+    )  # fmt: skip
+    temperature: float = setting(0.0, "--temperature", "--temp", help=f"0 is greedy. {OF_THE_MODEL}")
+    top_k: int = setting(0, "--top-k", help=f"Keep the k likeliest; 0 keeps all. {OF_THE_MODEL}")
+    top_p: float = setting(1.0, "--top-p", help=f"Keep the likeliest up to this probability. {OF_THE_MODEL}")
+    min_p: float = setting(
+        0.0, "--min-p", help=f"Drop what is less likely than this share of the best. {OF_THE_MODEL}"
+    )  # fmt: skip
+    repetition_penalty: float = setting(
+        1.0, "--repetition-penalty", "--repeat-penalty", help=f"Above 1: fewer repeats; 1 is none. {OF_THE_MODEL}"
+    )
+    presence_penalty: float = setting(0.0, "--presence-penalty", help="Taken off tokens written before.")
+    frequency_penalty: float = setting(0.0, "--frequency-penalty", help="Taken off per time a token was written.")
+    logit_bias: Mapping[int, float] = setting(
+        dict, "--logit-bias", help="ID=VALUE, added to a token's score; repeatable."
+    )  # fmt: skip
+    stop: tuple[str, ...] = setting((), "--stop", help="End before this text; repeatable.")
     stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    seed: int | None = None
+    ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
+    seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -99,9 +110,10 @@ class EngineConfig:
     Args:
         target: checkpoint folder, hub name, or the built-in target.
         drafter: who drafts; prompt lookup, which needs no model, unless another one is given.
-        dtype: "auto" takes the checkpoint's own, except where the CPU would only emulate it. "int8" and "int4" round
-            the weights of linear layers to so many bits on loading, of target and draft; the text is that of the
-            rounded target.
+        dtype: what is computed in. "auto" takes the checkpoint's own, except where the CPU would only emulate it;
+            beside weights of 8 or 4 bits a CPU takes bfloat16.
+        weights: of linear layers: as they are stored, or rounded to so many bits on loading, of target and draft; the
+            text is that of the rounded target.
         device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
@@ -115,15 +127,26 @@ class EngineConfig:
 
     target: str = BUILTIN_TARGET
     drafter: DrafterConfig = field(default_factory=automatic_drafter)
-    dtype: DTypeName = "auto"
-    device: str = "cpu"
-    max_length: int | None = None
-    exactness: Exactness = "fast"
-    kernels: KernelsName = "auto"
-    num_threads: int | None = None
+    dtype: DTypeName = setting("auto", "--dtype", help="What to compute in.")
+    weights: WeightsName = setting(
+        "stored", "--weights", "--quantization", help="int8 and int4 round the weights of linear layers on loading."
+    )
+    device: str = setting("cpu", "--device", help="A torch device, such as cuda:0.")
+    max_length: int | None = setting(
+        None, "--max-length", "--max-model-len", "--ctx-size", "-c", help="Tokens of prompt and answer."
+    )
+    exactness: Exactness = setting("fast", "--exactness", help="exact computes each row alone.")
+    kernels: KernelsName = setting(
+        "auto", "--kernels",
+        help="torch leaves the native CPU kernels and Triton's GPU kernels aside; triton insists on the latter.",
+    )  # fmt: skip
+    num_threads: int | None = setting(None, "--threads", "-t", help="CPU threads.")
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:
+        require(
+            self.dtype not in get_args(WeightsName), f"dtype {self.dtype!r} is a format of weights: give it as weights"
+        )
         read_fields(self)
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")

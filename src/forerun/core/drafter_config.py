@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import require
-from forerun.core.field_types import read_fields
+from forerun.core.field_types import read_fields, setting
 from forerun.core.model_spec import WeightFormat
 
 BUILTIN_TARGET: Final = "builtin"
@@ -40,10 +40,13 @@ class DraftModel:
     """
 
     model: str = BUILTIN_DRAFT
-    verify_width: int = 16
-    draft_width: int = 8
-    depth: int = 8
-    adaptive: bool = True
+    verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
+    draft_width: int = setting(8, "--draft-width", help="Nodes one draft step expands.")
+    depth: int = setting(
+        8, "--depth", "--spec-tokens", "--num-draft-tokens", "--num-speculative-tokens", "--draft-max",
+        help="Draft steps per round; with prompt_lookup, tokens it proposes.",
+    )  # fmt: skip
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -60,8 +63,8 @@ class PromptLookup:
             what rows cost and by how often such continuations came true in the texts so far.
     """
 
-    verify_width: int = 8
-    adaptive: bool = True
+    verify_width: int = setting(8, "--verify-width", help="Rows the target verifies per round.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -84,12 +87,18 @@ class LayerSkip:
         weights: "int8" or "int4" drafts with a copy of the weights rounded to so many bits, beside the plain ones.
     """
 
-    verify_width: int = 16
-    depth: int = 12
-    adaptive: bool = True
-    search: LayerSearch = "gated"
-    sets: str | None = None
-    weights: WeightFormat = "plain"
+    verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
+    depth: int = setting(12, "--depth", help="Draft steps per round.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+    search: LayerSearch = setting(
+        "gated", "--search", help="How layer_skip finds what to skip; paper drafts as SWIFT does [gated]."
+    )
+    sets: str | None = setting(
+        None, "--skip-sets", help="File with sets that layer_skip may skip [what prepare found]."
+    )  # fmt: skip
+    weights: WeightFormat = setting(
+        "plain", "--draft-weights", help="Copy of the weights that layer_skip drafts with [none]."
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -102,11 +111,6 @@ def require_shape(config: object) -> None:
         value = getattr(config, name, 1)
         require(value >= 1, f"{name} {value} must be >= 1")
         require(value <= ceiling, f"{name} {value} must be <= {ceiling}: {reason}")
-
-
-def parallel_draft() -> DraftModel:
-    """The built-in draft with the widths that suit a tree which grows for nothing while the target verifies."""
-    return DraftModel(verify_width=16, draft_width=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +128,14 @@ class Parallel:
         key_file: the key shared with that worker; may be left out on this host.
     """
 
-    draft: DraftModel | LayerSkip = field(default_factory=parallel_draft)
-    device: str | None = None
-    cores: tuple[int, ...] = ()
+    draft: DraftModel | LayerSkip = field(default_factory=DraftModel)
+    cores: tuple[int, ...] = setting((), "--drafter-cores", help="CPU cores for a parallel drafter, such as 2,3.")
+    device: str | None = setting(None, "--draft-device", help="A parallel drafter's torch device [the target's].")
     num_threads: int | None = None
-    address: str | None = None
-    key_file: str | None = None
+    address: str | None = setting(
+        None, "--drafter-address", help="HOST:PORT of a forerun worker that drafts in parallel."
+    )  # fmt: skip
+    key_file: str | None = setting(None, "--key-file", help="File with the key shared with that worker.")
 
     def __post_init__(self) -> None:
         read_fields(self)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from functools import cache
 from numbers import Real
 from operator import index
@@ -13,6 +14,18 @@ from forerun.core.errors import ConfigError
 SINGULAR: Final = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 PLURAL: Final = {int: "whole numbers", float: "numbers", str: "strings"}
 MAX_SHOWN: Final = 80  # characters of a wrong value in a message
+
+
+def setting(default: Any, *flags: str, help: str) -> Any:
+    """A field that a command line may give by any of these flags; `help` is what they are for.
+
+    Args:
+        default: or the class that makes it.
+    """
+    metadata = {"flags": flags, "help": help}
+    return field(default_factory=default, metadata=metadata) if isinstance(default, type) else field(
+        default=default, metadata=metadata
+    )  # fmt: skip
 
 
 def read_fields(config: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, parallel_draft
+from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.drafting.draft_model import serial_rows
@@ -76,6 +76,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
             "target": config.target,
             "draft": draft,
             "dtype": config.dtype,
+            "weights": config.weights,
             "device": config.device,
             "exactness": config.exactness,
             "torch": torch.__version__,
@@ -140,7 +141,7 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
 
     How many nodes its expansions had it does not tell: as many as they may have, for the most part.
     """
-    shape = replace(parallel_draft(), model=draft)
+    shape = DraftModel(model=draft)
     config = replace(config, drafter=Parallel(draft=shape), num_threads=max(1, (config.num_threads or 1) - 1))
     policies = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False, is_traced=True))
     with Engine(config, policies=policies) as engine:

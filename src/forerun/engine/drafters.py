@@ -91,13 +91,14 @@ class DrafterLoader:
         match draft:
             case DraftModel():
                 self._open(draft.model)
-                return (draft.model, "--dtype", self._config.dtype)
+                return (draft.model, "--dtype", self._config.dtype, "--weights", self._config.weights)
             case LayerSkip():
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 known = known_sets(draft, checkpoint)
                 skipped = first_set(self._target.num_layers, known)
-                dtype = self._config.dtype if draft.weights == "plain" else draft.weights
-                return (self._config.target, "--dtype", dtype, "--skip", write_skips(skipped))
+                own = ("--dtype", self._config.dtype, "--weights", self._config.weights)
+                held = own if draft.weights == "plain" else ("--weights", draft.weights)
+                return (self._config.target, *held, "--skip", write_skips(skipped))
 
     def _command(self, drafter: Parallel, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""

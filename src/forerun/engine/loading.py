@@ -9,7 +9,7 @@ import torch
 
 from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype
 from forerun.checkpoints.source import CheckpointSource
-from forerun.core.config import DTypeName, EngineConfig, Exactness
+from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
@@ -46,7 +46,7 @@ class Checkpoint:
             CheckpointError: it is no model that is supported.
             ConfigError: the device is not there.
         """
-        device, weight_format = read_device(config.device).torch_device, weight_format_of(config.dtype)
+        device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
         stored: torch.dtype = getattr(torch, source.stored_dtype())
         return cls(
@@ -132,9 +132,9 @@ def hint_at_gpu(device: str) -> None:
         logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
 
 
-def weight_format_of(name: DTypeName) -> WeightFormat:
-    """How the weights of linear layers are stored."""
-    return name if name == "int8" or name == "int4" else "plain"
+def weight_format_of(name: WeightsName) -> WeightFormat:
+    """How the weights of linear layers are held."""
+    return "plain" if name == "stored" else name
 
 
 def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:

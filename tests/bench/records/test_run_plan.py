@@ -25,6 +25,7 @@ OTHERS: dict[str, Any] = {
     "ignore_eos": True,
     "tune": True,
     "dtype": "float64",
+    "weights": "int8",
     "device": "cuda",
     "exactness": "exact",
     "kernels": "torch",

@@ -9,7 +9,7 @@ import torch
 from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.bench.run import drafters
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.drafter_config import DrafterConfig, paper_layer_skip, parallel_draft
+from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -101,7 +101,7 @@ def test_grids_repeat_nothing_and_begin_with_the_default() -> None:
 def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
     assert drafter_config("draft_model", "other", {"depth": 2}) == DraftModel(model="other", depth=2)
     parallel = drafter_config("parallel", "other", {"draft_width": 4, "num_threads": 1})
-    assert parallel == Parallel(draft=replace(parallel_draft(), model="other", draft_width=4), num_threads=1)
+    assert parallel == Parallel(draft=DraftModel(model="other", draft_width=4), num_threads=1)
     assert drafter_config("layer_skip", "other", {"weights": "int4"}) == LayerSkip(weights="int4")
     assert drafter_config("layer_skip_paper", "other", {"depth": 8}) == replace(paper_layer_skip(), depth=8)
 

@@ -107,10 +107,10 @@ def test_run_json_tells_the_circumstances(ask: Ask, tmp_path: Path) -> None:
 
 def test_a_run_with_quantised_weights_says_so_and_reads_fewer_bytes(ask: Ask, tmp_path: Path) -> None:
     config = EngineConfig(max_length=256, num_threads=1, exactness="exact")
-    for dtype in ("float32", "int4"):
-        played(ask(config=replace(config, dtype=dtype), num_prompts=1, out=tmp_path / dtype))
-    plain, rounded = (read_run(tmp_path / dtype / "run.json") for dtype in ("float32", "int4"))
-    assert (rounded["dtype"], rounded["plan"]["dtype"]) == ("int4", "int4")
+    for name, numbers in (("float32", {"dtype": "float32"}), ("int4", {"weights": "int4"})):
+        played(ask(config=replace(config, **numbers), num_prompts=1, out=tmp_path / name))
+    plain, rounded = (read_run(tmp_path / name / "run.json") for name in ("float32", "int4"))
+    assert (rounded["dtype"], rounded["plan"]["dtype"], rounded["plan"]["weights"]) == ("int4", "auto", "int4")
     assert rounded["floor"]["bytes_per_step"] < 0.2 * plain["floor"]["bytes_per_step"]
     records = [row for rows in records_in(tmp_path / "int4").values() for row in rows]
     assert {row.contestant for row in records} == {"none", "draft_model", "prompt_lookup"}
@@ -257,7 +257,7 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_pat
     assert plan.draft == str(open_source("builtin-draft").folder)
     assert plan.urls == {"vllm": "http://127.0.0.1:1"}
     assert plan.cache == str(tmp_path / "cache" / "peers")
-    quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(dtype="int4"))
+    quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(weights="int4"))
     assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
     assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")
     named = replace(request, draft="builtin", config=replace(request.config, target="builtin-draft"))

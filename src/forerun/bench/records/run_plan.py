@@ -33,6 +33,7 @@ class RunPlan:
     ignore_eos: bool
     tune: bool
     dtype: str
+    weights: str
     device: str
     exactness: str
     kernels: str

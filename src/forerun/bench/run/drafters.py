@@ -18,7 +18,6 @@ from forerun.core.drafter_config import (
     Parallel,
     PromptLookup,
     paper_layer_skip,
-    parallel_draft,
 )
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
@@ -179,7 +178,7 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
             of_draft = {field.name for field in fields(DraftModel)}
             inner = {key: value for key, value in settings.items() if key in of_draft}
             outer = {key: value for key, value in settings.items() if key not in of_draft}
-            return changed(Parallel(draft=changed(replace(parallel_draft(), model=model), inner)), outer)
+            return changed(Parallel(draft=changed(DraftModel(model=model), inner)), outer)
         case _:
             raise ConfigError(f"there is no drafter {name!r}: choose among {', '.join(GRIDS)}")
 
