@@ -84,9 +84,9 @@ def run(
 ) -> None:
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
     who.find_models()
-    from forerun.bench.run.session import Request, play  # imports torch
+    from forerun.bench.run.session import RunRequest, play  # imports torch
 
-    request = Request(
+    request = RunRequest(
         config=replace(
             engine_options.config(who.target, NoDrafter()), measures_speedup=False
         ),  # plain decoding is a contestant

@@ -6,7 +6,7 @@ import sys
 import time
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest
 
 
 class Puppet:
@@ -19,7 +19,7 @@ class Puppet:
         if self.mode == "dies early":
             raise RuntimeError("no such luck")
 
-    def write(self, request: Request) -> Answer:
+    def write(self, request: PeerRequest) -> Answer:
         log = Log()
         getattr(self, self.mode.replace(" ", "_"), lambda: None)()
         *most, last = reversed(request.prompt_ids)

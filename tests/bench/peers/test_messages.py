@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, ContextOverflowError, SamplingParams
-from forerun.bench.peers.messages import NUM_SEEDS, Answer, PeerError, Request, from_line, to_line
+from forerun.bench.peers.messages import NUM_SEEDS, Answer, PeerError, PeerRequest, from_line, to_line
 
 
-def request(prompt: tuple[int, ...] = (1, 2), **params: Any) -> Request:
-    return Request.of(prompt, SamplingParams(**({"max_new_tokens": 4} | params)), max_length=8)
+def request(prompt: tuple[int, ...] = (1, 2), **params: Any) -> PeerRequest:
+    return PeerRequest.of(prompt, SamplingParams(**({"max_new_tokens": 4} | params)), max_length=8)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from forerun.bench.run import interleaved as run
 from forerun.bench.run import session, tuning
 from forerun.bench.run.ceilings import measure_ceilings
 from forerun.bench.run.drafters import GRIDS
-from forerun.bench.run.session import NUM_TUNING_PROMPTS, Request, choose_questions, play
+from forerun.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, choose_questions, play
 from forerun.checkpoints.open import open_source
 from tests.bench.players import keys_in, questions_file, records_in
 
-Ask = Callable[..., Request]
+Ask = Callable[..., RunRequest]
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +54,10 @@ def ask(tmp_path: Path) -> Ask:
         "out": tmp_path / "run",
         "cache": tmp_path / "cache",
     }
-    return lambda **changes: Request(**values | changes)
+    return lambda **changes: RunRequest(**values | changes)
 
 
-def played(request: Request) -> tuple[list[tuple[str, int]], list[int]]:
+def played(request: RunRequest) -> tuple[list[tuple[str, int]], list[int]]:
     """Data sets with the number of their questions that are too long, and the counts of answers told."""
     data: list[tuple[str, int]] = []
     counts: list[int] = []

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import BinaryIO, Protocol
 
-from forerun.bench.peers.messages import Answer, PeerPlan, Request, from_line, to_line
+from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest, from_line, to_line
 from forerun.core.errors import ForerunError
 
 
 class Writer(Protocol):
     """An engine behind the messages."""
 
-    def write(self, request: Request) -> Answer: ...
+    def write(self, request: PeerRequest) -> Answer: ...
 
     def forget(self) -> None: ...
 
@@ -67,7 +67,7 @@ def reply_to(writer: Writer, line: bytes) -> bytes:
     try:
         kind, values = from_line(line)
         if kind == "write":
-            return to_line("answer", writer.write(Request(**values)))
+            return to_line("answer", writer.write(PeerRequest(**values)))
         assert kind == "forget", f"a peer was asked to {kind!r}"
         writer.forget()
         return to_line("forgotten")

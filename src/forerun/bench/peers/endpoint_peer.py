@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from forerun.bench.peers.event_stream import get_json, post, post_events
-from forerun.bench.peers.messages import PeerError, Request
+from forerun.bench.peers.messages import PeerError, PeerRequest
 from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
@@ -90,7 +90,7 @@ class EndpointPeer:
         Raises:
             PeerError: it refused, or cannot be reached.
         """
-        body = self._body(Request.of(prompt_ids, params, max_length=self._max_length))
+        body = self._body(PeerRequest.of(prompt_ids, params, max_length=self._max_length))
         arrivals = Arrivals()
         for event in post_events(f"{self._url}/v1/completions", body):
             if "error" in event:
@@ -115,7 +115,7 @@ class EndpointPeer:
             raise PeerError(f"{self._url} serves no model: start it with one")
         return str(models[0]["id"])
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: PeerRequest) -> dict[str, Any]:
         filters = {"top_k": request.top_k} if request.top_k else {}
         return {
             "model": self.model,

@@ -10,7 +10,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.llama_context import Context, open_context
 from forerun.bench.peers.llama_sampler import Sample, sampler
-from forerun.bench.peers.messages import Answer, PeerPlan, Request
+from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 Ids = npt.NDArray[np.intc]
@@ -29,12 +29,12 @@ class LlamaWriter:
         self._plan = plan
         self._eos_ids = frozenset(open_source(plan.target).stop_ids())
         self._target = open_context(plan.target, plan, is_flash=bool(plan.settings.get("flash_attention")))
-        self._draft: DraftModel | None = None
+        self._draft: DraftChain | None = None
         self._drafter: Drafter = self._open_drafter(plan)
         self.write(WARM_UP)
         self.forget()
 
-    def write(self, request: Request) -> Answer:
+    def write(self, request: PeerRequest) -> Answer:
         """The continuation: each round verifies root and guesses in one pass, and keeps what the sampler chose."""
         log = Log()
         ids = np.empty(len(request.prompt_ids) + request.max_new_tokens, dtype=np.intc)
@@ -77,13 +77,13 @@ class LlamaWriter:
                 return lookup
             case "draft":
                 assert plan.draft is not None, "the catalogue asks for a draft"
-                self._draft = DraftModel(open_context(plan.draft, plan, is_flash=False), plan)
+                self._draft = DraftChain(open_context(plan.draft, plan, is_flash=False), plan)
                 return self._draft
             case _:
                 raise AssertionError(f"no such mode: {plan.mode}")
 
 
-class DraftModel:
+class DraftChain:
     """A chain of the smaller model's likeliest tokens, cut where it is less sure than `p_min`.
 
     Its cache is kept from round to round: only what it guessed wrong is computed again.
@@ -118,7 +118,7 @@ def choose(target: Context, sample: Sample, guesses: Ids, stop_ids: frozenset[in
     return new
 
 
-WARM_UP: Final = Request(
+WARM_UP: Final = PeerRequest(
     prompt_ids=(0, 0), max_new_tokens=4, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos=True
 )
 

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 import llama_cpp
 
 from forerun.bench.peers.llama_context import Context
-from forerun.bench.peers.messages import Request
+from forerun.bench.peers.messages import PeerRequest
 
 Sample = Callable[[Context, int], int]  # the token after a row of the last pass
 
 
 @contextmanager
-def sampler(request: Request) -> Iterator[Sample]:
+def sampler(request: PeerRequest) -> Iterator[Sample]:
     """A chain for as long as the block lasts. The same one serves every row, as in llama.cpp's own examples."""
     chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     for part in _parts(request):
@@ -23,7 +23,7 @@ def sampler(request: Request) -> Iterator[Sample]:
         llama_cpp.llama_sampler_free(chain)
 
 
-def _parts(request: Request) -> Iterator[object]:
+def _parts(request: PeerRequest) -> Iterator[object]:
     if request.temperature == 0.0:
         yield llama_cpp.llama_sampler_init_greedy()
         return

@@ -11,7 +11,7 @@ from typing import Any, Final
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.event_stream import get_json, post_events
 from forerun.bench.peers.gguf_cache import cached_gguf
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 HOST: Final = "127.0.0.1"
@@ -39,7 +39,7 @@ class LlamaServerWriter:
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         self._wait_until_up()
 
-    def write(self, request: Request) -> Answer:
+    def write(self, request: PeerRequest) -> Answer:
         """The continuation. The server knows no end of text, so it is told by hanging up."""
         stop_ids = frozenset() if request.ignore_eos else self._eos_ids
         log = Log()
@@ -81,7 +81,7 @@ class LlamaServerWriter:
         except PeerError:
             return False
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: PeerRequest) -> dict[str, Any]:
         return {
             "prompt": list(request.prompt_ids),
             "n_predict": request.max_new_tokens,

@@ -61,7 +61,7 @@ class PeerPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PeerRequest:
     """A prompt and how it is to be continued. Filters apply in our order: temperature, top_k, top_p, min_p."""
 
     prompt_ids: tuple[int, ...]
@@ -74,7 +74,7 @@ class Request:
     ignore_eos: bool
 
     @classmethod
-    def of(cls, prompt_ids: Sequence[int], params: SamplingParams, *, max_length: int) -> "Request":
+    def of(cls, prompt_ids: Sequence[int], params: SamplingParams, *, max_length: int) -> "PeerRequest":
         """The request that gives a peer the work these parameters give to our engine.
 
         Raises:
@@ -114,7 +114,7 @@ class Answer:
     emitted_at_s: tuple[float, ...]
 
 
-def to_line(kind: str, value: PeerPlan | Request | Answer | None = None) -> bytes:
+def to_line(kind: str, value: PeerPlan | PeerRequest | Answer | None = None) -> bytes:
     """A message as the bytes of one line."""
     values = {} if value is None else asdict(value)
     return json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"

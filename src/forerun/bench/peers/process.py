@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO, Any, Final
 
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, Request, from_line, to_line
+from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest, from_line, to_line
 from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
@@ -127,7 +127,7 @@ class ProcessPeer:
         Raises:
             PeerError: it died, was late or refused.
         """
-        request = Request.of(prompt_ids, params, max_length=self._max_length)
+        request = PeerRequest.of(prompt_ids, params, max_length=self._max_length)
         fields = self._process.ask(to_line("write", request), due="answer", timeout_s=self._answer_s)
         answer = Answer(**fields)
         return Turn(

@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, CompileConfig, GenerationConfig, StoppingCriteriaList
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, PeerPlan, Request
+from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 DEFAULT_LOOKUP: Final = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
@@ -59,7 +59,7 @@ class TransformersWriter:
                 self._constant = {"cache_implementation": "static", "compile_config": compile_config()}
         self._warm_up()
 
-    def write(self, request: Request) -> Answer:
+    def write(self, request: PeerRequest) -> Answer:
         rounds = RoundLog()
         self._generate(request.prompt_ids, self._config(request), streamer=rounds, seed=request.seed)
         return rounds.log.answer()
@@ -83,7 +83,7 @@ class TransformersWriter:
                 prompt_1T, attention_mask=torch.ones_like(prompt_1T), generation_config=config, **extra
             )
 
-    def _config(self, request: Request) -> GenerationConfig:
+    def _config(self, request: PeerRequest) -> GenerationConfig:
         sampling: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0.0:
             sampling = {"do_sample": True} | {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class MeanSpeed:
     """Tokens/s of several answers: the mean over prompts, and what the slowest 5 % of prompts do not exceed."""
 
     mean: float | None
@@ -35,7 +35,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
+class DraftMeasures:
     """What a round brought; `accepted` leaves out the bonus token.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from forerun.bench.records.answers import Record, Turn
-from forerun.bench.records.measures import Drafting, Exactness, Latency, Speed, TimeShares
+from forerun.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 
 PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
 SpeedOf: TypeAlias = Callable[[Record], float | None]
@@ -64,10 +64,10 @@ def prompt_tokens(records: Iterable[Record]) -> dict[PromptKey, int]:
     }
 
 
-def speed(by_prompt: Mapping[PromptKey, float]) -> Speed:
+def speed(by_prompt: Mapping[PromptKey, float]) -> MeanSpeed:
     speeds = list(by_prompt.values())
     slow = _quantiles(speeds, (SLOW,))
-    return Speed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
+    return MeanSpeed(mean=fmean(speeds) if speeds else None, slow=slow[0] if slow else None)
 
 
 def latency(records: Iterable[Record]) -> Latency:
@@ -101,7 +101,7 @@ def bursts(turns: Iterable[Turn]) -> list[tuple[float, int]]:
     ]
 
 
-def drafting(records: Iterable[Record]) -> Drafting:
+def drafting(records: Iterable[Record]) -> DraftMeasures:
     """Tokens that came all at once say nothing of rounds, unless a drafter of ours says so."""
     turns = [turn for turn in _turns(records) if turn.rounds is not None or len(turn.emitted) > 1]
     emitted = [num for turn in turns for num in turn.emitted]
@@ -112,7 +112,7 @@ def drafting(records: Iterable[Record]) -> Drafting:
     num_drafted = sum(num for num, _ in proposals)
     hits = [was_hit for column in rounds for was_hit in column.was_hit]
     reached = _acceptance_by_depth([min(num, MAX_DEPTH) for drafted, num in proposals if drafted > 0])
-    return Drafting(
+    return DraftMeasures(
         num_rounds=len(emitted),
         tokens_per_round=_ratio(sum(emitted), len(emitted)),
         accepted_per_round=_ratio(sum(accepted), len(accepted)),

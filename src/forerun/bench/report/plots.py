@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from forerun.bench.records.measures import Drafting
+from forerun.bench.records.measures import DraftMeasures
 from forerun.bench.records.metrics import CURVE_SHARES, SLOW
 from forerun.bench.report.columns import milliseconds
 from forerun.bench.report.summary import Row
@@ -189,7 +189,7 @@ def _themed_tag(tag: str, name: str) -> str:
     return re.sub(r' (?:width|height)="[^"]*"', "", tag) if tag.startswith("<svg") else tag
 
 
-def _shares(drafting: Drafting) -> list[float]:
+def _shares(drafting: DraftMeasures) -> list[float]:
     """Share of rounds by accepted tokens; what is more than can be shown is in the last one."""
     counts = list(drafting.accepted_counts)
     counts = [*counts[:MAX_DEPTH_SHOWN], sum(counts[MAX_DEPTH_SHOWN:])] if len(counts) > MAX_DEPTH_SHOWN else counts

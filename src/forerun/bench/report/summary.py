@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from forerun.bench.records import metrics
 from forerun.bench.records.answers import Record
-from forerun.bench.records.measures import Drafting, Exactness, Latency, Speed, TimeShares
+from forerun.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 from forerun.bench.records.recorded_run import RecordedRun, read_files, read_folder, with_baseline
 from forerun.bench.report.bootstrap import Estimate, estimate
 from forerun.core.errors import ConfigError
@@ -62,10 +62,10 @@ class Row:
     slow_tokens_per_s: float | None
     ratio: Estimate | None
     mean_ratio: Estimate | None
-    decode: Speed
-    whole: Speed
+    decode: MeanSpeed
+    whole: MeanSpeed
     latency: Latency
-    drafting: Drafting
+    drafting: DraftMeasures
     shares: TimeShares | None
     exactness: Exactness | None
     floor_share: float | None

@@ -33,7 +33,7 @@ FLOOR_CONTEXT = 256  # tokens before the step whose bytes are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RunRequest:
     """The flags of a run.
 
     Args:
@@ -87,7 +87,9 @@ class Request:
             raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
 
 
-def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progress: Callable[[int], Progress]) -> None:
+def play(
+    request: RunRequest, *, on_data: Callable[[Dataset, int], None], on_progress: Callable[[int], Progress]
+) -> None:
     """Load the questions, play what the folder lacks, write everything down.
 
     Args:
@@ -120,7 +122,7 @@ def play(request: Request, *, on_data: Callable[[Dataset, int], None], on_progre
 
 
 def choose_questions(
-    request: Request, reader: Reader, on_data: Callable[[Dataset, int], None]
+    request: RunRequest, reader: Reader, on_data: Callable[[Dataset, int], None]
 ) -> tuple[dict[str, tuple[Question, ...]], list[Question]]:
     """The questions to measure by data set, and a few others to tune on, from as many data sets as possible."""
     measured: dict[str, tuple[Question, ...]] = {}
@@ -139,12 +141,12 @@ def choose_questions(
     return measured, by_turns[:NUM_TUNING_PROMPTS]
 
 
-def longest(reader: Reader, request: Request, questions: Sequence[Question]) -> int:
+def longest(reader: Reader, request: RunRequest, questions: Sequence[Question]) -> int:
     """Tokens of the longest conversation: what a peer's cache must hold, and no more, since some read all of it."""
     return max(reader.room_for(question, request.max_new_tokens) for question in questions)
 
 
-def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
+def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
     """What defines the run."""
     known = {
         item.name: getattr(source, item.name)
@@ -160,7 +162,7 @@ def plan_of(request: Request, questions: Mapping[str, Sequence[Question]], num_t
     return RunPlan(**known)
 
 
-def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+def about(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
     """What describes the run without defining it."""
     return {
         "machine": describe_machine() | {"foreign_load": foreign_load()},
@@ -169,7 +171,7 @@ def about(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def measure_limits(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
     """What the device can do at best, and the least time of a plain step by that."""
     placement = read_device(request.config.device)
     ceilings = measure_ceilings(placement.torch_device)
@@ -187,7 +189,7 @@ def measure_limits(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def peer_plan(request: Request, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
+def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
     """What the peers are told, so that they do the same work."""
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft = BUILTIN_DRAFT if is_builtin else request.draft
