@@ -30,7 +30,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Slow turns are divided by the factor, fast ones kept, those between blended by their wavelength."""
+    """Slow rotations are divided by the factor, fast ones kept, those between blended by their wavelength."""
     wavelengths = 2 * math.pi / frequencies
     smooth = rope.original_max_positions / wavelengths - rope.low_freq_factor
     share_kept = (smooth / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
@@ -38,12 +38,12 @@ def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Slow turns are divided by the factor, fast ones kept, those between blended by their dimension."""
+    """Slow rotations are divided by the factor, fast ones kept, those between blended by their dimension."""
     head_dim = 2 * len(frequencies)
 
-    def dimension_of(num_turns: float) -> float:
-        """Where a dimension turns this often in the original context."""
-        positions_per_radian = rope.original_max_positions / (num_turns * 2 * math.pi)
+    def dimension_of(num_rotations: float) -> float:
+        """Where a dimension rotates this often in the original context."""
+        positions_per_radian = rope.original_max_positions / (num_rotations * 2 * math.pi)
         return head_dim * math.log(positions_per_radian) / (2 * math.log(rope.theta))
 
     low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)

@@ -26,9 +26,9 @@ void forerun_rope_append(const float* qkv, int num_rows, const Heads* heads, con
                          const LayerCache* cache, int first_slot);
 void forerun_tree_attention(const float* q, const Heads* heads, const LayerCache* cache, const Visibility* seen,
                             int rows_per_call, float* mixed);
-void forerun_choose(const float* scores, int begin, int end, float temperature, const RowNoise* noise, Leader* leader,
+void forerun_sample(const float* scores, int begin, int end, float temperature, const RowNoise* noise, TopTwo* top_two,
                     float* scratch);
-float forerun_rank(const float* scores, int size, float temperature, const RowNoise* noise, int count, int32_t* tokens,
+float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise, int count, int32_t* tokens,
                    float* totals, float* scratch);
 }
 
@@ -122,14 +122,14 @@ void check_sampling(Random& random, Results& results) {
     if (below(random, 10) == 0) scores[static_cast<size_t>(below(random, size))] = NAN;
     const RowNoise noise{static_cast<int32_t>(random()), static_cast<int32_t>(random()), below(random, 2)};
     const float temperature = below(random, 2) ? 1.0f : 0.8f;
-    Leader leader{};
-    forerun_choose(scores.get(), begin, size, temperature, &noise, &leader,
+    TopTwo top_two{};
+    forerun_sample(scores.get(), begin, size, temperature, &noise, &top_two,
                    exactly<float>(static_cast<size_t>(size - begin)).get());
-    results.insert(results.end(), {static_cast<float>(leader.token), leader.best, leader.second});
+    results.insert(results.end(), {static_cast<float>(top_two.token), top_two.best, top_two.second});
     const int count = 1 + below(random, size < 16 ? size : 16);
     auto tokens = exactly<int32_t>(static_cast<size_t>(count));
     auto totals = exactly<float>(static_cast<size_t>(count));
-    results.push_back(forerun_rank(scores.get(), size, temperature, &noise, count, tokens.get(), totals.get(),
+    results.push_back(forerun_topk(scores.get(), size, temperature, &noise, count, tokens.get(), totals.get(),
                                    exactly<float>(static_cast<size_t>(size)).get()));
     keep(results, totals.get(), static_cast<size_t>(count));
 }

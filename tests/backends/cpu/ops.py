@@ -44,7 +44,7 @@ class RowNoise(Structure):
     _fields_ = (("low", c_int32), ("high", c_int32), ("is_noisy", c_int32))
 
 
-class Leader(Structure):
+class TopTwo(Structure):
     """A row's best token, its total and the next best one's."""
 
     _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))
@@ -85,7 +85,7 @@ def linear_functions() -> CDLL:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class TopTokens:
     """The best tokens by total, best first, and the logarithm of the sum of exponentials of all totals."""
 
     token_ids: list[int]
@@ -173,7 +173,7 @@ def tree_attention(
     return mixed
 
 
-def choose(
+def sample(
     scores_V: Tensor, *, key: int | None = None, temperature: float = 1.0, begin: int = 0, end: int | None = None
 ) -> tuple[int, float, float]:
     """The best token of [begin, end) by score / temperature + noise, its total, and the next best total.
@@ -182,23 +182,23 @@ def choose(
         key: 64 bits, `splitmix64(splitmix64(seed) ^ position)`; None for no noise.
     """
     end = len(scores_V) if end is None else end
-    scratch, leader = torch.empty(end - begin), Leader()
-    library().forerun_choose(
-        floats(scores_V), begin, end, c_float(temperature), byref(row_noise(key)), byref(leader), floats(scratch)
+    scratch, top_two = torch.empty(end - begin), TopTwo()
+    library().forerun_sample(
+        floats(scores_V), begin, end, c_float(temperature), byref(row_noise(key)), byref(top_two), floats(scratch)
     )
-    return leader.token, leader.best, leader.second
+    return top_two.token, top_two.best, top_two.second
 
 
-def rank(scores_V: Tensor, count: int, *, key: int | None = None, temperature: float = 1.0) -> Ranking:
+def topk(scores_V: Tensor, count: int, *, key: int | None = None, temperature: float = 1.0) -> TopTokens:
     """The `count` best tokens, at most 16, by score / temperature + noise, the noise to about 2e-6."""
     tokens, totals = (c_int32 * count)(), (c_float * count)()
-    scratch, forerun_rank = torch.empty_like(scores_V), library().forerun_rank
-    forerun_rank.restype = c_float
-    log_sum = forerun_rank(
+    scratch, forerun_topk = torch.empty_like(scores_V), library().forerun_topk
+    forerun_topk.restype = c_float
+    log_sum = forerun_topk(
         floats(scores_V), len(scores_V), c_float(temperature), byref(row_noise(key)), c_int(count), tokens, totals,
         floats(scratch),
     )  # fmt: skip
-    return Ranking(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
+    return TopTokens(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
 
 
 def row_noise(key: int | None) -> RowNoise:

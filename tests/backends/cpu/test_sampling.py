@@ -40,7 +40,7 @@ def test_the_choice_is_that_of_the_plain_formula(size: int, temperature: float) 
         scores = random_scores(rng, size)
         for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
             plain = sample(scores[None] / temperature, noise)
-            token, best, second = ops.choose(scores, key=key, temperature=temperature)
+            token, best, second = ops.sample(scores, key=key, temperature=temperature)
             assert token == plain.token_ids[0]
             ulp = 2**-23 * max(abs(best), abs(second) if second > -INF else 0.0)
             assert best - second == plain.margins[0] or abs(best - second - plain.margins[0]) <= ulp
@@ -52,7 +52,7 @@ def test_the_choice_among_totals_an_ulp_apart_is_exact(seed: int) -> None:
     nudges = torch.randint(0, 4, (1000,), generator=torch.Generator().manual_seed(seed)) * 2.0**-22
     scores = nudges - noise[0]
     plain = sample(scores[None], noise)
-    token, best, second = ops.choose(scores, key=key)
+    token, best, second = ops.sample(scores, key=key)
     assert token == plain.token_ids[0]
     assert best - second == plain.margins[0]
 
@@ -63,9 +63,9 @@ def test_parts_of_a_row_give_the_leader_of_the_whole(is_noisy: bool) -> None:
     for seed in range(40):
         scores = random_scores(rng, 700)
         key = noise_of(seed, 3, 1)[0] if is_noisy else None
-        parts = [ops.choose(scores, key=key, begin=begin, end=end) for begin, end in ((0, 48), (48, 400), (400, 700))]
+        parts = [ops.sample(scores, key=key, begin=begin, end=end) for begin, end in ((0, 48), (48, 400), (400, 700))]
         totals = sorted((total for part in parts for total in part[1:]), reverse=True)
-        token, best, second = ops.choose(scores, key=key)
+        token, best, second = ops.sample(scores, key=key)
         assert [best, second] == totals[:2]
         assert token == next(part[0] for part in parts if part[1] == best)
 
@@ -76,21 +76,21 @@ def test_parts_of_a_row_give_the_leader_of_the_whole(is_noisy: bool) -> None:
 def test_what_is_no_number_shows_in_the_best_total(fault: float, key: int | None, place: int) -> None:
     scores = torch.randn(37, generator=torch.Generator().manual_seed(1))
     scores[place] = fault
-    token, best, _ = ops.choose(scores, key=key)
+    token, best, _ = ops.sample(scores, key=key)
     assert token == place
     assert not -INF < best < INF
 
 
 @pytest.mark.parametrize("key", [None, 12345])
 def test_a_row_without_any_token_has_no_best_total(key: int | None) -> None:
-    assert ops.choose(torch.full((37,), -INF), key=key)[1] == -INF
+    assert ops.sample(torch.full((37,), -INF), key=key)[1] == -INF
 
 
 def test_ties_go_to_the_lowest_token() -> None:
     scores = torch.zeros(100)
     scores[[70, 35, 36]] = 1.0
-    assert ops.choose(scores) == (35, 1.0, 1.0)
-    assert ops.rank(scores, 4).token_ids == [35, 36, 70, 0]
+    assert ops.sample(scores) == (35, 1.0, 1.0)
+    assert ops.topk(scores, 4).token_ids == [35, 36, 70, 0]
 
 
 @pytest.mark.parametrize("size", [1, 3, 30, 100, 4096, 20011])
@@ -102,7 +102,7 @@ def test_ranks_are_those_of_the_plain_formula(size: int, count: int) -> None:
         scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])
         for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), size)):
             ids, log_probs = topk(scores[None] / 0.7, noise, count)
-            ranking = ops.rank(scores, count, key=key, temperature=0.7)
+            ranking = ops.topk(scores, count, key=key, temperature=0.7)
             actual = torch.tensor(ranking.totals) - ranking.log_sum
             torch.testing.assert_close(actual, torch.tensor(log_probs[0]), atol=2e-5, rtol=2e-6)
             leads = torch.tensor(log_probs[0]).diff().abs()
@@ -113,7 +113,7 @@ def test_ranks_are_those_of_the_plain_formula(size: int, count: int) -> None:
 def test_a_rank_with_few_tokens_left_names_these_first() -> None:
     scores = torch.full((5000,), -INF)
     scores[[4000, 17]] = torch.tensor([2.0, 1.0])
-    ranking = ops.rank(scores, 8)
+    ranking = ops.topk(scores, 8)
     assert ranking.token_ids[:2] == [4000, 17]
     assert ranking.totals == [2.0, 1.0] + [-INF] * 6
     assert len(set(ranking.token_ids)) == 8
@@ -122,7 +122,7 @@ def test_a_rank_with_few_tokens_left_names_these_first() -> None:
 def test_nan_shows_in_the_sum_of_a_rank() -> None:
     scores = torch.zeros(40)
     scores[21] = NAN
-    assert ops.rank(scores, 4).log_sum != ops.rank(scores, 4).log_sum
+    assert ops.topk(scores, 4).log_sum != ops.topk(scores, 4).log_sum
 
 
 def test_a_row_that_threads_share_has_the_token_and_lead_that_it_has_among_others() -> None:

@@ -25,7 +25,7 @@ from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import Choices, TopK, topk
 
-LEADER: Final = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
+TOP_TWO: Final = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
 MAX_TOPK: Final = 16  # of the kernel
 
 
@@ -42,12 +42,12 @@ class CpuBackend(Backend):
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
         num_rows, vocab_size = scores_TV.shape
-        leaders, keys = np.empty(num_rows, LEADER), keys_of(noise, num_rows)
-        library().forerun_choose_rows(
+        top_twos, keys = np.empty(num_rows, TOP_TWO), keys_of(noise, num_rows)
+        library().forerun_sample_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
-            address(leaders), torch.get_num_threads(),
+            address(top_twos), torch.get_num_threads(),
         )  # fmt: skip
-        return Choices.of(leaders["token"].tolist(), leaders["best"].tolist(), leaders["second"].tolist())
+        return Choices.of(top_twos["token"].tolist(), top_twos["best"].tolist(), top_twos["second"].tolist())
 
     def topk(self, scores_TV: Tensor, noise: KeyedRows | None, k: int, *, temperature: float = 1.0) -> TopK:
         if k > MAX_TOPK:
@@ -56,7 +56,7 @@ class CpuBackend(Backend):
         count, keys = min(k, vocab_size), keys_of(noise, num_rows)
         tokens, totals = np.empty((num_rows, count), np.int32), np.empty((num_rows, count), np.float32)
         log_sums = np.empty((num_rows, 1), np.float32)
-        library().forerun_rank_rows(
+        library().forerun_topk_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys), count,
             address(tokens), address(totals), address(log_sums), torch.get_num_threads(),
         )  # fmt: skip

@@ -62,8 +62,8 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_move_slots.argtypes = (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64)
     found.forerun_move_slots.restype = None
     rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)
-    found.forerun_choose_rows.argtypes = (*rows, c_void_p, c_int)
-    found.forerun_choose_rows.restype = None
-    found.forerun_rank_rows.argtypes = (*rows, c_int, c_void_p, c_void_p, c_void_p, c_int)
-    found.forerun_rank_rows.restype = None
+    found.forerun_sample_rows.argtypes = (*rows, c_void_p, c_int)
+    found.forerun_sample_rows.restype = None
+    found.forerun_topk_rows.argtypes = (*rows, c_int, c_void_p, c_void_p, c_void_p, c_int)
+    found.forerun_topk_rows.restype = None
     return found

@@ -1,10 +1,10 @@
 // Attention of some rows with one chunk of their texts, and the join of chunks.
 //
-// Every order of summing is that of a row's ordinals, a slot's place in the row's own text: chunks, and inside a chunk
-// sixteen lanes, are cut by ordinals. So a row's bits depend neither on where its slots lie nor on the other rows, and
-// a step, a tree's verification and a prefill agree. Slots at the same ordinal for all rows are read once for all; a
-// row's own slots are scored with those of the others and then put at its own ordinals. Nothing that a row does not
-// see takes part in any sum, so slots may hold anything until they are written.
+// Every order of summing is that of a row's logical positions, a slot's place in the row's own text: chunks, and inside
+// a chunk sixteen lanes, are cut by logical positions. So a row's bits depend neither on where its slots lie nor on the
+// other rows, and a step, a tree's verification and a prefill agree. Slots at the same logical position for all rows
+// are read once for all; a row's own slots are scored with those of the others and then put at its own logical
+// positions. Nothing that a row does not see takes part in any sum, so slots may hold anything until they are written.
 //
 // Source of the parts and their join: flash decoding (Dao, Haziza, Massa, Sizov, 2023); softmax as in arXiv 1805.02867.
 #pragma once
@@ -18,7 +18,7 @@ constexpr int VALUES_AHEAD = 16;  // slots by which values are fetched in advanc
 template <typename E> struct AttendCall {
     Heads heads;
     int kv_head, group, t_begin, num_rows, num_queries;
-    int first_ordinal;  // of the chunk
+    int first_position;  // of the chunk
     Visibility seen;
     const E *keys, *values;  // of slot 0 and this head
     int64_t slot_stride;     // elements
@@ -36,7 +36,7 @@ template <typename E> struct AttendCall {
 };
 
 inline int least(int a, int b) { return a < b ? a : b; }
-inline int within_chunk(int ordinal) { return ordinal < 0 ? 0 : least(ordinal, ATTENTION_CHUNK); }
+inline int within_chunk(int position) { return position < 0 ? 0 : least(position, ATTENTION_CHUNK); }
 
 // Bit i is set where marks[i] is 1, for n <= 64 marks.
 inline uint64_t bits_of(const uint8_t* marks, int n) {
@@ -51,7 +51,7 @@ inline uint64_t bits_of(const uint8_t* marks, int n) {
     return bits;
 }
 
-// Of the slots that a row sees from the ordinal `next` on, those whose ordinals lie inside the chunk.
+// Of the slots that a row sees from the logical position `next` on, those whose logical positions lie inside the chunk.
 inline uint64_t of_chunk(uint64_t bits, int next) {
     for (; next < 0 && bits; next++) bits &= bits - 1;
     for (int excess = next + __builtin_popcountll(bits) - ATTENTION_CHUNK; excess > 0 && bits; excess--)
@@ -88,13 +88,13 @@ inline float score_scale(int head_dim) {
     return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
 }
 
-// Scores of the chunk's first n slots, whose ordinals are the same for all rows.
+// Scores of the chunk's first n slots, whose logical positions are the same for all rows.
 template <typename E> void score_common(const AttendCall<E>& call, int n) {
     const int head_dim = call.heads.head_dim;
     const float scale = score_scale(head_dim);
     for (int s = 0; s < n; s += TILE_SLOTS) {
         const int num_slots = least(TILE_SLOTS, n - s);
-        transpose_tile(call, call.first_ordinal + s, num_slots);
+        transpose_tile(call, call.first_position + s, num_slots);
         for (int query = 0; query < call.num_queries; query += simd::BLOCK)
             score_tile(least(simd::BLOCK, call.num_queries - query), call.queries + query * head_dim, head_dim,
                        call.transposed, (num_slots + 15) / 16, scale, call.scores + query * SCORE_STRIDE + s,
@@ -102,17 +102,17 @@ template <typename E> void score_common(const AttendCall<E>& call, int n) {
     }
 }
 
-// Scores of one query by slot, to their places by ordinal.
-inline void place_scores(const float* by_slot, uint64_t bits, float* by_ordinal) {
+// Scores of one query by slot, to their places by logical position.
+inline void place_scores(const float* by_slot, uint64_t bits, float* by_position) {
     for (; bits; bits >>= 16, by_slot += 16) {
         const auto sixteen = static_cast<uint32_t>(bits & 0xffffu);
-        simd::store(by_ordinal, simd::compress(simd::load(by_slot), sixteen));
-        by_ordinal += __builtin_popcount(sixteen);
+        simd::store(by_position, simd::compress(simd::load(by_slot), sixteen));
+        by_position += __builtin_popcount(sixteen);
     }
 }
 
-// Scores of the tree's slots. lengths[row] comes as the ordinals of the chunk before the tree, which may be negative,
-// and goes as all that the row has from the chunk's first ordinal on.
+// Scores of the tree's slots. lengths[row] comes as the logical positions of the chunk before the tree, which may be
+// negative, and goes as all that the row has from the chunk's first logical position on.
 template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
     const int head_dim = call.heads.head_dim;
     for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS) {
@@ -159,7 +159,8 @@ inline void soften(float* scores, int n, int head_dim, float* part) {
     __builtin_memset(part + 2, 0, sizeof(float) * static_cast<unsigned>(head_dim));
 }
 
-// Adds `values` to the mixes of num_queries queries, whose weights for them begin at ordinal `first` of the chunk.
+// Adds `values` to the mixes of num_queries queries, whose weights for them begin at logical position `first` of the
+// chunk.
 template <typename E> void mix(const AttendCall<E>& call, int query_begin, int query_end, Values<E> values, int first) {
     const int head_dim = call.heads.head_dim;
     for (int d = 0, next = 0; d < head_dim; d = next) {
@@ -177,7 +178,7 @@ template <typename E> void mix(const AttendCall<E>& call, int query_begin, int q
 // Values of the chunk's first n slots, which all rows see, a tile at a time.
 template <typename E> void mix_common(const AttendCall<E>& call, int n) {
     for (int s = 0; s < n; s += TILE_SLOTS) {
-        const int begin = call.first_ordinal + s, count = least(TILE_SLOTS, n - s);
+        const int begin = call.first_position + s, count = least(TILE_SLOTS, n - s);
         const Values<E> tile{call.values, call.slot_stride, nullptr, begin, count, VALUES_AHEAD * call.slot_stride};
         mix(call, 0, call.num_queries, tile, s);
     }
@@ -185,7 +186,7 @@ template <typename E> void mix_common(const AttendCall<E>& call, int n) {
 
 // Values of the tree's slots that one row sees.
 template <typename E> void mix_tree(const AttendCall<E>& call, int row) {
-    int next = call.seen.prefix_len - call.first_ordinal, count = 0;
+    int next = call.seen.prefix_len - call.first_position, count = 0;
     const int first = within_chunk(next);
     for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS) {
         const uint64_t all = bits_of(call.ancestry(row) + slot, least(TILE_SLOTS, call.seen.num_tree - slot));
@@ -199,7 +200,7 @@ template <typename E> void mix_tree(const AttendCall<E>& call, int row) {
 
 template <typename E> void attend_chunk(const AttendCall<E>& call) {
     const bool is_tree = call.seen.ancestry != nullptr;
-    const int text = (is_tree ? call.seen.prefix_len : call.seen.first_slot + call.t_begin + 1) - call.first_ordinal;
+    const int text = (is_tree ? call.seen.prefix_len : call.seen.first_slot + call.t_begin + 1) - call.first_position;
     const int num_common = within_chunk(text);  // slots that all rows see
     int lengths[ATTENTION_ROWS];
     for (int row = 0; row < call.num_rows; row++) lengths[row] = is_tree ? text : text + row;
@@ -216,7 +217,8 @@ template <typename E> void attend_chunk(const AttendCall<E>& call) {
             mix_tree(call, row);
         else
             mix(call, row * call.group, (row + 1) * call.group,
-                Values<E>{call.values, call.slot_stride, nullptr, call.first_ordinal + num_common, own, 0}, num_common);
+                Values<E>{call.values, call.slot_stride, nullptr, call.first_position + num_common, own, 0},
+                num_common);
     }
 }
 
@@ -233,7 +235,7 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
     call.t_begin = t_begin;
     call.num_rows = num_rows;
     call.num_queries = num_rows * group;
-    call.first_ordinal = chunk * ATTENTION_CHUNK;
+    call.first_position = chunk * ATTENTION_CHUNK;
     call.seen = seen;
     call.keys = static_cast<const E*>(cache.keys) + head;
     call.values = static_cast<const E*>(cache.values) + head;

@@ -6,12 +6,12 @@ namespace forerun {
 namespace {
 
 constexpr int TILE_SLOTS = 64;                        // slots whose keys are transposed together
-constexpr int SCORE_STRIDE = ATTENTION_CHUNK + PANEL;  // a vector may be written at the last ordinal
+constexpr int SCORE_STRIDE = ATTENTION_CHUNK + PANEL;  // a vector may be written at the last logical position
 
 struct AttentionScratch {
     int64_t queries;     // [rows * group][D] in the cache's type
     int64_t keys;        // [words of a key][TILE_SLOTS], a word is a float or two bfloat16
-    int64_t scores;      // [rows * group][SCORE_STRIDE], by ordinal less that of the chunk
+    int64_t scores;      // [rows * group][SCORE_STRIDE], by logical position less that of the chunk
     int64_t tree_tile;   // [4][TILE_SLOTS] scores by slot
     int64_t slots;       // [ATTENTION_CHUNK] int32: what one row sees of the tree
     int64_t num_bytes;

@@ -1,7 +1,8 @@
 // The two products of attention, in blocks that fit the registers: queries with keys, and weights with values.
 //
 // A score is a lane of its own, summed over head_dim in ascending order; an element of a mix is a lane of its own,
-// summed over ordinals in ascending order. So neither depends on how many queries, slots or vectors share a block.
+// summed over logical positions in ascending order. So neither depends on how many queries, slots or vectors share a
+// block.
 #pragma once
 #include "attention_scratch.h"
 #include "simd.h"

@@ -84,7 +84,7 @@ struct RowNoise {
     int32_t low, high, is_noisy;
 };
 
-struct Leader {
+struct TopTwo {
     int32_t token;
     float best, second;  // totals of the best token and of the next; NaN and infinities show in `best`
 };
@@ -112,9 +112,10 @@ struct Kernels {
                         int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
                         int slot);
 
-    // Attention of the queries of one key head for rows [t_begin, t_end) over ordinals of chunk `chunk`. An ordinal is
-    // a slot's place in its row's own text; a chunk is ATTENTION_CHUNK ordinals. Leaves for each row and query head
-    // the largest score, the sum of exponentials and the unnormalised mix: partial [T][num_heads][2 + head_dim].
+    // Attention of the queries of one key head for rows [t_begin, t_end) over logical positions of chunk `chunk`. A
+    // logical position is a slot's place in its row's own text; a chunk is ATTENTION_CHUNK logical positions. Leaves
+    // for each row and query head the largest score, the sum of exponentials and the unnormalised mix: partial
+    // [T][num_heads][2 + head_dim].
     void (*attend)(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
                    Visibility seen, float* partial, void* scratch);
     // Joins partials of num_chunks chunks, `chunk_stride` floats apart, in order, into mixed [T][num_heads * head_dim].
@@ -124,10 +125,10 @@ struct Kernels {
 
     // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
     // `scratch` has room for end - begin floats.
-    Leader (*choose)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
+    TopTwo (*sample)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
     // The `count` best tokens by score / temperature + noise, best first, and the logarithm of the sum of exponentials
     // of all totals; `scratch` has room for `size` floats.
-    float (*rank)(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
+    float (*topk)(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
                   float* totals, float* scratch);
 };
 

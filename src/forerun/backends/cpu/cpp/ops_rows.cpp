@@ -33,9 +33,9 @@ FORERUN_EXPORT void forerun_tree_attention(const float* q, const Heads* heads, c
                                            const Visibility* seen, int rows_per_call, float* mixed) {
     const int64_t row_size = static_cast<int64_t>(heads->num_heads) * (2 + heads->head_dim);
     const int64_t chunk_stride = row_size * rows_per_call;
-    const int most_ordinals =
+    const int most_positions =
         seen->ancestry ? seen->prefix_len + seen->num_tree : seen->first_slot + seen->num_rows;
-    const int num_chunks = (most_ordinals + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    const int num_chunks = (most_positions + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
     static thread_local std::vector<float> partial;
     static thread_local std::vector<char> scratch;
     partial.resize(static_cast<size_t>(chunk_stride * num_chunks));
@@ -52,14 +52,14 @@ FORERUN_EXPORT void forerun_tree_attention(const float* q, const Heads* heads, c
     }
 }
 
-// See Kernels::choose; scratch has room for end - begin floats.
-FORERUN_EXPORT void forerun_choose(const float* scores, int begin, int end, float temperature, const RowNoise* noise,
-                                   Leader* leader, float* scratch) {
-    *leader = kernels().choose(scores, begin, end, temperature, *noise, scratch);
+// See Kernels::sample; scratch has room for end - begin floats.
+FORERUN_EXPORT void forerun_sample(const float* scores, int begin, int end, float temperature, const RowNoise* noise,
+                                   TopTwo* top_two, float* scratch) {
+    *top_two = kernels().sample(scores, begin, end, temperature, *noise, scratch);
 }
 
-// See Kernels::rank; scratch has room for `size` floats.
-FORERUN_EXPORT float forerun_rank(const float* scores, int size, float temperature, const RowNoise* noise, int count,
+// See Kernels::topk; scratch has room for `size` floats.
+FORERUN_EXPORT float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise, int count,
                                   int32_t* tokens, float* totals, float* scratch) {
-    return kernels().rank(scores, size, temperature, *noise, count, tokens, totals, scratch);
+    return kernels().topk(scores, size, temperature, *noise, count, tokens, totals, scratch);
 }

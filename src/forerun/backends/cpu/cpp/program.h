@@ -16,7 +16,9 @@
 
 namespace forerun {
 
-enum class OpKind : int32_t { embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6 };
+enum class OpKind : int32_t {
+    embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6,
+};
 
 // A buffer: float32, `width` per row. Its rows are those of the pass, or, behind select_rows, its last ones.
 struct Buffer {
@@ -117,7 +119,9 @@ class Program {
     LayerCache layer_cache(int layer) const;
     Visibility visibility(const Run& run) const;
     // Rows that one call of attention takes at most, and so its partial results; a pass of one row needs a sixteenth.
-    static int rows_together(const Pass& pass) { return pass.num_rows < ATTENTION_ROWS ? pass.num_rows : ATTENTION_ROWS; }
+    static int rows_together(const Pass& pass) {
+        return pass.num_rows < ATTENTION_ROWS ? pass.num_rows : ATTENTION_ROWS;
+    }
     int num_chunks(const Pass& pass) const { return (pass.first_slot + pass.num_rows - 1) / ATTENTION_CHUNK + 1; }
 
     const Shape shape_;

@@ -1,4 +1,4 @@
-// What is done to rows between the products: norm, gate, and the turn of queries and keys with the cache's append.
+// What is done to rows between the products: norm, gate, and the rotation of queries and keys with the cache's append.
 #pragma once
 #include "kernels.h"
 #include "simd.h"
@@ -57,8 +57,8 @@ inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, flo
     }
 }
 
-// One head as rope turns it: y[i] = x[i] cos[i] + x[i + D/2 mod D] sin[i], of x times scale and weight if normed.
-struct Turn {
+// One head as rope rotates it: y[i] = x[i] cos[i] + x[i + D/2 mod D] sin[i], of x times scale and weight if normed.
+struct Rotation {
     const float *x, *weight, *cosines, *sines;  // weight null: no norm
     float scale;
     int half;
@@ -90,7 +90,7 @@ inline void put(void* to, bool is_bf16, int64_t i, simd::F a, int n) {
 }
 
 // `to` and x must not overlap.
-inline void turn(const Turn& head, void* to, bool is_bf16, int64_t first) {
+inline void rotate(const Rotation& head, void* to, bool is_bf16, int64_t first) {
     for (int i = 0; i < head.half; i += 16) {
         const int n = head.half - i < 16 ? head.half - i : 16;
         put(to, is_bf16, first + i, head.left(i, n), n);
@@ -117,11 +117,11 @@ inline void rope_append(const float* qkv, int row, int head_begin, int head_end,
             continue;
         }
         const float* weight = is_query ? q_norm : k_norm;
-        const Turn turned{x, weight, cosines, cosines + size, weight ? norm_scale(x, size, eps) : 1.0f, size / 2};
+        const Rotation rotation{x, weight, cosines, cosines + size, weight ? norm_scale(x, size, eps) : 1.0f, size / 2};
         if (is_query)
-            turn(turned, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
+            rotate(rotation, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
         else
-            turn(turned, cache.keys, cache.is_bf16, place);
+            rotate(rotation, cache.keys, cache.is_bf16, place);
     }
 }
 

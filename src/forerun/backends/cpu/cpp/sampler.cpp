@@ -11,36 +11,36 @@ namespace {
 
 constexpr int LEAST_SLICE = 1 << 16;  // tokens that are worth another thread
 
-struct Choice {
+struct SampleRows {
     const float* scores;
     int64_t stride;
     int num_rows, vocab_size, num_slices;
     float temperature;
     const RowNoise* noise;
-    Leader* leaders;  // [num_rows][num_slices]
+    TopTwo* top_twos;  // [num_rows][num_slices]
     float* scratch;   // [num_threads][vocab_size]
 };
 
-void choose_slices(void* context, int thread, Team& team) {
-    const Choice& choice = *static_cast<const Choice*>(context);
-    float* scratch = choice.scratch + static_cast<int64_t>(thread) * choice.vocab_size;
-    const Slice items = slice_of(choice.num_rows * choice.num_slices, thread, team.size());
+void sample_slices(void* context, int thread, Team& team) {
+    const SampleRows& request = *static_cast<const SampleRows*>(context);
+    float* scratch = request.scratch + static_cast<int64_t>(thread) * request.vocab_size;
+    const Slice items = slice_of(request.num_rows * request.num_slices, thread, team.size());
     for (int item = items.begin; item < items.end; item++) {
-        const int row = item / choice.num_slices;
-        const Slice tokens = slice_of(choice.vocab_size, item % choice.num_slices, choice.num_slices, PANEL);
-        choice.leaders[item] = kernels().choose(choice.scores + row * choice.stride, tokens.begin, tokens.end,
-                                                choice.temperature, choice.noise[row], scratch);
+        const int row = item / request.num_slices;
+        const Slice tokens = slice_of(request.vocab_size, item % request.num_slices, request.num_slices, PANEL);
+        request.top_twos[item] = kernels().sample(request.scores + row * request.stride, tokens.begin, tokens.end,
+                                                  request.temperature, request.noise[row], scratch);
     }
 }
 
-Leader better(const Leader& left, const Leader& right) {  // left's tokens are the lower ones
+TopTwo better(const TopTwo& left, const TopTwo& right) {  // left's tokens are the lower ones
     if (right.best != right.best || left.best != left.best) return left.best != left.best ? left : right;
-    const Leader& winner = right.best > left.best ? right : left;
-    const Leader& other = right.best > left.best ? left : right;
+    const TopTwo& winner = right.best > left.best ? right : left;
+    const TopTwo& other = right.best > left.best ? left : right;
     return {winner.token, winner.best, winner.second > other.best ? winner.second : other.best};
 }
 
-struct Ranking {
+struct TopKRows {
     const float* scores;
     int64_t stride;
     int num_rows, vocab_size, count;
@@ -50,15 +50,15 @@ struct Ranking {
     float *totals, *log_sums, *scratch;
 };
 
-void rank_rows(void* context, int thread, Team& team) {
-    const Ranking& ranking = *static_cast<const Ranking*>(context);
-    float* scratch = ranking.scratch + static_cast<int64_t>(thread) * ranking.vocab_size;
-    const Slice rows = slice_of(ranking.num_rows, thread, team.size());
+void topk_rows(void* context, int thread, Team& team) {
+    const TopKRows& request = *static_cast<const TopKRows*>(context);
+    float* scratch = request.scratch + static_cast<int64_t>(thread) * request.vocab_size;
+    const Slice rows = slice_of(request.num_rows, thread, team.size());
     for (int row = rows.begin; row < rows.end; row++)
-        ranking.log_sums[row] =
-            kernels().rank(ranking.scores + row * ranking.stride, ranking.vocab_size, ranking.temperature,
-                           ranking.noise[row], ranking.count, ranking.tokens + row * ranking.count,
-                           ranking.totals + row * ranking.count, scratch);
+        request.log_sums[row] =
+            kernels().topk(request.scores + row * request.stride, request.vocab_size, request.temperature,
+                           request.noise[row], request.count, request.tokens + row * request.count,
+                           request.totals + row * request.count, scratch);
 }
 
 int threads_worth(int num_rows, int vocab_size, int num_threads) {
@@ -76,33 +76,33 @@ float* scratch_of(int num_threads, int vocab_size) {
 }  // namespace
 }  // namespace forerun
 
-// The token after each of num_rows rows of scores, `stride` floats apart; see Kernels::choose.
-FORERUN_EXPORT void forerun_choose_rows(const float* scores, int64_t stride, int num_rows, int vocab_size,
-                                        float temperature, const forerun::RowNoise* noise, forerun::Leader* leaders,
+// The token after each of num_rows rows of scores, `stride` floats apart; see Kernels::sample.
+FORERUN_EXPORT void forerun_sample_rows(const float* scores, int64_t stride, int num_rows, int vocab_size,
+                                        float temperature, const forerun::RowNoise* noise, forerun::TopTwo* top_twos,
                                         int num_threads) {
     using namespace forerun;
     num_threads = threads_worth(num_rows, vocab_size, num_threads);
     const int num_slices = num_rows >= num_threads ? 1 : (num_threads + num_rows - 1) / num_rows;
-    static thread_local std::vector<Leader> slices;
+    static thread_local std::vector<TopTwo> slices;
     if (slices.size() < static_cast<size_t>(num_rows * num_slices))
         slices.resize(static_cast<size_t>(num_rows * num_slices));
-    Choice choice{scores, stride, num_rows, vocab_size, num_slices, temperature,
-                  noise,  slices.data(), scratch_of(num_threads, vocab_size)};
-    run_job(choose_slices, &choice, num_threads);
+    SampleRows request{scores, stride, num_rows, vocab_size, num_slices, temperature,
+                       noise, slices.data(), scratch_of(num_threads, vocab_size)};
+    run_job(sample_slices, &request, num_threads);
     for (int row = 0; row < num_rows; row++) {
-        const Leader* of_row = slices.data() + static_cast<int64_t>(row) * num_slices;
-        leaders[row] = of_row[0];
-        for (int slice = 1; slice < num_slices; slice++) leaders[row] = better(leaders[row], of_row[slice]);
+        const TopTwo* of_row = slices.data() + static_cast<int64_t>(row) * num_slices;
+        top_twos[row] = of_row[0];
+        for (int slice = 1; slice < num_slices; slice++) top_twos[row] = better(top_twos[row], of_row[slice]);
     }
 }
 
-// The `count` best tokens of each row, their totals, and the logarithm of the row's sum; see Kernels::rank.
-FORERUN_EXPORT void forerun_rank_rows(const float* scores, int64_t stride, int num_rows, int vocab_size,
+// The `count` best tokens of each row, their totals, and the logarithm of the row's sum; see Kernels::topk.
+FORERUN_EXPORT void forerun_topk_rows(const float* scores, int64_t stride, int num_rows, int vocab_size,
                                       float temperature, const forerun::RowNoise* noise, int count, int32_t* tokens,
                                       float* totals, float* log_sums, int num_threads) {
     using namespace forerun;
     num_threads = threads_worth(num_rows, vocab_size, num_threads);
-    Ranking ranking{scores, stride, num_rows, vocab_size, count,    temperature,
-                    noise,  tokens, totals,   log_sums,   scratch_of(num_threads, vocab_size)};
-    run_job(rank_rows, &ranking, num_threads);
+    TopKRows request{scores, stride, num_rows, vocab_size, count, temperature,
+                     noise, tokens, totals, log_sums, scratch_of(num_threads, vocab_size)};
+    run_job(topk_rows, &request, num_threads);
 }

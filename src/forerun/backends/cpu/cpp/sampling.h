@@ -112,7 +112,7 @@ struct Totals {
 };
 
 // The two best of sixteen lanes each.
-struct LaneLeaders {
+struct LaneTopTwo {
     simd::F best = simd::set1(NO_TOTAL), second = simd::set1(NO_TOTAL);
 
     void see(simd::F totals) {
@@ -122,19 +122,19 @@ struct LaneLeaders {
 };
 
 // The token of the first NaN, else of the first infinity.
-inline Leader fault_among(const Totals& totals, int begin, int end) {
-    Leader leader{begin, NO_TOTAL, NO_TOTAL};
+inline TopTwo fault_among(const Totals& totals, int begin, int end) {
+    TopTwo top_two{begin, NO_TOTAL, NO_TOTAL};
     for (int token = begin; token < end; token++) {
         const float score = totals.exactly(token);
         if (score != score) return {token, score, score};
-        if (score > leader.best) leader = {token, score, score};
+        if (score > top_two.best) top_two = {token, score, score};
     }
-    return leader;
+    return top_two;
 }
 
 // The best two among the tokens whose approximate totals reach `threshold`, by exact totals.
-inline Leader exact_leader(const Totals& totals, const float* approximate, int begin, int end, float threshold) {
-    Leader leader{begin, NO_TOTAL, NO_TOTAL};
+inline TopTwo exact_top_two(const Totals& totals, const float* approximate, int begin, int end, float threshold) {
+    TopTwo top_two{begin, NO_TOTAL, NO_TOTAL};
     for (int token = begin; token < end; token += 16) {
         const int n = end - token < 16 ? end - token : 16;
         const float* of_lanes = approximate + (token - begin);
@@ -143,17 +143,17 @@ inline Leader exact_leader(const Totals& totals, const float* approximate, int b
         for (; hits; hits &= hits - 1) {
             const int hit = token + __builtin_ctz(hits);
             const float total = totals.exactly(hit);
-            if (total > leader.best)
-                leader = {hit, total, leader.best};
-            else if (total > leader.second)
-                leader.second = total;
+            if (total > top_two.best)
+                top_two = {hit, total, top_two.best};
+            else if (total > top_two.second)
+                top_two.second = total;
         }
     }
-    return leader;
+    return top_two;
 }
 
 // What a total must reach to be one of the best two, where totals are `error` away from exact ones.
-inline float threshold_of(const LaneLeaders& lanes, float error) {
+inline float threshold_of(const LaneTopTwo& lanes, float error) {
     float totals[32], best = NO_TOTAL, second = NO_TOTAL;
     simd::store(totals, lanes.best);
     simd::store(totals + 16, lanes.second);
@@ -170,7 +170,7 @@ inline float threshold_of(const LaneLeaders& lanes, float error) {
 // Totals of a row with noise, approximately, to scratch: minus infinity where a token has no chance to be of the best
 // two. Returns what a total must reach to have one.
 inline float survey_noisy(const Totals& totals, int begin, int end, float* scratch) {
-    LaneLeaders lanes;
+    LaneTopTwo lanes;
     float threshold = NO_TOTAL;
     for (int token = begin; token < end; token += 16) {
         const int n = end - token < 16 ? end - token : 16;
@@ -188,7 +188,7 @@ inline float survey_noisy(const Totals& totals, int begin, int end, float* scrat
 }
 
 inline float survey_plain(const Totals& totals, int begin, int end, float* scratch) {
-    LaneLeaders lanes;
+    LaneTopTwo lanes;
     for (int token = begin; token < end; token += 16) {
         const int n = end - token < 16 ? end - token : 16;
         const simd::F total = totals.plain(token, n);
@@ -209,20 +209,20 @@ inline bool are_numbers(const float* scores, int begin, int end) {
     return are;
 }
 
-inline Leader choose(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch) {
+inline TopTwo sample(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch) {
     const Totals totals(scores, temperature, noise);
     if (!are_numbers(scores, begin, end)) return fault_among(totals, begin, end);
     const bool are_scores = totals.are_scores();
     const float threshold = noise.is_noisy ? survey_noisy(totals, begin, end, scratch)
                                            : survey_plain(totals, begin, end, are_scores ? nullptr : scratch);
-    Leader leader = exact_leader(totals, are_scores ? scores + begin : scratch, begin, end,
+    TopTwo top_two = exact_top_two(totals, are_scores ? scores + begin : scratch, begin, end,
                                  threshold > NO_TOTAL ? threshold : -MOST_FLOAT);  // else one at most has a chance
-    if (end - begin == 1) leader.second = leader.best;
-    return leader;
+    if (end - begin == 1) top_two.second = top_two.best;
+    return top_two;
 }
 
 // The best few seen so far, best first, ties by token.
-struct Ranked {
+struct TopK {
     int32_t* tokens;
     float* totals;
     int count, length;
@@ -252,7 +252,7 @@ inline float reached_by(simd::F best, int count) {
     return lanes[count - 1];
 }
 
-inline float rank(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
+inline float topk(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
                   float* totals, float* scratch) {
     const Totals all(scores, temperature, noise);
     const float* approximate = all.are_scores() ? scores : scratch;
@@ -268,18 +268,18 @@ inline float rank(const float* scores, int size, float temperature, RowNoise noi
         totals[i] = NO_TOTAL;
     }
     const float largest = simd::max_of(best), threshold = reached_by(best, count);
-    Ranked ranked{tokens, totals, count, 0};
+    TopK top_k{tokens, totals, count, 0};
     simd::F sum = simd::zero();
     for (int token = 0; token < size; token += 16) {
         const int n = size - token < 16 ? size - token : 16;
         const simd::F lanes = n < 16 ? fill_behind(simd::load_n(approximate + token, n), n, NO_TOTAL)
                                      : simd::load(approximate + token);
         sum = simd::add(sum, simd::exp(simd::sub(lanes, simd::set1(largest))));
-        const simd::Mask reach = ranked.length < count ? simd::less_equal(simd::set1(threshold), lanes)
+        const simd::Mask reach = top_k.length < count ? simd::less_equal(simd::set1(threshold), lanes)
                                                        : simd::less(simd::set1(totals[count - 1]), lanes);
         for (uint32_t hits = simd::to_bits(reach) & ((1u << n) - 1u); hits; hits &= hits - 1) {
             const int lane = __builtin_ctz(hits);
-            ranked.see(token + lane, approximate[token + lane]);
+            top_k.see(token + lane, approximate[token + lane]);
         }
     }
     return largest + std::log(simd::sum(sum));

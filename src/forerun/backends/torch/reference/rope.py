@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def rotate(x_TND: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    """Turn each head of x by its row's angles."""
+    """Rotate each head of x by its row's angles."""
     half = x_TND.shape[-1] // 2
     swapped_TND = x_TND.roll(half, -1)
     return x_TND * cos_T1D + swapped_TND * sin_T1D
