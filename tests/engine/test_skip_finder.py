@@ -81,14 +81,6 @@ def test_what_is_found_can_be_used(found: Findings) -> None:
     assert found.speedup > 0.0
 
 
-def test_the_history_of_a_search_grows(found: Findings) -> None:
-    numbers = [point[0] for point in found.history]
-    assert len(numbers) > 3
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] <= found.num_evaluations
-    assert all(0.0 < chance < 1.0 and num_skipped <= 20 for _, chance, num_skipped, _ in found.history)
-
-
 def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
     """A search that takes all the time it wants, whatever the drafter was to do."""
     asked: list[str] = []

@@ -50,7 +50,7 @@ def grow(
 
 def cut_paths(growth: BestFirstGrowth, width: int) -> dict[Path, float]:
     tree = growth.tree
-    return {tuple(tree.path_tokens(node)): tree.log_probs[node] for node in growth.cut(width)}
+    return {tuple(tree.path_tokens(node)): tree.log_probs[node] for node in growth.tree.best(width)}
 
 
 def all_paths(law: Law, vocab_size: int, max_depth: int) -> Iterator[tuple[Path, float]]:
@@ -78,7 +78,7 @@ def test_growth_keeps_its_books(seed: int) -> None:
     verify_width, draft_width, depth = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 6)
     law = random_law(seed, rng.randint(2, 7))
     growth, batches = grow(law, verify_width=verify_width, draft_width=draft_width, depth=depth)
-    tree, cut = growth.tree, growth.cut(verify_width)
+    tree, cut = growth.tree, growth.tree.best(verify_width)
     expanded = [node for batch in batches for node in batch]
     assert len(batches) <= depth
     assert all(1 <= len(batch) <= draft_width for batch in batches)
@@ -102,7 +102,7 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
     law = random_law(seed, 4)
     growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=100)
     expanded = {node for batch in batches for node in batch}
-    worst_kept = min(growth.tree.log_probs[node] for node in growth.cut(verify_width))
+    worst_kept = min(growth.tree.log_probs[node] for node in growth.tree.best(verify_width))
     waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]
     assert max(waiting, default=-math.inf) <= worst_kept, "an unexpanded node could still lead into the cut"
     assert growth.next_batch() == []
@@ -110,7 +110,7 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
 
 def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None:
     growth, batches = grow(lambda path: [math.log(0.97), math.log(0.03)], verify_width=4, draft_width=4, depth=100)
-    assert [len(growth.tree.path_tokens(node)) for node in growth.cut(4)] == [0, 1, 2, 3]
+    assert [len(growth.tree.path_tokens(node)) for node in growth.tree.best(4)] == [0, 1, 2, 3]
     assert batches[0] == [0]
     assert len(batches) == 3
 
@@ -118,13 +118,13 @@ def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None
 def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
     growth = BestFirstGrowth(7, horizon=1, draft_width=4)
     assert growth.next_batch() == []
-    assert growth.cut(1) == [0]
+    assert growth.tree.best(1) == [0]
 
 
 @pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
 def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
     growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
-    chosen = growth.tree.select(growth.cut(6))
+    chosen = growth.tree.select(growth.tree.best(6))
     assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
 
 
@@ -181,7 +181,7 @@ def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_
         if law(tuple(before))[token] < math.log(min_confidence):
             doubted.append(node)
     assert not expanded & set(doubted)
-    worst_kept = min(tree.log_probs[node] for node in growth.cut(shape["verify_width"]))
+    worst_kept = min(tree.log_probs[node] for node in growth.tree.best(shape["verify_width"]))
     waiting = [tree.log_probs[node] for node in range(len(tree)) if node not in {*expanded, *doubted}]
     assert len(batches) == shape["depth"] or max(waiting, default=-math.inf) <= worst_kept, "a sure guess was left"
     assert tree.path_tokens(1) == ranked(law, ())[0][:1], "the likeliest guess is in the tree, however unsure"

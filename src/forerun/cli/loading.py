@@ -1,6 +1,5 @@
 """An engine for a command, with a progress bar while its weights are read."""
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,16 +13,13 @@ from forerun.cli.failures import find_model
 from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
-from forerun.core.errors import ConfigError
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
+from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from forerun.engine.engine import Engine
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -79,11 +75,7 @@ def prepared_sets(source: CheckpointSource) -> str | None:
         return None
     identity = source.identity()
     path = sets_in_cache(cache_folder(), identity)
-    try:
-        return str(path) if path.is_file() and read_sets(path, source.spec().num_layers, identity) else None
-    except ConfigError as error:  # nobody asked for this file
-        logger.warning("known sets are left aside: %s", error)
-        return None
+    return str(path) if read_found_sets(path, source.spec().num_layers, identity) else None
 
 
 def _load(make: Callable[..., "Engine"]) -> "Engine":

@@ -1,23 +1,19 @@
 """A target that drafts for itself: its cache shared, a copy of its weights if one is wanted, what it may skip."""
 
-import logging
 from pathlib import Path
 
 from forerun.core.drafter_config import LayerSkip
-from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside
+from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside
 from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
 from forerun.engine.loading import Checkpoint
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
-
-logger = logging.getLogger(__name__)
 
 
 def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
@@ -26,10 +22,8 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
     Raises:
         CheckpointError, ConfigError: a file of sets was named that cannot be read, or is another model's.
     """
-    known = known_sets(drafter, checkpoint)
-    shared = SharedCacheRunner(target)
-    if drafter.weights != "plain":
-        shared = with_copy(checkpoint, target, drafter, known)
+    known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
+    shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
     return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)
 
 
@@ -38,14 +32,7 @@ def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())
-    found = sets_beside(checkpoint.source.folder)
-    if not found.is_file():
-        return []
-    try:
-        return read_sets(found, num_layers, checkpoint.source.identity())
-    except ConfigError as error:  # nobody asked for this file: another model may have been there before
-        logger.warning("known sets are left aside: %s", error)
-        return []
+    return read_found_sets(sets_beside(checkpoint.source.folder), num_layers, checkpoint.source.identity())
 
 
 def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> SharedCacheRunner:

@@ -34,7 +34,6 @@ class Findings:
         chance: that a guess of the best set is right.
         speedup: expected tokens per second with it against plain decoding, by what passes cost here.
         num_evaluations: sets scored over 32 tokens each, or as much in smaller portions.
-        history: evaluations, chance, sublayers skipped and expected tokens per second of the set in use by then.
         has_settled: nothing better was found for long.
     """
 
@@ -43,7 +42,6 @@ class Findings:
     chance: float
     speedup: float
     num_evaluations: int
-    history: tuple[tuple[int, float, int, float], ...]
     has_settled: bool
 
 
@@ -82,7 +80,6 @@ def find_skip_sets(
             chance=search.chance(),
             speedup=search.speed(context) / search.speed_model.plain_speed(),
             num_evaluations=search.num_evaluations,
-            history=tuple(search.history),
             has_settled=not search.is_open,
         )
 

@@ -82,10 +82,6 @@ class BestFirstGrowth:
         """The chances of the horizon's members, likeliest first."""
         return [math.exp(-cost) for cost in self._best_costs if cost < math.inf]
 
-    def cut(self, width: int) -> list[int]:
-        """The nodes to verify: at most `width`, root first, ancestor-closed, ascending."""
-        return self.tree.best(width)
-
     def reroot(self, node: int) -> dict[int, int]:
         """Make `node` the root and forget what does not lie below it; return the map from old to new nodes."""
         self.tree, places = self.tree.subtree(node)

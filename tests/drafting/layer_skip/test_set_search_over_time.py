@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_search import LONGEST_HISTORY, SetSearch
+from forerun.drafting.layer_skip.set_search import SetSearch
 from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.stopping_rule import StoppingRule
 from tests.drafting.layer_skip.skip_emulator import (
@@ -150,18 +150,6 @@ def test_a_set_of_which_nothing_but_its_name_is_known_may_begin() -> None:
     assert SetSearch(NUM_LAYERS, speed_model(), known=[given]).skipped == given.skipped
 
 
-def test_the_history_tells_how_the_search_went_and_stays_short() -> None:
-    search, _ = searched(6, 100)
-    numbers = [point[0] for point in search.history]
-    assert numbers == sorted(set(numbers))
-    assert len(numbers) > 90
-    assert search.history[-1][1:] == (search.chance(), len(search.skipped), search.speed(CONTEXT))
-    for _ in range(3 * LONGEST_HISTORY):
-        search.record(NOTHING, 32, 32)
-    assert LONGEST_HISTORY // 4 < len(search.history) < LONGEST_HISTORY
-    assert search.history[0][0] <= 1
-
-
 # How it does it.
 
 
@@ -173,7 +161,7 @@ def test_it_neither_reads_nor_moves_any_other_generator() -> None:
         before = (np.random.get_state()[1].tolist(), random.getstate())
         search, _ = searched(7, 30)
         assert (np.random.get_state()[1].tolist(), random.getstate()) == before
-        runs.append((search.history, search.known(), search.candidates(8, CONTEXT)))
+        runs.append((search.known(), search.candidates(8, CONTEXT)))
     assert runs[0] == runs[1]
 
 
@@ -201,10 +189,10 @@ def test_small_models_are_searched_too(num_layers: int) -> None:
 
 def test_nothing_asked_and_nothing_told_changes_nothing() -> None:
     search, _ = searched(8, 20)
-    before = (search.chance(), search.known(), search.history[:])
+    before = (search.chance(), search.known())
     assert search.candidates(0, CONTEXT) == []
     search.record(search.skipped, 0, 0)
-    assert (search.chance(), search.known(), search.history) == before
+    assert (search.chance(), search.known()) == before
 
 
 def test_a_proposal_is_quick_with_eighty_layers() -> None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from forerun.core.drafter_config import require_shape
 from forerun.core.errors import require
-from forerun.core.sublayers import Sublayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,13 +13,11 @@ class SkipPolicy:
     Args:
         draft_width: nodes one draft pass expands; 1 drafts a chain, with the runners-up of every token beside it.
         search_share: part of the time that the gated search may take at most.
-        skipped: the sublayers to start with; empty: the best known set.
         seed: of the search, which has no influence on the text.
     """
 
     draft_width: int = 1
     search_share: float = 0.01
-    skipped: tuple[Sublayer, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

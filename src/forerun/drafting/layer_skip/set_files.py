@@ -10,6 +10,7 @@ SWIFT's has sets for several models, an object of {name: {"attention": [3, 7], "
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from forerun.core.json_file import MAX_JSON_BYTES, read_bounded
 from forerun.core.output_file import write_whole
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.drafting.layer_skip.named_set import NamedSet
+
+logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
 KEYS: Final = frozenset(("version", "model", "num_layers", "sets"))
@@ -82,6 +85,15 @@ def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[
         raise ConfigError(f"the skip sets {path} cannot be read ({error}): {ADVICE}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} holds no skip sets for this model ({error}): {ADVICE}") from error
+
+
+def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet]:
+    """The sets of a file that nobody named: none where there is no such file, or another model left it there."""
+    try:
+        return read_sets(path, num_layers, identity) if path.is_file() else []
+    except ConfigError as error:
+        logger.warning("known sets are left aside: %s", error)
+        return []
 
 
 # What follows reads foreign data: every fault of it is a ValueError that says what was seen.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from forerun.drafting.layer_skip.set_pool import PooledSet, SetPool
 from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, TUNED, SearchSettings
 from forerun.drafting.layer_skip.speed_model import SpeedModel
 from forerun.drafting.layer_skip.stopping_rule import StoppingRule
-
-LONGEST_HISTORY: Final = 512  # points; every second one goes when there are more
-HistoryPoint = tuple[int, float, int, float]  # evaluations, chance, sublayers skipped, tokens per second
 
 
 class SetSearch:
@@ -59,8 +55,6 @@ class SetSearch:
         self._watch_set_in_use()
         for member in self._pool:
             member.num_due = max(0.0, settings.comparable_rows - member.num_rows)
-        self.history: list[HistoryPoint] = []
-        self._history_step = 1
 
     @property
     def skipped(self) -> SkipSet:
@@ -186,7 +180,6 @@ class SetSearch:
             self._watch_set_in_use()
         if self._stopping.settles(self.num_evaluations):
             pool.keep()
-        self._write_history()
 
     def _watch_set_in_use(self) -> None:
         """Compare what it will do with what it did when it was scored."""
@@ -206,11 +199,3 @@ class SetSearch:
         for member in self._pool:
             member.num_due = self._settings.comparable_rows
         self._watch_set_in_use()
-
-    def _write_history(self) -> None:
-        if self.num_evaluations < self._history_step * len(self.history):
-            return
-        self.history.append((self.num_evaluations, self.chance(), len(self.skipped), self.speed(self._context)))
-        if len(self.history) == LONGEST_HISTORY:
-            del self.history[1::2]
-            self._history_step *= 2

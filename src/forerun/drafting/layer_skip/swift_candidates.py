@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,15 +14,6 @@ NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
 MAX_SEED: Final = 2**32  # of the library's generator, exclusive
 WINDOW: Final = 32  # tokens over which a candidate is scored
 FEWEST_ITEMS: Final = 4  # sublayers of which nearly one half can be skipped at all
-
-
-class SearchStep(NamedTuple):
-    """One candidate: its number from 1 on, its score, the best score from there on, and where it came from."""
-
-    step: int
-    score: float
-    best_score: float
-    was_bayesian: bool
 
 
 class SwiftCandidates:
@@ -51,9 +42,6 @@ class SwiftCandidates:
         max_steps: the search ends after more candidates than these,
         patience: or after more than these without gain,
         good_enough: or at a score greater than this.
-
-    Raises:
-        ConfigError: the ratio leaves no sublayer to skip, or asks for more than there are.
     """
 
     def __init__(
@@ -69,26 +57,15 @@ class SwiftCandidates:
     ) -> None:
         self._items = skippable(num_layers)
         self._num_skipped = int(len(self._items) * skip_ratio)
-        if not 1 <= self._num_skipped <= len(self._items):
-            raise ConfigError(
-                f"a skip ratio of {skip_ratio} is {self._num_skipped} of the {len(self._items)} sublayers that a model "
-                f"of {num_layers} layers can skip: at least 1 and at most all are needed, give another ratio"
-            )
-        self._bayes_interval, self._max_steps = bayes_interval, max_steps
-        self._patience, self._good_enough = patience, good_enough
-        self._random = np.random.default_rng(seed)
+        assert 1 <= self._num_skipped <= len(self._items), f"{self._num_skipped} of {len(self._items)} sublayers"
+        self._bayes_interval, self._max_steps, self._patience = bayes_interval, max_steps, patience
+        self._good_enough, self._random = good_enough, np.random.default_rng(seed)
         self._candidate: SkipSet | None = None
         self._scores: dict[SkipSet, list[float]] = {}
         self._num_stale = 0
         self.is_searching = True
         self.skipped = every_other_layer(num_layers)
-        self.best_score = 0.0
-        self.history: list[SearchStep] = []
-
-    @property
-    def num_steps(self) -> int:
-        """Candidates scored."""
-        return len(self.history)
+        self.best_score, self.num_steps = 0.0, 0  # candidates scored
 
     def propose(self) -> SkipSet:
         """The next candidate, whose score must be recorded before the one after it.
@@ -109,14 +86,13 @@ class SwiftCandidates:
     def record(self, score: float) -> None:
         """Tell the score of the last candidate: the share of tokens that it foretold, 0 to 1."""
         assert self._candidate is not None and 0.0 <= score <= 1.0, "a score is a share, and that of a candidate"
-        was_bayesian = self._is_bayesian_next()
         self._scores.setdefault(self._candidate, []).append(score)
         if score > self.best_score:
             self.skipped, self.best_score, self._num_stale = self._candidate, score, 0
         else:
             self._num_stale += 1
         self._candidate = None
-        self.history.append(SearchStep(self.num_steps + 1, score, self.best_score, was_bayesian))
+        self.num_steps += 1
         self.is_searching = not (
             score > self._good_enough or self._num_stale > self._patience or self.num_steps > self._max_steps
         )
