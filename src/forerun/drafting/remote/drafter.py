@@ -67,6 +67,7 @@ class ParallelDrafter(Drafter):
         self._spans: list[Span] = []
         self._state = DrafterState.READY
         self._was_empty = False  # nothing could have been proposed without a wait
+        self._began_at = self._asked_at = self._told_at = self._proposed_at = 0.0
 
     @property
     def process_id(self) -> int | None:
