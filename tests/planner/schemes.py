@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel
 from forerun.core.trace import AnswerTrace
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, Tally
@@ -83,20 +83,14 @@ def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOut
 def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGrower:
     """A grower at the end of the prompt; its passes are charged by the scheme."""
     num_children = max(len(ids) for ids in trace.children)
-    grower = TraceGrower(
-        DraftModel(
-            verify_width=scheme.verify_width,
-            draft_width=scheme.draft_width,
-            depth=scheme.depth,
-            adaptive=False,
-        ),
+    guessed = GuessedTree(
         TreePolicy(num_children=num_children, min_mass=0.0, looks_up=False),
+        verify_width=scheme.verify_width,
+        draft_width=scheme.draft_width,
         horizon=scheme.verify_width * (HORIZON if keeps_subtree else 1),
-        max_rows=UNBOUNDED,
         keeps_subtree=keeps_subtree,
-        calibrates=False,
-        spend=lambda _: 0.0,
     )
+    grower = TraceGrower(guessed, max_rows=UNBOUNDED, spend=lambda _: 0.0)
     grower.expect(trace)
     grower.begin(trace.prompt_ids, PARAMS, None)
     return grower

@@ -113,7 +113,12 @@ class DrafterProcess:
 
 def grow_with(runner: Runner, setup: Setup) -> DraftTree:
     """The tree that a target asked for, on this runner."""
-    guessed = GuessedTree(
+    return DraftTree(guesses_ahead(setup), OwnRows(runner, TREE_ROWS), target_vocab_size=setup.target_vocab_size)
+
+
+def guesses_ahead(setup: Setup) -> GuessedTree:
+    """What decides in that tree."""
+    return GuessedTree(
         replace(setup.tree, min_mass=0.0),  # nobody waits for an expansion: what it adds is gained
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
@@ -121,4 +126,3 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
         keeps_subtree=True,
         calibrates=setup.policy.calibrates,
     )
-    return DraftTree(guessed, OwnRows(runner, TREE_ROWS), target_vocab_size=setup.target_vocab_size)

@@ -6,7 +6,7 @@ decode loop do; the parallel round drives the very `ParallelDrafter` and `Drafte
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from forerun.core.config import SamplingParams
@@ -15,13 +15,12 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.draft_rows import MAX_CATCH_UP
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.drafter_process import TREE_ROWS
+from forerun.engine.drafter_process import TREE_ROWS, guesses_ahead
 from forerun.engine.profile import Profile
 from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
@@ -30,7 +29,7 @@ from forerun.planner.virtual_time import VirtualClock, VirtualSupply
 from forerun.speculation.payoff import Payoff
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
-from forerun.speculation.widths import WidthRule, chances_of
+from forerun.speculation.widths import WidthRule
 
 UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 VOCAB_SIZE: Final = 1 << 30
@@ -161,18 +160,21 @@ class SerialSimulation:
 
     def __init__(self, config: DraftModel, costs: Costs, policy: TreePolicy) -> None:
         self._config, self._costs, self._clock = config, costs, VirtualClock()
-        self._grower = TraceGrower(
-            config,
+        self._guessed = GuessedTree(
             policy,
+            verify_width=config.verify_width,
+            draft_width=config.draft_width,
             horizon=config.verify_width,
-            max_rows=serial_rows(config),
-            keeps_subtree=False,
             calibrates=config.adaptive,
+        )
+        self._grower = TraceGrower(
+            self._guessed,
+            max_rows=serial_rows(config),
             spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
         )
         self._payoff = Payoff(costs.target.step_s(1)) if config.adaptive else None
         if config.adaptive:
-            self._grower.rule = WidthRule(costs.target, costs.draft_pace)
+            self._guessed.rule = WidthRule(costs.target, costs.draft_pace)
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
         grower, clock, tally = self._grower, self._clock, Tally(trace)
@@ -187,28 +189,21 @@ class SerialSimulation:
         return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
 
     def _play_round(self, tally: Tally) -> None:
-        grower, clock, overhead_s = self._grower, self._clock, self._costs.serial_overhead_s
+        clock, rule, overhead_s = self._clock, self._guessed.rule, self._costs.serial_overhead_s
         began = clock.now
-        tree = self._propose()
-        acceptance = tally.verify(tree)
-        clock.spend(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
-        tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
-        if grower.rule is not None:
-            grower.rule.end_round(clock.now - began)
-        if self._payoff is not None:
-            self._payoff.measure(len(acceptance.tokens), clock.now - began)
-        clock.spend((1.0 - CHOOSING) * overhead_s)
-
-    def _propose(self) -> TokenTree:
-        grower, rule, width = self._grower, self._grower.rule, self._config.verify_width
         if rule is not None:
             rule.begin_round()
         if self._payoff is None or self._payoff.should_draft():
             self._grow()
-        tree = grower.tree
+        tree = self._guessed.proposal()
+        acceptance = tally.verify(tree)
+        clock.spend(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
+        tally.add(acceptance, is_hit=self._grower.advance(acceptance.tokens))
         if rule is not None:
-            width = rule.num_rows(chances_of(tree.log_probs), width)
-        return tree.select(tree.best(width))
+            rule.end_round(clock.now - began)
+        if self._payoff is not None:
+            self._payoff.measure(len(acceptance.tokens), clock.now - began)
+        clock.spend((1.0 - CHOOSING) * overhead_s)
 
     def _grow(self) -> None:
         while self._grower.prefill():  # text that was committed in rounds without an expansion
@@ -261,20 +256,7 @@ class ParallelSimulation:
 
     def _make_grower(self, setup: Setup) -> TraceGrower:
         """As the drafter's process makes one."""
-        config = DraftModel(
-            verify_width=setup.verify_width,
-            draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-            adaptive=False,  # nobody waits for its expansions, and its target decides how many rows it verifies
-        )
-        self._grower = TraceGrower(
-            config,
-            replace(setup.tree, min_mass=0.0),
-            horizon=setup.verify_width * EXPANSION.trees_per_cut,
-            max_rows=TREE_ROWS,
-            keeps_subtree=True,
-            calibrates=setup.policy.calibrates,
-            spend=self._spend,
-        )
+        self._grower = TraceGrower(guesses_ahead(setup), max_rows=TREE_ROWS, spend=self._spend, is_remote=True)
         return self._grower
 
 
