@@ -12,7 +12,7 @@ from benchmarks.gpu.models import Model, rows_of
 from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.sampling.noise import splitmix64
 
@@ -35,9 +35,6 @@ class End:
 
     def __init__(self, layers: Layers, end: str, device: str) -> None:
         self._layers, self._end, executor = layers, end, layers.executor
-        self._common = {
-            "norm": executor.head_norm, "workspace": executor.buffers.workspace, "overlaps": executor.overlaps,
-        }  # fmt: skip
         is_noisy, vocab_size = end.endswith("sampled"), layers.spec.vocab_size
         seed_mix = splitmix64(SEED)
         signed = seed_mix - (1 << 64) if seed_mix >> 63 else seed_mix
@@ -46,28 +43,28 @@ class End:
             seed_mix=torch.tensor([signed], device=device) if is_noisy else None,
             positions=executor.rows.positions,
         )
-        self._maxima = TileMaxima.for_vocabulary(
+        maxima = TileMaxima.for_vocabulary(
             vocab_size, block=executor.head.tiles.block_out, max_rows=NARROW_ROWS, is_topk=end.startswith("rank"),
             device=device,
         )  # fmt: skip
-        assert len(self._maxima.firsts) >= NARROW_ROWS * executor.head.num_tiles, "a maximum for every tile"
+        assert len(maxima.firsts) >= NARROW_ROWS * executor.head.num_tiles, "a maximum for every tile"
+        self._head = LmHead(
+            h=executor.buffers.h, packed=executor.head, norm=executor.head_norm, workspace=executor.buffers.workspace,
+            maxima=maxima, overlaps=executor.overlaps,
+        )  # fmt: skip
         self.tokens = torch.full((NARROW_ROWS, NUM_CHILDREN), -1, dtype=torch.int32, device=device)
         self._floats = torch.empty(2, NARROW_ROWS, NUM_CHILDREN, device=device)
 
     def call(self, shape: PassShape) -> Callable[[], None]:
-        executor, num_rows = self._layers.executor, shape.num_rows
+        num_rows = shape.num_rows
         if self._end.startswith("rank"):
             topk = TopK(tokens=self.tokens, log_probs=self._floats[0])
             return lambda: topk_tokens(
-                executor.buffers.h, executor.head, self._draw, topk, num_children=NUM_CHILDREN,
-                vocab_size=self._layers.spec.vocab_size, num_rows=num_rows, first_row=0, maxima=self._maxima,
-                **self._common,
+                self._head, self._draw, topk, num_children=NUM_CHILDREN, vocab_size=self._layers.spec.vocab_size,
+                num_rows=num_rows,
             )  # fmt: skip
         sampled = Sampled(self.tokens.view(-1)[:NARROW_ROWS], *self._floats.view(2, -1)[:, :NARROW_ROWS])
-        return lambda: sample_tokens(
-            executor.buffers.h, executor.head, self._draw, sampled, num_rows=num_rows, first_row=0,
-            maxima=self._maxima, **self._common,
-        )  # fmt: skip
+        return lambda: sample_tokens(self._head, self._draw, sampled, num_rows=num_rows)
 
 
 @torch.inference_mode()

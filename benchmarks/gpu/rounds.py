@@ -130,11 +130,11 @@ def measure_rounds(
         assert part is not None
         executors[0].graphs.run((side, num_rows), lambda: part.pass_layers(num_rows, num_splits))
 
-    plant = partial(played.plant, text)
-    round_s, launch_s = time_one(partial(play, depth), plant, setting)
-    plain_s, _ = time_one(partial(play, 0), plant, setting)
-    verify_s, _ = time_one(partial(pass_of, 0, verify_width), plant, setting)
-    draft_s, _ = time_one(partial(pass_of, 1, draft_width), plant, setting)
+    reset = partial(played.set_text, text)
+    round_s, launch_s = time_one(partial(play, depth), reset, setting)
+    plain_s, _ = time_one(partial(play, 0), reset, setting)
+    verify_s, _ = time_one(partial(pass_of, 0, verify_width), reset, setting)
+    draft_s, _ = time_one(partial(pass_of, 1, draft_width), reset, setting)
     floors = [
         bytes_per_step(model.spec, 2, context, model.weight_format) / setting.copy_bytes_per_s
         if setting.copy_bytes_per_s

@@ -9,7 +9,7 @@ S slots, K key/value heads, D head size.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -20,7 +20,7 @@ from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, Norm
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.grow import grow
@@ -151,17 +151,22 @@ def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: in
 def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
     h, y = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE), empty(MAX_ROWS, VOCAB_SIZE)
     norm, workspace = _input_norm(spec, packed), _workspace(packed)
-    rest: dict[str, Any] = {"num_rows": num_rows, "first_row": 0, "norm": norm, "workspace": workspace}
-    steps = {
-        "linear, head": partial(linear, h, packed.head, y, **rest),
-        "sample_tokens": partial(
-            sample_tokens, h, packed.head, _draw(), _sampled(num_rows), maxima=_maxima(is_topk=False), **rest
-        ),
-        "topk_tokens": partial(
-            topk_tokens, h, packed.head, _draw(), _topk(num_rows), num_children=NUM_CHILDREN, vocab_size=VOCAB_SIZE,
-            maxima=_maxima(is_topk=True), **rest,
-        ),
-    }  # fmt: skip
+
+    def head(overlaps: bool, *, is_topk: bool) -> LmHead:
+        maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=MAX_ROWS, is_topk=is_topk, device=DEVICE)
+        return LmHead(h=h, packed=packed.head, norm=norm, workspace=workspace, maxima=maxima, overlaps=overlaps)
+
+    def sample(*, overlaps: bool) -> None:
+        sample_tokens(head(overlaps, is_topk=False), _draw(), _sampled(num_rows), num_rows=num_rows)
+
+    def topk(*, overlaps: bool) -> None:
+        topk_tokens(
+            head(overlaps, is_topk=True), _draw(), _topk(num_rows), num_children=NUM_CHILDREN, vocab_size=VOCAB_SIZE,
+            num_rows=num_rows,
+        )  # fmt: skip
+
+    logits = partial(linear, h, packed.head, y, num_rows=num_rows, first_row=0, norm=norm, workspace=workspace)
+    steps = {"linear, head": logits, "sample_tokens": partial(sample), "topk_tokens": partial(topk)}
     for name, step in steps.items():
         yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
 
@@ -197,7 +202,3 @@ def _sampled(num_rows: int) -> Sampled:
 
 def _topk(num_rows: int) -> TopK:
     return TopK(empty(num_rows, NUM_CHILDREN, dtype=torch.int32), empty(num_rows, NUM_CHILDREN))
-
-
-def _maxima(*, is_topk: bool) -> TileMaxima:
-    return TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=MAX_ROWS, is_topk=is_topk, device=DEVICE)

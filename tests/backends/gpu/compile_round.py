@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.rounds import DeviceRounds
@@ -47,7 +47,7 @@ def compile_round(weight_format: WeightFormat, architecture: int) -> Counter[str
         rounds = DeviceRounds(target, draft, tree)
         for params in (SamplingParams(), SamplingParams(temperature=0.8)):
             rounds.begin(params, 3)
-            rounds.plant([1] * 400)
+            rounds.set_text([1] * 400)
             rounds.launch(2, 400)
         wide = list(range(WIDE_ROWS))
         target.forward(ForwardInput(token_ids=wide, positions=wide, first_slot=0, prefix_len=0))

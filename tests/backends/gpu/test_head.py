@@ -12,7 +12,7 @@ from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, Spl
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise, quantise
@@ -55,10 +55,7 @@ class HeadCase:
 
     def sample(self, num_rows: int, *, first_row: int = 0) -> Sampled:
         sampled = empty_samples()
-        sample_tokens(
-            self.h, self.packed, self.draw, sampled, num_rows=num_rows, first_row=first_row, norm=self.norm,
-            workspace=self.workspace, maxima=self.maxima(is_topk=False), overlaps=False,
-        )  # fmt: skip
+        sample_tokens(self.head(is_topk=False), self.draw, sampled, num_rows=num_rows, first_row=first_row)
         return sampled
 
     def sample_from(self, scores_RV: Tensor) -> Sampled:
@@ -70,11 +67,16 @@ class HeadCase:
         shape = (MAX_ROWS, num_children)
         found = TopK(torch.full(shape, POISON, dtype=torch.int32), torch.full(shape, float(POISON)))
         topk_tokens(
-            self.h, self.packed, self.draw, found, num_children=num_children, vocab_size=vocab_size,
-            num_rows=num_rows, first_row=first_row, norm=self.norm, workspace=self.workspace,
-            maxima=self.maxima(is_topk=True), overlaps=False,
+            self.head(is_topk=True), self.draw, found, num_children=num_children, vocab_size=vocab_size,
+            num_rows=num_rows, first_row=first_row,
         )  # fmt: skip
         return found
+
+    def head(self, *, is_topk: bool) -> LmHead:
+        return LmHead(
+            h=self.h, packed=self.packed, norm=self.norm, workspace=self.workspace,
+            maxima=self.maxima(is_topk=is_topk), overlaps=False,
+        )  # fmt: skip
 
     def maxima(self, *, is_topk: bool) -> TileMaxima:
         return TileMaxima.for_vocabulary(

@@ -1,15 +1,10 @@
 """Decoding in rounds that the device plays by itself; the host launches them ahead and reads what came of them."""
 
 import math
-from collections import deque
-from dataclasses import dataclass
-from time import perf_counter
+from typing import Final
 
-import torch
-from torch import Tensor
-
+from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
-from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
 from forerun.core.config import SamplingParams
 from forerun.core.steps import StepStats
 from forerun.core.timing import Span
@@ -21,25 +16,8 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.depth_rule import DepthRule
 
-ROUNDS_AHEAD = 2  # under way at a time, the one that is waited for included
-ROUNDS_PER_LESSON = 8  # between two updates of what looked-up tokens are worth
-MEASURING_S = 0.1
-
-
-@dataclass(slots=True)
-class Flight:
-    """A round under way."""
-
-    depth: int
-    launched: float
-    outcome: Tensor  # on the host, complete once `landed` has happened
-    landed: torch.cuda.Event | None  # None: it is complete
-    is_usual: bool  # no kernel was compiled and no graph recorded meanwhile
-
-    def wait(self) -> RoundOutcome:
-        if self.landed is not None:
-            self.landed.synchronize()
-        return read_outcome(self.outcome)
+ROUNDS_PER_UPDATE: Final = 8  # between two updates of what looked-up tokens are worth
+MEASURING_S: Final = 0.1  # for each of the two passes that the depth rule weighs
 
 
 class DeviceDecoder(Decoder):
@@ -50,7 +28,7 @@ class DeviceDecoder(Decoder):
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
-        self._rounds, self._device = rounds, torch.device(rounds.target.runner.device)
+        self._rounds, self._pipeline = rounds, Pipeline(rounds)
         config, draft = rounds.config, rounds.draft
         self._max_depth = 0 if draft is None else config.depth
         self._rule: DepthRule | None = None
@@ -58,90 +36,75 @@ class DeviceDecoder(Decoder):
             target_s = measure_pace(rounds.target.runner, [config.verify_width], budget_s=MEASURING_S).steps[0][1]
             draft_s = measure_pace(draft.runner, [config.draft_width], budget_s=MEASURING_S).steps[0][1]
             self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
-        is_cuda = self._device.type == "cuda"
-        self._landings = [
-            torch.zeros(rounds.tree.outcome.shape, dtype=torch.int32, pin_memory=is_cuda) for _ in range(ROUNDS_AHEAD)
-        ]
-        self._num_launched = 0
 
     def can_play(self, params: SamplingParams) -> bool:
         return not params.shapes_scores
 
     def begin(self, request: Request) -> None:
-        prompt_ids = list(request.prompt_ids)
-        self._request = request
+        self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None
         self._rounds.begin(request.params, 0 if request.noise is None else request.noise.seed)
-        self._catch_up(prompt_ids)
-        self._token_ids, self._chain = prompt_ids, None
+        self._pipeline.clear()
+        self._catch_up()
         if self._rounds.looks_up:
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
-            self._chain.begin(prompt_ids)
+            self._chain.begin(self._token_ids)
             self._chain.follow()
-            self._rounds.learn(self._chain)
+            self._rounds.update_costs(self._chain)
 
     def rounds(self, num_tokens: int) -> Rounds:
         yield from prefill(self._rounds.target.runner, self._request.prompt_ids, None)
-        flights: deque[Flight] = deque()
-        num_emitted, num_behind, landed = 0, 0, 0.0
-        while num_emitted < num_tokens:
-            while len(flights) < ROUNDS_AHEAD and num_emitted + len(flights) < num_tokens:
-                depth = self._rule.depth() if self._rule is not None else self._max_depth
-                if depth and num_behind > 1:
-                    if flights:
-                        break
-                    num_behind = self._catch_up(self._token_ids)
-                flight = self._launch(depth, len(flights))
-                for other in flights:
-                    other.is_usual &= flight.is_usual  # the host was late to see it land
-                flights.append(flight)
-            flight = flights.popleft()
-            outcome = flight.wait()
-            began, landed = max(landed, flight.launched), perf_counter()
-            if not all(map(math.isfinite, outcome.bests)):
+        num_wanted = num_tokens
+        while num_wanted > 0:
+            self._fill(num_wanted)
+            played = self._pipeline.take()
+            if not all(map(math.isfinite, played.outcome.bests)):
                 raise NothingToChooseError(self._token_ids)
-            num_behind = outcome.num_behind
-            self._take(outcome)
-            if self._rule is not None and flight.is_usual:
-                self._rule.measure(flight.depth, len(outcome.token_ids) - 1, landed - began)
-            num_emitted += len(outcome.token_ids)
-            yield round_of(outcome, began, landed, self._request.near_tie)
+            self._accept(played)
+            num_wanted -= len(played.outcome.token_ids)
+            yield round_of(played, self._request.near_tie)
 
     def end(self) -> None:
-        """Nothing to do: what is under way ends by itself, and the next request plants its own text."""
+        """Nothing to do: what is in flight ends by itself, and the next request sets its own text."""
 
-    def _take(self, outcome: RoundOutcome) -> None:
-        self._token_ids += outcome.token_ids
-        self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, outcome.num_behind)
+    def _fill(self, num_wanted: int) -> None:
+        """Launch rounds until the pipeline is full, or has one for every wanted token: each writes one at least.
+
+        The first draft pass of a round has a row for one token that the draft's cache lacks. More of them are prefilled
+        by the host first, which no round in flight may see.
+        """
+        while self._pipeline.has_room and len(self._pipeline) < num_wanted:
+            depth = self._rule.depth() if self._rule is not None else self._max_depth
+            if depth and self._num_behind > 1:
+                if len(self._pipeline):
+                    return
+                self._catch_up()
+            self._pipeline.launch(depth, len(self._token_ids))
+
+    def _accept(self, played: PlayedRound) -> None:
+        """Take a round's tokens into the text, the host's view of the caches, and what is known of rounds."""
+        token_ids, self._num_behind = played.outcome.token_ids, played.outcome.num_behind
+        self._token_ids += token_ids
+        self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, self._num_behind)
         if self._chain is not None:
-            self._chain.accept(outcome.token_ids)
+            self._chain.accept(token_ids)
             self._chain.follow()
-            if self._num_launched % ROUNDS_PER_LESSON == 0:
-                self._rounds.learn(self._chain)
+            if self._pipeline.num_launched % ROUNDS_PER_UPDATE == 0:
+                self._rounds.update_costs(self._chain)
+        if self._rule is not None and played.is_usual:
+            self._rule.measure(played.depth, len(token_ids) - 1, played.arrived_at - played.began_at)
 
-    def _catch_up(self, token_ids: list[int]) -> int:
-        """Prefill the draft, plant the text's end, and return what the draft lacks now. No round may be under way."""
+    def _catch_up(self) -> None:
+        """Prefill the draft and begin at the text's end. No round may be in flight."""
         draft = self._rounds.draft
         if draft is not None:
-            draft.runner.sync([draft.known(token) for token in token_ids[:-1]])
-        self._rounds.plant(token_ids)
-        return 0
-
-    def _launch(self, depth: int, num_ahead: int) -> Flight:
-        launched = perf_counter()
-        is_usual = self._rounds.launch(depth, len(self._token_ids) + num_ahead * self._rounds.config.verify_width)
-        landing = self._landings[self._num_launched % ROUNDS_AHEAD]
-        self._num_launched += 1
-        landing.copy_(self._rounds.tree.outcome, non_blocking=True)
-        event = None
-        if self._device.type == "cuda":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._device))
-        return Flight(depth, launched, landing, event, is_usual)
+            draft.runner.sync([draft.known(token) for token in self._token_ids[:-1]])
+        self._rounds.set_text(self._token_ids)
+        self._num_behind = 0  # tokens before the root that the draft's cache lacks
 
 
-def round_of(outcome: RoundOutcome, began: float, landed: float, near_tie: float) -> Round:
-    """What the loop tells of a round. Draft passes and verification are one launch, timed together as verification."""
-    num_tokens = len(outcome.token_ids)
+def round_of(played: PlayedRound, near_tie: float) -> Round:
+    """What the stream tells of a round. Draft passes and verification are one launch, timed as verification."""
+    outcome, num_tokens = played.outcome, len(played.outcome.token_ids)
     return Round(
         token_ids=tuple(outcome.token_ids),
         stats=StepStats(
@@ -150,9 +113,9 @@ def round_of(outcome: RoundOutcome, began: float, landed: float, near_tie: float
             num_accepted=num_tokens - 1,
             num_near_ties=sum(margin < near_tie for margin in outcome.margins),
             draft_s=0.0,
-            verify_s=landed - began,
+            verify_s=played.arrived_at - played.began_at,
             was_hit=False,
-            spans=(Span("target", began, landed, f"+{num_tokens}"),),
+            spans=(Span("target", played.began_at, played.arrived_at, f"+{num_tokens}"),),
         ),
     )
 

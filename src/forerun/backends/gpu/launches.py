@@ -142,26 +142,18 @@ class LaunchList:
     def _embed(self, norm: str) -> Launch:
         table_VH, token_ids, x = self._bound.table_VH, self._rows.token_ids, self._buffers.x
         following, overlaps = self._next_norm(norm), self._overlaps
-
-        def launch(shape: PassShape) -> None:
-            embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
-
-        return launch
+        return lambda shape: embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
 
     def _qkv(self, op: Op, inputs: Op, tiles: int) -> Launch:
         spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
         packed, norm = bound.linears[inputs.weights], self._input_norm(tiles)
         head_norms = bound.head_norms.get(op.weights)
-
-        def launch(shape: PassShape) -> None:
-            qkv(
-                buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
-                num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
-                workspace=buffers.workspace, overlaps=overlaps,
-            )  # fmt: skip
-
-        return launch
+        return lambda shape: qkv(
+            buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
+            num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
+            workspace=buffers.workspace, overlaps=overlaps,
+        )  # fmt: skip
 
     def _attention(self, op: Op) -> Launch:
         buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
@@ -196,14 +188,10 @@ class LaunchList:
     def _gate(self, inputs: Op, tiles: int) -> Launch:
         buffers, overlaps = self._buffers, self._overlaps
         packed, norm = self._bound.linears[inputs.weights], self._input_norm(tiles)
-
-        def launch(shape: PassShape) -> None:
-            linear_silu(
-                buffers.h, packed, buffers.gated,
-                num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
-            )  # fmt: skip
-
-        return launch
+        return lambda shape: linear_silu(
+            buffers.h, packed, buffers.gated,
+            num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
+        )  # fmt: skip
 
     def _add(self, op: Op, norm: str) -> Launch:
         buffers, overlaps = self._buffers, self._overlaps
@@ -212,15 +200,11 @@ class LaunchList:
         assert op.sublayer is not None, "a sum belongs to a sublayer"
         row_skips = self._rows.row_skips
         sublayer, num_sublayers = self._sublayers.index(op.sublayer), len(self._sublayers)
-
-        def launch(shape: PassShape) -> None:
-            linear_add(
-                inputs, packed, buffers.x,
-                num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
-                sublayer=sublayer, num_sublayers=num_sublayers, workspace=buffers.workspace, overlaps=overlaps,
-            )  # fmt: skip
-
-        return launch
+        return lambda shape: linear_add(
+            inputs, packed, buffers.x,
+            num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
+            sublayer=sublayer, num_sublayers=num_sublayers, workspace=buffers.workspace, overlaps=overlaps,
+        )  # fmt: skip
 
 
 def next_norm(program: Sequence[Op], place: int) -> str:

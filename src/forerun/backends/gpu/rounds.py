@@ -1,8 +1,8 @@
 """Rounds that a GPU plays by itself: one graph launch, one small copy back.
 
-Draft passes, the tree's bookkeeping, verification, choice and walk are kernels in a row, on buffers that stay; see
-`tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing as
-long as it is shorter than a round.
+Draft passes, the tree's bookkeeping, verification, sampling and the walk are kernels in a row, on buffers that stay;
+see `tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing
+as long as it is shorter than a round.
 
 Legend: R rows of a pass, C children, P places of the text.
 """
@@ -17,7 +17,7 @@ from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
 from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN, Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.backends.gpu.tree.device_tree import MOST_BATCH_CHILDREN, DeviceTree
 from forerun.backends.gpu.tree.grow import grow
@@ -44,17 +44,21 @@ class RoundShape:
     is_greedy: bool
 
 
-class Side:
-    """One model on the device with the memory that its choices go through."""
+class ModelOnDevice:
+    """One model with the memory that sampling goes through: the target's, or with `num_children` the draft's."""
 
     def __init__(self, runner: Runner, *, num_rows: int, num_children: int | None) -> None:
         assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
         self.runner, self.executor = runner, runner.executor
         device, spec = runner.device, runner.spec
         self.spare_slot = runner.cache.capacity - 1
-        self.maxima = TileMaxima.for_vocabulary(
+        maxima = TileMaxima.for_vocabulary(
             spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
             is_topk=num_children is not None, device=device,
+        )  # fmt: skip
+        self.head = LmHead(
+            h=self.executor.buffers.h, packed=self.executor.head, norm=self.executor.head_norm,
+            workspace=self.executor.buffers.workspace, maxima=maxima, overlaps=self.executor.overlaps,
         )  # fmt: skip
         self.sampled = Sampled(
             torch.zeros(num_rows, dtype=torch.int32, device=device), *torch.zeros(2, num_rows, device=device)
@@ -86,8 +90,8 @@ class DeviceRounds:
         self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE
     ) -> None:
         self.config, self._policy = (config, policy) if isinstance(config, DraftModel) else (PLAIN, NO_TREE)
-        self.target = Side(target, num_rows=self.config.verify_width, num_children=None)
-        self.draft = None if draft is None else Side(
+        self.target = ModelOnDevice(target, num_rows=self.config.verify_width, num_children=None)
+        self.draft = None if draft is None else ModelOnDevice(
             draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children
         )  # fmt: skip
         self._num_known = min(runner.spec.vocab_size for runner in (target, draft) if runner is not None)
@@ -104,7 +108,7 @@ class DeviceRounds:
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
         costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
-        self._lessons = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
+        self._costs_to_copy = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
         self._chain_costs = costs.to(device)
 
     def begin(self, params: SamplingParams, seed: int) -> None:
@@ -113,7 +117,7 @@ class DeviceRounds:
         self._temperature.fill_(1.0 if params.is_greedy else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
 
-    def plant(self, token_ids: Sequence[int]) -> None:
+    def set_text(self, token_ids: Sequence[int]) -> None:
         """Begin at the end of this text, all of which but the last token is in the caches."""
         num_before = len(token_ids) - 1
         self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
@@ -122,11 +126,11 @@ class DeviceRounds:
             before_root=token_ids[-2] if num_before else 0,
         )  # fmt: skip
 
-    def learn(self, chain: LookupChain) -> None:
-        """Take what looked-up tokens are worth by now, without waiting for the rounds under way."""
-        self._lessons.reverse()  # the one of last time may still be on its way
-        self._lessons[0].copy_(chain_costs(chain.log_probs()))
-        self._chain_costs.copy_(self._lessons[0], non_blocking=True)
+    def update_costs(self, chain: LookupChain) -> None:
+        """Take what looked-up tokens are worth by now, without waiting for the rounds in flight."""
+        self._costs_to_copy.reverse()  # the copy of last time may not have ended
+        self._costs_to_copy[0].copy_(chain_costs(chain.log_probs()))
+        self._chain_costs.copy_(self._costs_to_copy[0], non_blocking=True)
 
     def launch(self, depth: int, longest: int) -> bool:
         """Play a round with so many draft passes on at most `longest` tokens; True if it was recorded before."""
@@ -150,11 +154,8 @@ class DeviceRounds:
         children = self._grow(shape) if shape.depth else None
         fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
         target.pass_layers(self.config.verify_width, shape.target_splits)
-        sample_tokens(
-            target.executor.buffers.h, target.executor.head, self._draw(target, is_greedy=shape.is_greedy),
-            target.sampled, num_rows=self.config.verify_width, first_row=0, norm=target.executor.head_norm,
-            workspace=target.executor.buffers.workspace, maxima=target.maxima, overlaps=overlaps,
-        )  # fmt: skip
+        draw = self._draw(target, is_greedy=shape.is_greedy)
+        sample_tokens(target.head, draw, target.sampled, num_rows=self.config.verify_width)
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
         if self.config.verify_width > 1:  # a root alone lies where it belongs
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
@@ -165,26 +166,23 @@ class DeviceRounds:
         """Grow the tree; the top-k after its last batch's nodes."""
         draft, tree, width = self.draft, self.tree, self.config.draft_width
         assert draft is not None, "a tree without a draft has no depth"
-        executor, topk = draft.executor, draft.topk
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
-        children: TopK | None = None
+        children = None
         for step in range(shape.depth):
             num_before = 1 if step == 0 else 0  # rows ahead of the batch's
             grow(
-                tree, executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
+                tree, draft.executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
                 overlaps=self._overlaps,
             )  # fmt: skip
             draft.pass_layers(width + num_before, shape.draft_splits)
+            children = draft.topk
             topk_tokens(
-                executor.buffers.h, executor.head, draw, topk,
-                num_children=self._policy.num_children, vocab_size=self._num_known, num_rows=width + num_before,
-                first_row=num_before, norm=executor.head_norm, workspace=executor.buffers.workspace,
-                maxima=draft.maxima, overlaps=self._overlaps,
+                draft.head, draw, children, num_children=self._policy.num_children, vocab_size=self._num_known,
+                num_rows=width + num_before, first_row=num_before,
             )  # fmt: skip
-            children = topk
-        return topk
+        return draft.topk
 
-    def _draw(self, side: Side, *, is_greedy: bool) -> Draw:
+    def _draw(self, side: ModelOnDevice, *, is_greedy: bool) -> Draw:
         return Draw(self._temperature, None if is_greedy else self._seed_mix, side.executor.rows.positions)
 
 

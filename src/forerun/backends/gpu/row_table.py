@@ -6,10 +6,11 @@ Legend: R most rows of a pass, E slots of all rows' trees.
 from typing import Final, NamedTuple
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 HEADER_SIZE: Final = 8
-PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = range(5)  # places in `header`
+PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = map(tl.constexpr, range(5))  # places in `header`
 
 
 class RowFields(NamedTuple):

@@ -23,9 +23,6 @@ SPLIT: Final = 128
 LOG2_E: Final = 1.4426950408889634
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
-_PREFIX_LEN = tl.constexpr(PREFIX_LEN)
-_TREE_STRIDE = tl.constexpr(TREE_STRIDE)
-_IS_CAUSAL = tl.constexpr(IS_CAUSAL)
 _LOWEST = tl.constexpr(-1e30)  # below all scores; unlike infinity it may be subtracted from itself
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
@@ -35,9 +32,9 @@ _UNIT = tl.constexpr(1.0 / (1 << 23))
 @triton.jit
 def load_header(header_ptr):
     """prefix_len, tree_stride, is_causal of a `RowTable`."""
-    prefix_len = tl.load(header_ptr + _PREFIX_LEN, cache_modifier=".cg")
-    tree_stride = tl.load(header_ptr + _TREE_STRIDE, cache_modifier=".cg")
-    return prefix_len, tree_stride, tl.load(header_ptr + _IS_CAUSAL, cache_modifier=".cg")
+    prefix_len = tl.load(header_ptr + PREFIX_LEN, cache_modifier=".cg")
+    tree_stride = tl.load(header_ptr + TREE_STRIDE, cache_modifier=".cg")
+    return prefix_len, tree_stride, tl.load(header_ptr + IS_CAUSAL, cache_modifier=".cg")
 
 
 @triton.jit

@@ -89,16 +89,10 @@ class DeviceLinear:
     def shape(self, num_rows: int) -> LinearShape:
         """What a kernel for so many rows is compiled for."""
         return LinearShape(
-            weight_format=self.weight_format,
-            num_in=self.num_in,
-            num_out=self.num_out,
-            group_size=self.group_size,
-            block_out=self.tiles.block_out,
-            block_in=self.tiles.block_in,
-            num_splits=self.tiles.num_splits,
-            is_wide=num_rows > ROWS_PER_PROGRAM,
-            num_row_tiles=1 if num_rows <= ROW_TILE else 2,
-        )
+            self.weight_format, self.num_in, self.num_out, self.group_size,
+            self.tiles.block_out, self.tiles.block_in, self.tiles.num_splits,
+            is_wide=num_rows > ROWS_PER_PROGRAM, num_row_tiles=1 if num_rows <= ROW_TILE else 2,
+        )  # fmt: skip
 
     def options(self, overlaps: bool) -> dict[str, object]:
         """How a kernel that multiplies by this weight is launched."""
@@ -106,12 +100,7 @@ class DeviceLinear:
 
 
 def pack(
-    weight: Weight,
-    bias_O: Tensor | None,
-    *,
-    compute: torch.dtype,
-    paired: bool = False,
-    head_dim: int | None = None,
+    weight: Weight, bias_O: Tensor | None, *, compute: torch.dtype, paired: bool = False, head_dim: int | None = None
 ) -> DeviceLinear:
     """A weight for the kernels here; `head_dim` if it is that of queries, keys and values: a program does a head."""
     weight_format: WeightFormat = "plain"

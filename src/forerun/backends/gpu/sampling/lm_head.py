@@ -6,6 +6,8 @@ Scores have the bits that `linear` gives them: a tile's sums are made by the sam
 Legend: T rows, I inputs, V vocabulary; in kernels R rows of a tile (ROW_TILE), O tokens of a tile (block_out).
 """
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -22,43 +24,51 @@ from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
 ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
 
-def sample_tokens(
-    h: Tensor, packed: DeviceLinear, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int,
-    norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
-) -> None:  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LmHead:
+    """A model's head, and what its kernels read and write.
+
+    Args:
+        h: [any, I] in the compute dtype, the rows' last hidden states, of which `norm` is still to be made up for.
+        packed: the weight [V, I].
+        maxima: as many rows as are asked for at a time.
+    """
+
+    h: Tensor
+    packed: DeviceLinear
+    norm: InputNorm
+    workspace: SplitWorkspace
+    maxima: TileMaxima
+    overlaps: bool
+
+
+def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int = 0) -> None:
     """The best token after each row first_row to num_rows of h, of equal totals the lowest."""
-    launch_head(
-        h, packed, draw, num_rows=num_rows, first_row=first_row, vocab_size=packed.num_out, is_topk=False, norm=norm,
-        workspace=workspace, maxima=maxima, overlaps=overlaps,
-    )  # fmt: skip
-    join_samples(maxima, sampled, num_tiles=packed.num_tiles, num_rows=num_rows - first_row, overlaps=overlaps)
+    packed, count = head.packed, num_rows - first_row
+    launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=packed.num_out, is_topk=False)
+    join_samples(head.maxima, sampled, num_tiles=packed.num_tiles, num_rows=count, overlaps=head.overlaps)
 
 
 def topk_tokens(
-    h: Tensor, packed: DeviceLinear, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int,
-    num_rows: int, first_row: int, norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
-) -> None:  # fmt: skip
+    head: LmHead, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int, num_rows: int, first_row: int = 0
+) -> None:
     """The likeliest of the first `vocab_size` tokens after each row, and the log-softmax of their totals."""
+    packed, count = head.packed, num_rows - first_row
     assert vocab_size <= packed.num_out, (vocab_size, packed.num_out)
-    launch_head(
-        h, packed, draw, num_rows=num_rows, first_row=first_row, vocab_size=vocab_size, is_topk=True, norm=norm,
-        workspace=workspace, maxima=maxima, overlaps=overlaps,
-    )  # fmt: skip
+    launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=vocab_size, is_topk=True)
     join_topk(
-        maxima, topk, num_tiles=packed.num_tiles, num_rows=num_rows - first_row, vocab_size=vocab_size,
-        block=packed.tiles.block_out, num_children=num_children, overlaps=overlaps,
+        head.maxima, topk, num_tiles=packed.num_tiles, num_rows=count, vocab_size=vocab_size,
+        block=packed.tiles.block_out, num_children=num_children, overlaps=head.overlaps,
     )  # fmt: skip
 
 
-def launch_head(
-    h: Tensor, packed: DeviceLinear, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool,
-    norm: InputNorm, workspace: SplitWorkspace, maxima: TileMaxima, overlaps: bool,
-) -> None:  # fmt: skip
+def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool) -> None:
     """The maxima of every tile of the vocabulary."""
-    rows = num_rows - first_row
+    packed, rows = head.packed, num_rows - first_row
     head_kernel[packed.grid(rows)](
-        h, packed.weight, workspace, draw, maxima, first_row, num_rows, vocab_size, norm.sums,
-        SHAPE=packed.shape(rows), NORM=norm.shape, IS_TOPK=is_topk, OVERLAPS=overlaps, **packed.options(overlaps),
+        head.h, packed.weight, head.workspace, draw, head.maxima, first_row, num_rows, vocab_size, head.norm.sums,
+        SHAPE=packed.shape(rows), NORM=head.norm.shape, IS_TOPK=is_topk, OVERLAPS=head.overlaps,
+        **packed.options(head.overlaps),
     )  # fmt: skip
 
 

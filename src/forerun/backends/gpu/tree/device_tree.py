@@ -120,7 +120,7 @@ class DeviceTree:
         assert rows.max_tree_slots >= num_rows * self.shape.stride, f"{rows.max_tree_slots} tree slots are too few"
 
     def begin(self, *, root: int, committed: int, draft_committed: int, before_root: int) -> None:
-        """Plant `root`, of which neither cache has a row yet.
+        """Begin with `root` alone, of which neither cache has a row yet.
 
         Args:
             committed: tokens of the text in the target's cache, all those before the root.

@@ -86,7 +86,7 @@ def walk_kernel(
     if text_P is not None:
         text_place = committed + 1 + depths
         tl.store(text_P + text_place, next_tokens, mask=is_path & (text_place < max_text))
-    plant(nodes, node, bonus)
+    reset_to_root(nodes, node, bonus)
     tl.store(header + COMMITTED, new_committed)
     tl.store(header + DRAFT_COMMITTED, new_draft_committed)
     tl.store(header + BEFORE_ROOT, end_token)
@@ -112,7 +112,7 @@ def write_moves(moves, first_slot, is_moved, depths, slots):
 
 
 @triton.jit
-def plant(nodes, node, token):
+def reset_to_root(nodes, node, token):
     """Leave nothing but a root."""
     is_root = node == 0
     tl.debug_barrier()  # all have read before one writes

@@ -3,11 +3,7 @@
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu import row_table
-
-PREFIX_LEN, FIRST_SLOT = tl.constexpr(row_table.PREFIX_LEN), tl.constexpr(row_table.FIRST_SLOT)
-NUM_ROWS, TREE_STRIDE = tl.constexpr(row_table.NUM_ROWS), tl.constexpr(row_table.TREE_STRIDE)
-IS_CAUSAL = tl.constexpr(row_table.IS_CAUSAL)
+from forerun.backends.gpu.row_table import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TREE_STRIDE
 
 
 @triton.jit

@@ -1,0 +1,92 @@
+"""Rounds in flight: the device plays one while the host reads the one before."""
+
+from collections import deque
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
+
+ROUNDS_AHEAD: Final = 2  # in flight at a time, the one that is waited for included
+
+
+@dataclass(slots=True)
+class RoundInFlight:
+    """A round that was launched.
+
+    Args:
+        outcome: on the host, complete once `arrived` has happened; None: it is complete.
+        is_usual: no kernel was compiled and no graph recorded while it was in flight.
+    """
+
+    depth: int
+    launched_at: float
+    outcome: Tensor
+    arrived: torch.cuda.Event | None
+    is_usual: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRound:
+    """A round that has arrived; it began when the device was free for it."""
+
+    depth: int
+    outcome: RoundOutcome
+    began_at: float
+    arrived_at: float
+    is_usual: bool
+
+
+class Pipeline:
+    """Launches rounds and takes them in the order in which they were launched."""
+
+    def __init__(self, rounds: DeviceRounds) -> None:
+        self._rounds, self._device = rounds, torch.device(rounds.target.runner.device)
+        shape, is_cuda = rounds.tree.outcome.shape, self._device.type == "cuda"
+        self._outcomes = [torch.zeros(shape, dtype=torch.int32, pin_memory=is_cuda) for _ in range(ROUNDS_AHEAD)]
+        self._in_flight: deque[RoundInFlight] = deque()
+        self._last_arrived_at = 0.0
+        self.num_launched = 0
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._in_flight) < ROUNDS_AHEAD
+
+    def clear(self) -> None:
+        """Forget what is in flight, which ends by itself."""
+        self._in_flight.clear()
+        self._last_arrived_at = 0.0
+
+    def launch(self, depth: int, num_tokens: int) -> None:
+        """Launch a round of so many draft passes, given the length of the text before the rounds in flight."""
+        longest = num_tokens + len(self) * self._rounds.config.verify_width
+        launched_at, is_usual = perf_counter(), self._rounds.launch(depth, longest)
+        outcome = self._outcomes[self.num_launched % ROUNDS_AHEAD]
+        self.num_launched += 1
+        outcome.copy_(self._rounds.tree.outcome, non_blocking=True)
+        arrived = None
+        if self._device.type == "cuda":
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(torch.cuda.current_stream(self._device))
+        for other in self._in_flight:
+            other.is_usual &= is_usual  # the host was late to see it arrive
+        self._in_flight.append(RoundInFlight(depth, launched_at, outcome, arrived, is_usual))
+
+    def take(self) -> PlayedRound:
+        """Wait for the round that was launched first."""
+        first = self._in_flight.popleft()
+        if first.arrived is not None:
+            first.arrived.synchronize()
+        outcome = read_outcome(first.outcome)
+        began_at, self._last_arrived_at = max(self._last_arrived_at, first.launched_at), perf_counter()
+        return PlayedRound(
+            depth=first.depth, outcome=outcome, began_at=began_at, arrived_at=self._last_arrived_at,
+            is_usual=first.is_usual,
+        )  # fmt: skip
