@@ -19,7 +19,7 @@ from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
 from forerun.core.pace import read_device
 from forerun.core.steps import GenerationStats, StepStats
-from forerun.core.trace import AnswerTrace
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.simulate import Costs, simulate
 
 NUM_OTHERS = 3  # prompts for the overheads

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 
 from forerun.cli.bench_trace import trace
 from forerun.cli.plan import plan
-from forerun.core.trace import read_traces, write_traces
 from forerun.engine import calibrate
 from forerun.engine.profile import Profile
+from forerun.engine.trace import read_traces, write_traces
 from forerun.planner.synthetic import SyntheticPair
 from tests.cli.conftest import Run
 from tests.planner.paces import flat
@@ -117,13 +117,11 @@ def test_this_machine_may_be_measured_alone(run_command: RunPlan, tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version": 9}'], ids=["absent", "no JSON", "another version"])
-def test_generate_with_a_bad_profile_says_so(
-    run: Run, tmp_path: Path, target: str, draft: str, content: str | None
-) -> None:
+def test_a_bad_profile_says_so(run: Run, tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "profile.json"
     if content is not None:
         path.write_text(content)
-    shown = run("generate", target, "--draft", draft, "-p", "x", "--profile", str(path))
+    shown = run("plan", "--accept-length", "2", "--profile", str(path))
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert shown.stderr.startswith("forerun: error: ")
     assert str(path) in shown.stderr

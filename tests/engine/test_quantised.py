@@ -65,7 +65,7 @@ def test_every_drafter_writes_the_text_of_the_same_rounded_target(
 
 
 def test_four_bits_write_another_text_than_the_weights_as_stored(target: str) -> None:
-    plain, _ = texts(target, "float32", NoDrafter())
+    plain, _ = texts(target, "stored", NoDrafter())
     rounded, _ = texts(target, "int4", NoDrafter())
     assert plain != rounded
 

@@ -1,7 +1,7 @@
 """Times and traces that tests can work out by hand."""
 
 from forerun.core.pace import Pace
-from forerun.core.trace import AnswerTrace
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.simulate import Costs
 
 

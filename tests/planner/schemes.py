@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from forerun.core.config import SamplingParams
-from forerun.core.trace import AnswerTrace
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, Tally
 from forerun.planner.trace_grower import TraceGrower

@@ -10,12 +10,12 @@ from forerun.bench.run.draft_traces import Recorder, Teacher
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
-from forerun.core.trace import AnswerTrace
 from forerun.decoding.decoder import Round
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.simulate import CHOOSING, Costs, simulate
 from forerun.speculation import payoff
 from tests.planner.fake_time import charge, rule_time

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.core.trace import AnswerTrace
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.roofline import SizedModel, known_models, machine_named, pace_of
 from forerun.planner.simulate import Costs
 from forerun.planner.synthetic import FREE, SyntheticPair, accepted_per_round, traces_for

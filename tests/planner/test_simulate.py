@@ -10,11 +10,11 @@ from forerun.bench.run.draft_traces import Teacher
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
-from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, simulate
 from tests.planner.paces import costs, flat, known_answer

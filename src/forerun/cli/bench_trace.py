@@ -1,21 +1,18 @@
 """forerun bench trace: record how often a draft is right, for forerun plan."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
+from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import require
 from forerun.core.output_file import require_writable
-from forerun.core.trace import write_traces
-
-OnAnswer = Callable[[int], None]
+from forerun.engine.trace import write_traces
 
 
 @shows_errors
@@ -43,23 +40,10 @@ def trace(
     from forerun.bench.run.draft_traces import Recorder  # imports torch
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
-    with closing(Recorder(config, draft)) as recorder, _progress(min(num_prompts, len(questions))) as on_answer:
+    num_answers = min(num_prompts, len(questions))
+    with closing(Recorder(config, draft)) as recorder, progress("answering") as show:
         reader = Reader(tokenizer=recorder.engine.tokenizer, max_length=recorder.engine.max_length)
         chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
         prompts = [reader.prompt_after(question, ()) for question in chosen]
-        num_written = write_traces(out, recorder.record(prompts, params, on_answer))
+        num_written = write_traces(out, recorder.record(prompts, params, lambda done: show(done, num_answers)))
     say(f"{num_written} answers in {out}: forerun plan --trace {out}")
-
-
-@contextmanager
-def _progress(num_questions: int) -> Iterator[OnAnswer | None]:
-    """A bar on stderr, where somebody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("answering", total=num_questions)
-        yield lambda num_done: progress.update(task, completed=num_done)

@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from forerun.cli.declare import option
 from forerun.cli.failures import say
@@ -15,15 +14,8 @@ from forerun.cli.streams import takes_colours
 OUTPUT: Final = "Output"
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 logger = logging.getLogger(__name__)
-
-
-class LogLevel(StrEnum):
-    """The least that is worth a line: errors only; warnings too; also what runs and its numbers; everything."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-    DEBUG = "debug"
+# The least that is worth a line: errors only; warnings too; also what runs and its numbers; everything.
+LogLevel = Literal["error", "warning", "info", "debug"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +24,14 @@ class LogOptions:
 
     log_level: Annotated[
         LogLevel, option("--log-level", help="info also says what runs, and its numbers.", panel=OUTPUT)
-    ] = LogLevel.INFO
+    ] = "info"
     verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.", panel=OUTPUT)] = False
     quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.", panel=OUTPUT)] = False
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
         """Lines of this level and above reach stderr, those of the engine too."""
-        level = LogLevel.DEBUG if self.verbose else LogLevel.WARNING if self.quiet else self.log_level
+        level = "debug" if self.verbose else "warning" if self.quiet else self.log_level
         ours, handler = logging.getLogger("forerun"), ToStderr()
         before = ours.level
         ours.addHandler(handler)

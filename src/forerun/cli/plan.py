@@ -1,9 +1,6 @@
 """forerun plan: how to divide a machine between target and draft, what tree, and what speed to expect."""
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
-from forerun.core.trace import AnswerTrace, read_traces
 from forerun.engine.profile import Profile
+from forerun.engine.trace import AnswerTrace, read_traces
 
 if TYPE_CHECKING:
-    from forerun.planner.plan import OnPlan, Plan
+    from forerun.planner.plan import Plan
     from forerun.planner.roofline import SizedModel
 
 TIMES: Final = "Times of passes (one of these)"
@@ -103,7 +101,7 @@ def plan(
     traces = _traces(trace, accept_length, acceptance.temperature)
     from forerun.planner.plan import search  # not free to import
 
-    with _progress() as on_plan:
+    with progress("simulating") as on_plan:
         plans = search(chosen, traces, units=units, lookup=lookup, on_plan=on_plan)
     source = KINDS_OF_NUMBERS[chosen.source]
     _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length))
@@ -195,20 +193,6 @@ def _traces(path: Path | None, accept_length: float | None, temperature: float |
         there = ", ".join(f"{value:g}" for value in sorted({item.temperature for item in traces}))
         raise ConfigError(f"{path} has no answer of temperature {temperature:g}, only of {there}")
     return chosen
-
-
-@contextmanager
-def _progress() -> "Iterator[OnPlan]":
-    """A bar on stderr while plans are tried, where somebody watches."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("simulating", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str) -> None:

@@ -1,10 +1,8 @@
 """forerun prepare: what a model can be given before its first request."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +11,7 @@ from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.loading import prepared_sets
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.places import cache_folder
+from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
 from forerun.core.errors import ConfigError, require
@@ -55,8 +54,9 @@ def prepare(
         place_for_sets(model, out, cache_folder()),
         LayerSkip(weights=draft_weights, sets=sets),
     )
-    with _progress(num_prompts) as on_answer:
-        found = find_skip_sets(config, drafter, _prompts(data, num_prompts, max_new_tokens), params, on_answer)
+    with progress("searching") as show:
+        prompts = _prompts(data, num_prompts, max_new_tokens)
+        found = find_skip_sets(config, drafter, prompts, params, lambda number: show(number, num_prompts))
     _print(found)
     say(f"written to {keep_sets(model, found.sets, found.num_layers, place)}")
 
@@ -95,17 +95,3 @@ def _layers(skipped: SkipSet) -> str:
     for layer, kind in sorted(skipped):
         kinds[kind].append(str(layer))
     return ", ".join(f"{kind} {' '.join(layers)}" for kind, layers in kinds.items() if layers) or "nothing"
-
-
-@contextmanager
-def _progress(num_prompts: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where somebody watches."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task: Any = progress.add_task("searching", total=num_prompts)
-        yield lambda number: progress.update(task, completed=number)

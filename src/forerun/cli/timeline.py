@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import floor, inf, log10
 from pathlib import Path
+from statistics import median_high
 from typing import Final
 
 from forerun.core.errors import ConfigError
@@ -114,14 +115,9 @@ def trace_json(spans: Sequence[Span]) -> str:
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*names, *events]})
 
 
-def draw_svg(spans: Sequence[Span], *, title: str, window_s: float | None = None) -> str:
-    """A picture that needs nothing else. The shares below it are those of the whole run, not of the part shown.
-
-    Args:
-        window_s: seconds to show from the middle of the run; None shows a dozen rounds.
-    """
-    run = _extent(spans)
-    window = _middle(spans, window_s)
+def draw_svg(spans: Sequence[Span], *, title: str) -> str:
+    """A picture that needs nothing else. The shares below it are those of the whole run, not of the part shown."""
+    run, window = _extent(spans), _middle(spans)
     length_ms, begin_ms, end_ms = (
         1e3 * time_s for time_s in (run.end_s - run.start_s, window.start_s - run.start_s, window.end_s - run.start_s)
     )
@@ -174,23 +170,11 @@ def _extent(spans: Sequence[Span]) -> Window:
     return Window(start_s=start_s, end_s=max(end_s, start_s + 1e-6))  # a microsecond at least, to divide by
 
 
-def _middle(spans: Sequence[Span], window_s: float | None) -> Window:
-    """The middle of the run, from the start of a target's pass on where there is one."""
-    run = _extent(spans)
+def _middle(spans: Sequence[Span]) -> Window:
+    """A dozen rounds from the middle of the run; all of it where there are no more."""
     starts = sorted(span.start_s for span in spans if span.lane == "target")
-    if window_s is None:
-        first = (len(starts) - ROUNDS_SHOWN) // 2
-        return run if first <= 0 else Window(start_s=starts[first], end_s=starts[first + ROUNDS_SHOWN])
-    if window_s >= run.end_s - run.start_s:
-        return run
-    begin_s = (run.start_s + run.end_s - window_s) / 2
-    begin_s = max((start_s for start_s in starts if start_s <= begin_s), default=begin_s)
-    return Window(start_s=begin_s, end_s=begin_s + window_s)
-
-
-def _median(values: Sequence[float]) -> float:
-    """The middle value, the greater one of two."""
-    return sorted(values)[len(values) // 2]
+    first = (len(starts) - ROUNDS_SHOWN) // 2
+    return _extent(spans) if first <= 0 else Window(start_s=starts[first], end_s=starts[first + ROUNDS_SHOWN])
 
 
 def _escaped(text: str) -> str:
@@ -212,7 +196,7 @@ def _legend(spans: Sequence[Span]) -> list[str]:
     parts, x = [], float(LEFT)
     for lane, words in (("target", "target verifies"), ("draft", "draft grows the tree"), ("wait", "target waits")):
         lengths_ms = [1e3 * (span.end_s - span.start_s) for span in spans if span.lane == lane]
-        text = f"{words}, median {_median(lengths_ms):.2f} ms" if lengths_ms else f"{words}: never"
+        text = f"{words}, median {median_high(lengths_ms):.2f} ms" if lengths_ms else f"{words}: never"
         parts += [_rect(f"key {lane}", x, 56, width=14, height=14), _text(text, x + 20, 67, kind="key")]
         x += 60 + CHARACTER * len(text)
     return parts

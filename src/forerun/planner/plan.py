@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
-from forerun.core.trace import AnswerTrace
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
 

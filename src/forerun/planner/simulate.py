@@ -13,7 +13,6 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
-from forerun.core.trace import AnswerTrace
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
@@ -22,6 +21,7 @@ from forerun.drafting.remote.messages import Setup
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import TREE_ROWS, guesses_ahead
 from forerun.engine.profile import Profile
+from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.trace_grower import TraceGrower

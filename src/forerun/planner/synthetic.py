@@ -18,9 +18,9 @@ from typing import Final
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
-from forerun.core.trace import AnswerTrace
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
+from forerun.engine.trace import AnswerTrace
 from forerun.planner.simulate import Costs, simulate
 
 TOP_ALPHA, TOP_BETA = 1.2, 0.4

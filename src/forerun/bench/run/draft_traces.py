@@ -10,9 +10,9 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
 from forerun.core.pace import read_device
-from forerun.core.trace import AnswerTrace
 from forerun.engine.engine import Engine
 from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, topk

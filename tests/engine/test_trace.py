@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.core.trace import AnswerTrace, read_traces, write_traces
+from forerun.engine.trace import AnswerTrace, read_traces, write_traces
 
 TRACE = AnswerTrace(
     prompt_ids=(1, 2),

@@ -1,0 +1,21 @@
+"""A bar on stderr, where somebody watches."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+OnProgress = Callable[[int, int], None]  # how many are done, of how many in all
+
+
+@contextmanager
+def progress(label: str) -> Iterator[OnProgress]:
+    """What is told how far a work is; nothing is drawn where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
