@@ -1,5 +1,6 @@
 """The native executor: one call for a pass, against the executor that runs op by op with the reference kernels."""
 
+import os
 import random
 import subprocess
 import sys
@@ -191,6 +192,7 @@ print("goes on")
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory is asked for")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer needs memory of its own")
 def test_memory_that_is_not_there_is_an_error_and_not_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
