@@ -21,6 +21,7 @@ from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
@@ -116,7 +117,8 @@ def measure_rounds(
     for runner in sides:
         runner.forget()
         fill_cache(runner, context)
-    played = DeviceRounds(sides[0], sides[1], fixed(verify_width, draft_width, depth), UNPRUNED)
+    plan = RoundPlan(draft=sides[1], shape=fixed(verify_width, draft_width, depth), policy=UNPRUNED)
+    played = DeviceRounds(sides[0], plan)
     played.begin(SamplingParams(), 0)
     text = [1] * (context + 1)
     executors = (played.target.executor, sides[1].executor)

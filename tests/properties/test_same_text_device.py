@@ -7,6 +7,7 @@ import torch
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model
@@ -52,7 +53,8 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
     target, draft = (tiny_runner(spec, each, backend=TRITON, device=device) for each in (weights, loud))
     plain = tiny_runner(spec, weights, backend=TRITON, device=device)
     tree = random_tree(rng)
-    decoder = DeviceDecoder(DeviceRounds(target, draft, tree.config, tree.policies.tree))
+    plan = RoundPlan(draft=draft, shape=tree.config, policy=tree.policies.tree)
+    decoder = DeviceDecoder(DeviceRounds(target, plan))
     num_accepted = 0
     for _ in range(CASES_PER_SEED):
         prompt = [rng.randrange(spec.vocab_size) for _ in range(rng.choice([1, 2, 7, CAPACITY // 2]))]

@@ -20,6 +20,8 @@ from forerun.checkpoints.loaded import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import WeightFormat
+from forerun.drafting.drafter import RoundPlan
+from forerun.drafting.tree_policy import BEST_TREE
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from tests.backends.gpu.compiling import compiling
@@ -44,7 +46,7 @@ def compile_round(weight_format: WeightFormat, architecture: int) -> Counter[str
     target, draft = runner_of(weight_format), runner_of(weight_format)
     tree = DraftModel(verify_width=16, draft_width=8, depth=2, adaptive=False)
     with compiling(architecture) as launches:
-        rounds = DeviceRounds(target, draft, tree)
+        rounds = DeviceRounds(target, RoundPlan(draft=draft, shape=tree, policy=BEST_TREE))
         for params in (SamplingParams(), SamplingParams(temperature=0.8)):
             rounds.begin(params, 3)
             rounds.set_text([1] * 400)

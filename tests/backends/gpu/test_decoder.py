@@ -8,7 +8,6 @@ import torch
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Request, Round, play
@@ -29,7 +28,7 @@ from tests.varied import Varied, draft_model
 CAPACITY = 160
 SAMPLED = SamplingParams(temperature=0.8)
 GREEDY = SamplingParams()
-PLAIN = NoDrafter()
+PLAIN = None  # no drafter
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +67,11 @@ class Pair:
         self.target = runner_of(self.spec, self.weights, device)
         self.draft = runner_of(self.spec, noisy(self.weights, spread), device)
 
-    def decoder(self, config: Varied | NoDrafter) -> DeviceDecoder:
-        if isinstance(config, NoDrafter):
-            return DeviceDecoder(DeviceRounds(self.target, None, config))
-        return DeviceDecoder(DeviceRounds(self.target, self.draft, config.config, config.policies.tree))
+    def decoder(self, config: Varied | None) -> DeviceDecoder:
+        plan = NoneDrafter().round_plan
+        if config is not None:
+            plan = RoundPlan(draft=self.draft, shape=config.config, policy=config.policies.tree)
+        return DeviceDecoder(DeviceRounds(self.target, plan))
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
         """What the model writes by itself, by the host's loop."""
@@ -116,7 +116,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("config", "params"), CASES)
-def test_the_text_is_that_of_the_hosts_loop(config: Varied | NoDrafter, params: SamplingParams, device: str) -> None:
+def test_the_text_is_that_of_the_hosts_loop(config: Varied | None, params: SamplingParams, device: str) -> None:
     pair = Pair(device)
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
 

@@ -28,12 +28,12 @@ def hang(text: list[int], costs_AN: torch.Tensor) -> DeviceTree:
 
 def chain_of(tree: DeviceTree) -> Continuation:
     """The chain's tokens; the match length shows in the costs."""
-    num_nodes = int((tree.costs_N < torch.inf).sum())
-    assert tree.depths_N[:num_nodes].tolist() == list(range(num_nodes))
-    assert tree.ancestors_N[:num_nodes].tolist() == [2 ** (node + 1) - 1 for node in range(num_nodes)]
-    assert (tree.draft_rows_N == -1).all()
-    match_length = round(tree.costs_N[1].item()) if num_nodes > 1 else 0
-    return Continuation(token_ids=tree.tokens_N[1:num_nodes].tolist(), match_length=match_length)
+    num_nodes = int((tree.nodes.costs < torch.inf).sum())
+    assert tree.nodes.depths[:num_nodes].tolist() == list(range(num_nodes))
+    assert tree.nodes.ancestors[:num_nodes].tolist() == [2 ** (node + 1) - 1 for node in range(num_nodes)]
+    assert (tree.nodes.draft_rows == -1).all()
+    match_length = round(tree.nodes.costs[1].item()) if num_nodes > 1 else 0
+    return Continuation(token_ids=tree.nodes.tokens[1:num_nodes].tolist(), match_length=match_length)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,7 +54,7 @@ def test_costs_are_sums_of_the_records_log_probabilities() -> None:
     log_probs = [record.log_probs(length, WIDTH - 1) for length in range(MIN_MATCH, MAX_MATCH + 1)]
     tree = hang([5, 1, 2, 3, 7, 1, 2, 3], chain_costs(log_probs))
     wanted = [0.0] + [-sum(log_probs[3 - MIN_MATCH][: place + 1]) for place in range(WIDTH - 1)]
-    assert tree.costs_N[:WIDTH].tolist() == pytest.approx(wanted)
+    assert tree.nodes.costs[:WIDTH].tolist() == pytest.approx(wanted)
 
 
 def test_the_chain_is_the_one_that_the_host_hangs() -> None:
@@ -71,5 +71,5 @@ def test_the_chain_is_the_one_that_the_host_hangs() -> None:
         chain.accept(ending)
         ours, theirs = hang(written, chain_costs(chain.log_probs())), TokenTree(written[-1])
         chain.hang_into(theirs)
-        assert ours.tokens_N[: len(theirs)].tolist() == theirs.token_ids
-        assert (-ours.costs_N[: len(theirs)]).tolist() == pytest.approx(theirs.log_probs, abs=1e-5)
+        assert ours.nodes.tokens[: len(theirs)].tolist() == theirs.token_ids
+        assert (-ours.nodes.costs[: len(theirs)]).tolist() == pytest.approx(theirs.log_probs, abs=1e-5)

@@ -242,8 +242,8 @@ def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[flo
     grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
     children = TopK(torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]))
     fill_verify_rows(tree, rows, children, spare_slot=SPARE)
-    costs = tree.costs_N.tolist()
-    return {tree.tokens_N[node].item(): cost for node, cost in enumerate(costs) if node and cost < math.inf}
+    costs = tree.nodes.costs.tolist()
+    return {tree.nodes.tokens[node].item(): cost for node, cost in enumerate(costs) if node and cost < math.inf}
 
 
 def test_guesses_that_are_impossible_or_not_numbers_are_left_out() -> None:

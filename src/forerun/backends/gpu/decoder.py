@@ -123,6 +123,4 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
     """A decoder for these models; none where rounds need the host: another backend, or a tree that is too wide."""
     is_here = plan.draft is None or plan.draft.backend is target.backend
-    if not is_here or not fits(plan.shape, plan.policy):
-        return ()
-    return (DeviceDecoder(DeviceRounds(target, plan.draft, plan.shape, plan.policy)),)
+    return (DeviceDecoder(DeviceRounds(target, plan)),) if is_here and fits(plan) else ()

@@ -18,8 +18,7 @@ from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchLi
 from forerun.backends.gpu.passes.kv_split import SPLIT
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
-from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.gpu.row_writer import RowWriter
+from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import Observer

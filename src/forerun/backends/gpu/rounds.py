@@ -26,10 +26,9 @@ from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_cost
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter
 from forerun.core.sublayers import NOTHING
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
 
@@ -86,10 +85,8 @@ class DeviceRounds:
     runners know. Between requests the runners are the host's alone.
     """
 
-    def __init__(
-        self, target: Runner, draft: Runner | None, config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE
-    ) -> None:
-        self.config, self._policy = (config, policy) if isinstance(config, DraftModel) else (PLAIN, NO_TREE)
+    def __init__(self, target: Runner, plan: RoundPlan) -> None:
+        draft, self.config, self._policy = plan.draft, plan.shape, plan.policy
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, num_children=None)
         self.draft = None if draft is None else ModelOnDevice(
             draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children
@@ -186,16 +183,8 @@ class DeviceRounds:
         return Draw(self._temperature, None if is_greedy else self._seed_mix, side.executor.rows.positions)
 
 
-PLAIN = DraftModel(verify_width=1, draft_width=1, depth=1, adaptive=False)
-NO_TREE = TreePolicy(num_children=1, looks_up=False)
-
-
-def fits(config: DraftModel | NoDrafter, policy: TreePolicy = BEST_TREE) -> bool:
+def fits(plan: RoundPlan) -> bool:
     """True for a tree that a round on the device has room for."""
-    if isinstance(config, NoDrafter):
-        return True
-    is_narrow = config.verify_width <= NARROW_ROWS and config.draft_width < NARROW_ROWS
-    has_few_children = (
-        policy.num_children <= MOST_CHILDREN and config.draft_width * policy.num_children <= MOST_BATCH_CHILDREN
-    )
-    return is_narrow and has_few_children
+    shape, num_children = plan.shape, plan.policy.num_children
+    is_narrow = shape.verify_width <= NARROW_ROWS and shape.draft_width < NARROW_ROWS
+    return is_narrow and num_children <= MOST_CHILDREN and shape.draft_width * num_children <= MOST_BATCH_CHILDREN

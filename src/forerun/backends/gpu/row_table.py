@@ -1,15 +1,20 @@
 """What a pass's rows are, as kernels read it: one block of int32 on the device, filled by one copy or by kernels.
 
-Legend: R most rows of a pass, E slots of all rows' trees.
+Legend: R most rows of a pass, T rows of one, W tree slots, E slots of all rows' trees.
 """
 
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 import triton.language as tl
+from numpy.typing import NDArray
 from torch import Tensor
 
+from forerun.model.inputs import ForwardInput
+
 HEADER_SIZE: Final = 8
+LEAST_TREE_STRIDE: Final = 32
 PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = map(tl.constexpr, range(5))  # places in `header`
 
 
@@ -49,3 +54,46 @@ class RowTable:
         parts: tuple[Tensor, ...] = self.storage.split(sizes)
         self.fields = RowFields(*parts)
         self.header, self.token_ids, self.positions, self.slots, self.lengths, self.tree_slots, self.row_skips = parts
+
+
+class RowWriter:
+    """Fills a row table from the host: one copy for a pass, a second one where rows leave sublayers out."""
+
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+        self._staged = np.zeros(len(table.storage) - len(table.row_skips), np.int32)
+        self._tree_at = HEADER_SIZE + 4 * table.max_rows
+
+    def write(self, inputs: ForwardInput) -> None:
+        """Copy what the pass is about to the device."""
+        num_rows, staged, max_rows = len(inputs.token_ids), self._staged, self._table.max_rows
+        assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
+        token_ids, positions, slots, lengths = staged[HEADER_SIZE : self._tree_at].reshape(4, max_rows)[:, :num_rows]
+        token_ids[:], positions[:] = inputs.token_ids, inputs.positions
+        slots[:] = np.arange(inputs.first_slot, inputs.num_slots)
+        header, end = staged[:HEADER_SIZE], self._tree_at
+        header[FIRST_SLOT], header[NUM_ROWS] = inputs.first_slot, num_rows
+        header[IS_CAUSAL] = inputs.ancestry is None
+        if inputs.ancestry is None:
+            header[PREFIX_LEN], lengths[:] = inputs.first_slot, slots + 1
+        else:
+            header[PREFIX_LEN] = inputs.prefix_len
+            counts, slots_TE = tree_slots_of(inputs.ancestry, inputs.prefix_len)
+            lengths[:], header[TREE_STRIDE] = inputs.prefix_len + counts, slots_TE.shape[1]
+            end += slots_TE.size
+            assert end <= len(staged), f"{slots_TE.size} tree slots where {self._table.max_tree_slots} fit"
+            staged[self._tree_at : end] = slots_TE.ravel()
+        self._table.storage[:end].copy_(torch.from_numpy(staged[:end]))
+        if inputs.row_skips is not None:
+            skips = torch.from_numpy(inputs.row_skips.astype(np.int32).ravel())
+            self._table.row_skips[: len(skips)].copy_(skips)
+
+
+def tree_slots_of(ancestry_TW: NDArray[np.bool_], prefix_len: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """How many tree slots each row sees, [T], and which, in order, [T, E / T]."""
+    counts = ancestry_TW.sum(1, dtype=np.int32)
+    rows, columns = ancestry_TW.nonzero()
+    slots_TE = np.zeros((len(counts), max(LEAST_TREE_STRIDE, int(counts.max()))), np.int32)
+    first_of_row = np.cumsum(counts) - counts
+    slots_TE[rows, np.arange(len(rows)) - first_of_row[rows]] = prefix_len + columns
+    return counts, slots_TE

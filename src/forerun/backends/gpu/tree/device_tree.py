@@ -41,7 +41,14 @@ MOVES_HEADER: Final = 2  # the number of moves, the slot of the first
 
 
 class TreeNodes(NamedTuple):
-    """A tree's nodes as kernels read and write them: [N] each, see `DeviceTree`."""
+    """A tree's nodes, [N] each; every tensor keeps its address.
+
+    Args:
+        tokens, depths: int32; the root's depth is 0.
+        costs: float32, -log of the chance that the text reaches a node; infinite where there is no node.
+        ancestors: int64, bit i of node j is set if i is j or above it.
+        draft_rows: int32, a node's row in the draft's cache behind the committed text; -1 until it is expanded.
+    """
 
     tokens: Tensor
     depths: Tensor
@@ -74,10 +81,6 @@ class DeviceTree:
     """The tree's tensors; every one keeps its address.
 
     Args:
-        tokens_N, depths_N: of nodes; the root's depth is 0.
-        costs_N: float32, -log of the chance that the text reaches a node; infinite where there is no node.
-        ancestors_N: int64, bit i of node j is set if i is j or above it.
-        draft_rows_N: a node's row in the draft's cache behind the committed text; -1 until it is expanded.
         batch_W: the nodes that the draft's last pass expanded, then -1.
         header: committed, draft_committed, before_root, num_draft_rows; see above.
         outcome: what the last `walk` did, to be copied to the host and read by `read_outcome`.
@@ -87,22 +90,14 @@ class DeviceTree:
 
     def __init__(self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str) -> None:
         assert 1 <= verify_width <= MOST_NODES, f"verify_width {verify_width} must lie in 1 .. {MOST_NODES}"
-        assert 1 <= draft_width * num_children <= MOST_BATCH_CHILDREN, (
-            f"{draft_width} x {num_children} children are too many"
-        )
+        num_all = draft_width * num_children
+        assert 1 <= num_all <= MOST_BATCH_CHILDREN, f"{draft_width} x {num_children} children are too many"
         self.verify_width, self.draft_width, self.min_mass = verify_width, draft_width, min_mass
         self.capacity = capacity = max(triton.next_power_of_2(verify_width), LEAST_NODES)
-        child_block = triton.next_power_of_2(draft_width * num_children)
+        child_block = triton.next_power_of_2(num_all)
         self.shape = TreeShape(verify_width, capacity, draft_width, num_children, child_block, verify_width + 1)
-        self._device_state, self._host_state = (
-            TreeState(capacity, draft_width, device),
-            TreeState(capacity, draft_width, "cpu"),
-        )
-        state = self._device_state
-        self.ancestors_N, self.costs_N, self.tokens_N = state.ancestors_N, state.costs_N, state.tokens_N
-        self.depths_N, self.draft_rows_N, self.batch_W = state.depths_N, state.draft_rows_N, state.batch_W
-        self.header = state.header
-        self.nodes = TreeNodes(self.tokens_N, self.depths_N, self.costs_N, self.ancestors_N, self.draft_rows_N)
+        self._state, self._host_state = (TreeState(capacity, draft_width, where) for where in (device, "cpu"))
+        self.nodes, self.batch_W, self.header = self._state.nodes, self._state.batch_W, self._state.header
         numbers = {"dtype": torch.int32, "device": device}
         self.outcome = torch.zeros(OUTCOME_HEADER + 3 * capacity, **numbers)  # type: ignore[call-overload]
         self.target_moves = torch.zeros(MOVES_HEADER + capacity, **numbers)  # type: ignore[call-overload]
@@ -128,9 +123,9 @@ class DeviceTree:
             before_root: the token that may be missing.
         """
         host = self._host_state
-        host.ancestors_N[0], host.costs_N[0], host.tokens_N[0] = 1, 0.0, root
+        host.nodes.ancestors[0], host.nodes.costs[0], host.nodes.tokens[0] = 1, 0.0, root
         host.header.copy_(torch.tensor([committed, draft_committed, before_root, 0], dtype=torch.int32))
-        self._device_state.storage.copy_(host.storage)
+        self._state.storage.copy_(host.storage)
 
 
 class TreeState:
@@ -140,10 +135,9 @@ class TreeState:
         sizes = (2 * capacity, capacity, capacity, capacity, capacity, draft_width, HEADER_SIZE)
         self.storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         parts: tuple[Tensor, ...] = self.storage.split(sizes)
-        self.ancestors_N, self.costs_N = parts[0].view(torch.int64), parts[1].view(torch.float32)
-        self.tokens_N, self.depths_N, self.draft_rows_N, self.batch_W, self.header = parts[2:]
-        self.costs_N.fill_(torch.inf)
-        self.draft_rows_N.fill_(-1)
+        ancestors, costs = parts[0].view(torch.int64), parts[1].view(torch.float32).fill_(torch.inf)
+        tokens, depths, draft_rows, self.batch_W, self.header = parts[2:]
+        self.nodes = TreeNodes(tokens, depths, costs, ancestors, draft_rows.fill_(-1))
         self.batch_W.fill_(-1)
 
 
