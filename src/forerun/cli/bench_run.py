@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say, shows_errors
@@ -29,21 +29,16 @@ ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})
 class Who:
     """Who answers."""
 
-    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.", panel=WHO)] = BUILTIN_TARGET
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.", panel=WHO)] = None
-    drafters: Annotated[
-        str, option("--drafters", help="Of this engine, with commas; none is always among them.", panel=WHO)
-    ] = "none,draft_model,prompt_lookup"
-    peers: Annotated[
-        str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.", panel=WHO)
-    ] = ""
-    url: Annotated[
-        list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.", panel=WHO)
-    ] = None
-    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.", panel=WHO)] = None
-    tune: Annotated[
-        bool, option("--tune", help="First choose everybody's settings, on other questions.", panel=WHO)
-    ] = False
+    PANEL: ClassVar = WHO
+    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.")] = BUILTIN_TARGET
+    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.")] = None
+    drafters: Annotated[str, option("--drafters", help="Of this engine, with commas; none is always among them.")] = (
+        "none,draft_model,prompt_lookup"
+    )
+    peers: Annotated[str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.")] = ""
+    url: Annotated[list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.")] = None
+    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.")] = None
+    tune: Annotated[bool, option("--tune", help="First choose everybody's settings, on other questions.")] = False
 
     def find_models(self) -> None:
         """Complain of a name that leads nowhere before anything slow is imported."""
@@ -56,22 +51,21 @@ class Who:
 class What:
     """What is measured."""
 
-    data: Annotated[
-        str, option("--data", help="Data sets or .jsonl files, with commas, such as mt_bench,gsm8k.", panel=WHAT)
-    ] = "builtin"
-    data_folder: Annotated[
-        Path | None, option("--data-folder", help="Has NAME/question.jsonl of the data sets.", panel=WHAT)
-    ] = None
-    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.", panel=WHAT)] = 20
-    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.", panel=WHAT)] = 128
-    temperature: Annotated[
-        list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].", panel=WHAT)
-    ] = None
-    repeats: Annotated[int, option("--repeats", help="How often each question is put.", panel=WHAT)] = 1
-    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.", panel=WHAT)] = 0
-    ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the model's own end of text.", panel=WHAT)] = (
-        False
+    PANEL: ClassVar = WHAT
+    data: Annotated[str, option("--data", help="Data sets or .jsonl files, with commas, such as mt_bench,gsm8k.")] = (
+        "builtin"
     )
+    data_folder: Annotated[Path | None, option("--data-folder", help="Has NAME/question.jsonl of the data sets.")] = (
+        None
+    )
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.")] = 20
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.")] = 128
+    temperature: Annotated[
+        list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].")
+    ] = None
+    repeats: Annotated[int, option("--repeats", help="How often each question is put.")] = 1
+    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.")] = 0
+    ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the model's own end of text.")] = False
 
 
 @shows_errors

@@ -196,25 +196,23 @@ class Session:
     def _read_turn(self) -> str | None:
         """What the user types, joined over lines that end in a backslash; None at the end of input."""
         lines: list[str] = []
-        while True:
-            try:
-                line = self._interrupt.read_line(("... " if lines else "> ") if is_terminal() else "")
-            except EOFError:
-                return "\n".join(lines) if lines else None
+        while (line := self._read_line("... " if lines else "> ")) is not None:
             if not line.endswith("\\"):
                 return "\n".join([*lines, line])
             lines.append(line[:-1])
+        return "\n".join(lines) if lines else None
 
     def _read_until_end(self) -> str:
         lines: list[str] = []
-        while True:
-            try:
-                line = self._interrupt.read_line("... " if is_terminal() else "")
-            except EOFError:
-                return "\n".join(lines)
-            if line.strip() in ("/end", "!end"):
-                return "\n".join(lines)
+        while (line := self._read_line("... ")) is not None and line.strip() not in ("/end", "!end"):
             lines.append(line)
+        return "\n".join(lines)
+
+    def _read_line(self, prompt: str) -> str | None:
+        try:
+            return self._interrupt.read_line(prompt if is_terminal() else "")
+        except EOFError:
+            return None
 
 
 def _edit_lines() -> None:

@@ -16,15 +16,15 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
 
-def option(*names: str, help: str, panel: str | None = None) -> Any:
+def option(*names: str, help: str) -> Any:
     """A flag with its aliases. The environment variable FORERUN_<FLAG>, after the first name, gives its default."""
     variable = ENVIRONMENT_PREFIX + names[0].partition("/")[0].lstrip("-").replace("-", "_").upper()
-    return typer.Option(*names, help=help, envvar=variable, show_envvar=False, rich_help_panel=panel)
+    return typer.Option(*names, help=help, envvar=variable, show_envvar=False)
 
 
-def output(*names: str, help: str, panel: str | None = None) -> Any:
+def output(*names: str, help: str) -> Any:
     """A flag for what is written. No variable gives its default: that file would be every command's."""
-    return typer.Option(*names, help=help, rich_help_panel=panel)
+    return typer.Option(*names, help=help)
 
 
 def flagged(config: type[Any]) -> list[Field[Any]]:
@@ -47,13 +47,14 @@ def with_flags_of(
         shown: fields whose defaults the help shows.
     """
 
-    def decorate(group: type[T]) -> type[T]:
+    def decorate(group: Any) -> Any:
+        group.PANEL = panel
         for config in configs:
             kinds = get_type_hints(config)
             for field in flagged(config):
                 if only is not None and field.name not in only:
                     continue
-                info = option(*field.metadata["flags"], help=field.metadata["help"], panel=panel)
+                info = option(*field.metadata["flags"], help=field.metadata["help"])
                 if field.name in shown:
                     info.show_default = f"{field.default:g}" if isinstance(field.default, float) else field.default
                 if option_name(field) not in group.__annotations__:
@@ -72,6 +73,8 @@ def given_settings(config: type[Any], options: Any) -> dict[str, Any]:
 
 def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the fields of these dataclasses as flags; it receives one instance per group, by position.
+
+    A group's PANEL is the heading of its flags in the help.
 
     The command's own parameters follow the groups and come first on the command line.
     """
@@ -118,10 +121,10 @@ def _set_parameters(call: Any, parameters: list[inspect.Parameter]) -> None:
 
 
 def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(group)
-    ]
+    hints, parameters = get_type_hints(group, include_extras=True), []
+    for field in fields(group):
+        _, info = get_args(hints[field.name])
+        info.rich_help_panel = info.rich_help_panel or getattr(group, "PANEL", None)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name]))
+    return parameters

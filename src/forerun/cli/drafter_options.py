@@ -21,7 +21,6 @@ from forerun.core.drafter_config import (
 )
 from forerun.core.errors import ConfigError
 
-SPECULATION: Final = "Speculation"
 ITSELF: Final = "self"  # as a draft
 # auto: the named draft model, else prompt lookup. ngram: prompt lookup.
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "layer_skip"]
@@ -52,7 +51,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
 }
 
 
-@with_flags_of(DraftModel, Parallel, LayerSkip, panel=SPECULATION)
+@with_flags_of(DraftModel, Parallel, LayerSkip, panel="Speculation")
 class DrafterOptions:
     """Who drafts; the shape of what is drafted; where a drafter in a process of its own is."""
 
@@ -63,7 +62,6 @@ class DrafterOptions:
             "--draft-model",
             "-md",
             help="Smaller model with the same tokens; self: the target itself with sublayers left out.",
-            panel=SPECULATION,
         ),
     ] = None
     drafter: Annotated[
@@ -73,11 +71,10 @@ class DrafterOptions:
             "--spec-method",
             help="Who drafts; parallel drafts in a process of its own, ngram is prompt_lookup, and with layer_skip the "
             "target drafts for itself.",
-            panel=SPECULATION,
         ),
     ] = "auto"
     speculative_config: Annotated[
-        str | None, option("--speculative-config", help="A drafter in JSON, as vLLM takes it.", panel=SPECULATION)
+        str | None, option("--speculative-config", help="A drafter in JSON, as vLLM takes it.")
     ] = None
 
     def config(self, model: str) -> DrafterConfig:

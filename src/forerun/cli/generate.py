@@ -40,8 +40,7 @@ def generate(
     prompt: Annotated[str | None, option("--prompt", "-p", help="The text to continue; else read from stdin.")] = None,
     file: Annotated[Path | None, option("--file", "-f", help="File with the text to continue.")] = None,
     timeline: Annotated[
-        Path | None,
-        output("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer."),
+        Path | None, output("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer.")
     ] = None,
 ) -> None:
     """Continue a text. The text goes to stdout; what runs, and a line of numbers, to stderr."""

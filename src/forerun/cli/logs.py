@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from forerun.cli.declare import option
 from forerun.cli.failures import say
@@ -22,11 +22,10 @@ LogLevel = Literal["error", "warning", "info", "debug"]
 class LogOptions:
     """What is said on stderr."""
 
-    log_level: Annotated[
-        LogLevel, option("--log-level", help="info also says what runs, and its numbers.", panel=OUTPUT)
-    ] = "info"
-    verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.", panel=OUTPUT)] = False
-    quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.", panel=OUTPUT)] = False
+    PANEL: ClassVar = OUTPUT
+    log_level: Annotated[LogLevel, option("--log-level", help="info also says what runs, and its numbers.")] = "info"
+    verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.")] = False
+    quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.")] = False
 
     @contextmanager
     def speaking(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from forerun.cli.about import About
 from forerun.cli.answer import End, Show, end_text, explain_marks, show_plainly, tree_shower
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 class OutputOptions:
     """Text as it is written, or coloured, or at once, or as JSON."""
 
-    as_json: Annotated[
-        bool, option("--json", help="Print one JSON object an answer and nothing else.", panel=OUTPUT)
-    ] = False
-    json_lines: Annotated[
-        bool,
-        option("--json-lines", help="Print a JSON object a step, and --json's at the end.", panel=OUTPUT),
-    ] = False
-    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.", panel=OUTPUT)] = False
-    no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.", panel=OUTPUT)] = False
+    PANEL: ClassVar = OUTPUT
+    as_json: Annotated[bool, option("--json", help="Print one JSON object an answer and nothing else.")] = False
+    json_lines: Annotated[bool, option("--json-lines", help="Print a JSON object a step, and --json's at the end.")] = (
+        False
+    )
+    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False
+    no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False
 
     def __post_init__(self) -> None:
         chosen = [

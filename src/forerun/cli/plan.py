@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
@@ -38,47 +38,43 @@ class CalibrationOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class TimeOptions:
     """Where the times of passes come from."""
 
+    PANEL: ClassVar = TIMES
     machine: Annotated[
-        str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.", panel=TIMES)
+        str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.")
     ] = None
-    profile: Annotated[Path | None, option("--profile", help="Measured step times.", panel=TIMES)] = None
+    profile: Annotated[Path | None, option("--profile", help="Measured step times.")] = None
     calibrate: Annotated[
-        Path | None,
-        output("--calibrate", help="Measure step times on this machine and write them to this file.", panel=TIMES),
+        Path | None, output("--calibrate", help="Measure step times on this machine and write them to this file.")
     ] = None
-    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.", panel=TIMES)] = None
-    weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.", panel=TIMES)] = 4
-    context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.", panel=TIMES)] = 512
+    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.")] = None
+    weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.")] = 4
+    context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class GuessOptions:
     """How often the draft is right."""
 
-    trace: Annotated[Path | None, option("--trace", help="What forerun bench trace has recorded.", panel=GUESSES)] = (
-        None
-    )
+    PANEL: ClassVar = GUESSES
+    trace: Annotated[Path | None, option("--trace", help="What forerun bench trace has recorded.")] = None
     accept_length: Annotated[
         float | None,
         option(
             "--accept-length",
             help="Accepted tokens per round without the bonus token, of a serial tree of 8 rows and 5 levels.",
-            panel=GUESSES,
         ),
     ] = None
-    temperature: Annotated[
-        float | None, option("--temperature", help="Take only answers of this one.", panel=GUESSES)
-    ] = None
+    temperature: Annotated[float | None, option("--temperature", help="Take only answers of this one.")] = None
 
 
 @shows_errors
-@with_options(Times, Acceptance, CalibrationOptions)
+@with_options(TimeOptions, GuessOptions, CalibrationOptions)
 def plan(
-    times: Times,
-    acceptance: Acceptance,
+    times: TimeOptions,
+    acceptance: GuessOptions,
     machine: CalibrationOptions,
     target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
     draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
@@ -114,7 +110,7 @@ def plan(
         say(f"{plot} written")
 
 
-def _calibrate(times: Times, config: EngineConfig, draft: str) -> None:
+def _calibrate(times: TimeOptions, config: EngineConfig, draft: str) -> None:
     """Measure both models and write the profile."""
     path = times.calibrate
     assert path is not None, "asked to calibrate"

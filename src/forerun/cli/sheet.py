@@ -53,20 +53,13 @@ class ModelSheet:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {
-            "name": self.name,
+        return asdict(self) | {
             "folder": str(self.folder),
             "supported": self.problem is None,
-            "problem": self.problem,
-            "spec": None if self.spec is None else asdict(self.spec),
             "num_parameters": None if self.spec is None else self.spec.num_parameters,
-            "stored_dtype": self.stored_dtype,
-            "dtype": self.dtype,
-            "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "bytes_at_max_length": self.bytes_at_max_length,
-            "has_chat_template": self.has_chat_template,
             "files": [{"name": name, "bytes": num_bytes} for name, num_bytes in self.files],
         }
 

@@ -9,9 +9,9 @@ from forerun.core.model_spec import WeightFormat
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
-MIN_MATCH: Final = 2  # last tokens of the text looked for, at least, for what `DraftModel.lookup` hangs into a tree
-MAX_MATCH: Final = 5  # and at most
-MOST_CHILDREN: Final = 16  # of an expanded node: the kernels rank so many continuations of a token
+MIN_MATCH: Final = 2  # tokens at the end of the text, at least, whose earlier place gives a tree its looked-up chain
+MAX_MATCH: Final = 5  # tokens at the end of the text that are looked for first
+MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The most that each setting of a tree can be, and why.

@@ -88,9 +88,7 @@ def _read_any(kinds: tuple[Any, ...], value: object) -> object:
 def _read_tuple(parts: tuple[Any, ...], value: object) -> tuple[object, ...]:
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
         raise TypeError
-    items = tuple(value)
-    kinds = (parts[0],) * len(items) if parts[-1] is Ellipsis else parts
-    return tuple(_read(kind, item) for kind, item in zip(kinds, items, strict=True))
+    return tuple(_read(parts[0], item) for item in value)
 
 
 def _described(kind: Any) -> str:
@@ -100,10 +98,8 @@ def _described(kind: Any) -> str:
             return _listed([_described(part) for part in parts])
         case origin if origin is Literal:
             return f"one of {', '.join(parts)}"
-        case origin if origin is tuple and parts[-1] is Ellipsis:
-            return f"a tuple of {_plural(parts[0])}"
         case origin if origin is tuple:
-            return f"a tuple of {_listed([_described(part) for part in parts], 'and')}"
+            return f"a tuple of {_plural(parts[0])}"
         case origin if origin is Mapping:
             return f"a mapping of {_plural(parts[0])} to {_plural(parts[1])}"
     return SINGULAR.get(kind, f"{kind.__name__}()")
@@ -113,8 +109,8 @@ def _plural(kind: Any) -> str:
     return PLURAL.get(kind) or f"{_described(kind)} each"
 
 
-def _listed(words: list[str], last: str = "or") -> str:
-    return f" {last} ".join([", ".join(words[:-1]), words[-1]])
+def _listed(words: list[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]])
 
 
 def _advice(kind: Any, value: object) -> str:

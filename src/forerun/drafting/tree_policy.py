@@ -28,7 +28,7 @@ class TreePolicy:
     def __post_init__(self) -> None:
         require(
             1 <= self.num_children <= MOST_CHILDREN,
-            f"num_children {self.num_children} must lie in [1, {MOST_CHILDREN}]: the kernels rank so many",
+            f"num_children {self.num_children} must lie in [1, {MOST_CHILDREN}]: the kernels find no more",
         )
         for name in ("min_mass", "min_confidence"):
             require(0.0 <= getattr(self, name) <= 1.0, f"{name} {getattr(self, name)} must lie in [0, 1]")
