@@ -6,7 +6,7 @@ import torch
 
 from forerun.backends.gpu.language import on_device
 
-MAX_GRAPHS = 64  # kept at a time; the one not used for longest goes first
+MAX_GRAPHS = 64  # Graphs kept at a time; the least recently used goes first.
 
 
 class GraphPool:
@@ -28,7 +28,7 @@ class GraphPool:
         with on_device(self._device):
             if key not in self._graphs:
                 work()
-                self._keep(key, None)  # behind it: what was interrupted has compiled nothing to rely on
+                self._keep(key, None)  # Only after the run: an interrupted one may not have compiled all.
                 return False
             known = self._graphs.pop(key)
             graph = known or self._record(work)

@@ -16,8 +16,8 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.depth_rule import DepthRule
 
-ROUNDS_PER_UPDATE: Final = 8  # between two updates of what looked-up tokens are worth
-MEASURING_S: Final = 0.1  # for each of the two passes that the depth rule weighs
+ROUNDS_PER_UPDATE: Final = 8  # Rounds between two updates of what looked-up tokens are worth.
+MEASURING_S: Final = 0.1  # Spent on each of the two passes that the depth rule weighs.
 
 
 class DeviceDecoder(Decoder):
@@ -99,7 +99,7 @@ class DeviceDecoder(Decoder):
         if draft is not None:
             draft.runner.sync([draft.known(token) for token in self._token_ids[:-1]])
         self._rounds.set_text(self._token_ids)
-        self._num_behind = 0  # tokens before the root that the draft's cache lacks
+        self._num_behind = 0  # Tokens before the root that the draft's cache lacks.
 
 
 def round_of(played: PlayedRound, near_tie: float) -> Round:

@@ -29,9 +29,9 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Weight, WeightSource
 from forerun.runtime.inference import inference
 
-MAX_ROWS: Final = 256  # of one pass
+MAX_ROWS: Final = 256  # The most rows that one pass may have.
 MAX_TREE_SLOTS: Final = 1 << 15
-FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # programmatic dependent launch
+FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # Programmatic dependent launch came with Hopper.
 
 
 class DeviceExecutor:

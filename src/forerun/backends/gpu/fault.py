@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 OLDEST_TRITON: Final = (3, 6)
-OLDEST_CAPABILITY: Final = (8, 0)  # bfloat16 in the matrix units, and copies to shared memory that nobody waits for
+OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 HEAD_DIMS: Final = (16, 32, 64, 128, 256)
 

@@ -5,7 +5,7 @@ Rules that make the exact mode free of charge, kept by every kernel:
 * A row's result is computed by the same operations in the same order whatever the number of rows. Rows stand in tiles
   of ROW_TILE; a tile that is not full is padded, so that the matrix units see one shape only.
 * Work that is divided between programs is divided by the model's shape and by the place in the text, never by the
-  number of rows; parts are joined in order by whoever finishes last. No floating-point atomics.
+  number of rows; parts are joined in order by the program that finishes last. No floating-point atomics.
 * Fused multiply-add is left to the matrix units (`enable_fp_fusion` is off), so that an expression has the same bits in
   every kernel that contains it.
 
@@ -24,9 +24,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-ROW_TILE: Final = 16  # rows of one matrix product: the narrowest that the matrix units take
+ROW_TILE: Final = 16  # The fewest rows that one matrix instruction takes.
 ROWS = tl.constexpr(ROW_TILE)
-IS_EMULATED: Final = bool(triton.knobs.runtime.interpret)  # by Triton's interpreter, on a CPU
+IS_EMULATED: Final = bool(triton.knobs.runtime.interpret)  # Kernels run in Triton's interpreter, on a CPU.
 EMULATED = tl.constexpr(IS_EMULATED)
 
 
@@ -49,8 +49,8 @@ def await_inputs(OVERLAPS: tl.constexpr):
     """Wait until the kernel before has finished, and let the next one be loaded meanwhile.
 
     With programmatic dependent launch a kernel starts while the one before still runs. Before this call it may read
-    weights, which nobody writes, and, as attention does, what was written before the kernel before began: every kernel
-    waits before it lets the next one start. Nothing else may be read, and nothing written.
+    weights, which no kernel writes, and, as attention does, what was written before the kernel before began: every
+    kernel waits before it lets the next one start. Nothing else may be read, and nothing written.
     """
     if OVERLAPS:
         gdc_wait()

@@ -1,7 +1,7 @@
 """A program's ops gathered into kernel launches, each bound to its weights and buffers.
 
-RMS norm has no kernel: whoever writes the residual stream x also writes h, x times the weight of the norm that comes
-next, and the squares by which the reader of h divides.
+RMS norm has no kernel: a kernel that writes the residual stream x also writes h, x times the weight of the norm that
+comes next, and the squares by which the reader of h divides.
 
 Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I intermediate size, V vocabulary.
 """
@@ -26,9 +26,9 @@ from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 
-NARROW_ROWS: Final = 32  # up to here weights are read once in a pass and attention is split over the text
-EMBED_TILES: Final = 1  # of squares that the embedding leaves
-HALF_SCALE: Final = 1 / 64  # of float16 inputs before their norm, so that outliers do not overflow
+NARROW_ROWS: Final = 32  # Up to so many rows a pass reads weights once and splits attention over the text.
+EMBED_TILES: Final = 1  # The embedding writes a row's sum of squares as one part.
+HALF_SCALE: Final = 1 / 64  # float16 inputs are scaled before their norm: outliers would overflow.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class LaunchList:
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
         """The launches in order, each under the last op that it does; the head's are not among them."""
         launches: list[tuple[Op, Launch]] = []
-        tiles = 0  # of the last writer of x
-        inputs: Op | None = None  # the linear whose product the next op takes up
+        tiles = 0  # Parts of the squares that the last writer of x left.
+        inputs: Op | None = None  # The linear whose product the next op takes up.
         for place, op in enumerate(program):
             match op.kind:
                 case "embed":
@@ -120,7 +120,7 @@ class LaunchList:
                 case "tap":
                     launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "select_rows":
-                    pass  # what they say is in other launches
+                    pass  # Other launches do this.
         return launches
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
@@ -171,7 +171,7 @@ class LaunchList:
                     buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
                     num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
                     workspace=buffers.attention, overlaps=overlaps,
-                    is_settled=True,  # the kernel before writes the rows' own slots alone
+                    is_settled=True,  # The kernel before writes no slots but the rows' own.
                 )  # fmt: skip
 
         return launch

@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
 
-ROUNDS_AHEAD: Final = 2  # in flight at a time, the one that is waited for included
+ROUNDS_AHEAD: Final = 2  # Rounds in flight at a time, the awaited one included.
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Pipeline:
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(torch.cuda.current_stream(self._device))
         for other in self._in_flight:
-            other.is_usual &= is_usual  # the host was late to see it arrive
+            other.is_usual &= is_usual  # The host was busy and saw it arrive late.
         self._in_flight.append(RoundInFlight(depth, launched_at, outcome, arrived, is_usual))
 
     def take(self) -> PlayedRound:

@@ -125,7 +125,7 @@ class DeviceRounds:
 
     def update_costs(self, chain: LookupChain) -> None:
         """Take what looked-up tokens are worth by now, without waiting for the rounds in flight."""
-        self._costs_to_copy.reverse()  # the copy of last time may not have ended
+        self._costs_to_copy.reverse()  # The copy of last time may not have ended.
         self._costs_to_copy[0].copy_(chain_costs(chain.log_probs()))
         self._chain_costs.copy_(self._costs_to_copy[0], non_blocking=True)
 
@@ -154,7 +154,7 @@ class DeviceRounds:
         draw = self._draw(target, is_greedy=shape.is_greedy)
         sample_tokens(target.head, draw, target.sampled, num_rows=self.config.verify_width)
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
-        if self.config.verify_width > 1:  # a root alone lies where it belongs
+        if self.config.verify_width > 1:  # A root alone lies in its final slot already.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
         if self.draft is not None and shape.depth:
             move_slots(self.draft.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
@@ -166,7 +166,7 @@ class DeviceRounds:
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
         children = None
         for step in range(shape.depth):
-            num_before = 1 if step == 0 else 0  # rows ahead of the batch's
+            num_before = 1 if step == 0 else 0  # The first pass has a row for the token before the root.
             grow(
                 tree, draft.executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
                 overlaps=self._overlaps,

@@ -15,7 +15,7 @@ from forerun.model.inputs import ForwardInput
 
 HEADER_SIZE: Final = 8
 LEAST_TREE_STRIDE: Final = 32
-PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = map(tl.constexpr, range(5))  # places in `header`
+PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = map(tl.constexpr, range(5))  # Places in `header`.
 
 
 class RowFields(NamedTuple):

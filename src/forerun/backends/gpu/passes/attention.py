@@ -14,11 +14,11 @@ from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
 
-MOST_MATRIX_ROWS: Final = 32  # of a program: more would make for other bits
-FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # a CPU's products have other bits even for these
+MOST_MATRIX_ROWS: Final = 32  # A program does no more: the matrix units would add up in another order.
+FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # A CPU's products differ even for 16.
 NUM_WARPS: Final = 8
-WIDE_HEAD_BYTES: Final = 256  # heads of more have no room for a second split in shared memory, nor one in 128 registers
-FEW_PROGRAMS: Final = 128  # so many run at once, one on each of a GPU's cores
+WIDE_HEAD_BYTES: Final = 256  # Larger heads fit shared memory once, and not 128 registers.
+FEW_PROGRAMS: Final = 128  # So many programs run at once, one on each multiprocessor.
 
 
 class AttentionShape(NamedTuple):

@@ -35,7 +35,7 @@ lop3.b32 $7, c, 0x000f000f, {base}, 0xea;
 {sums}
 }}
 """
-_ADD_BFLOAT16 = "fma.rn.bf16x2 ${0}, ${0}, one, $10;"  # times 1: not every GPU adds without
+_ADD_BFLOAT16 = "fma.rn.bf16x2 ${0}, ${0}, one, $10;"  # Not every GPU adds bfloat16 without multiplying.
 _ADD_FLOAT16 = "add.rn.f16x2 ${0}, ${0}, $10;"
 INT4_TO_BFLOAT16 = tl.constexpr(
     _NIBBLES.format(base="0x43004300", sums="\n".join(_ADD_BFLOAT16.format(place) for place in range(8)))

@@ -8,8 +8,8 @@ import triton.language as tl
 
 from forerun.backends.gpu.language import ROWS
 
-PARTS_PER_STEP = tl.constexpr(32)  # of a sum of squares: loads that are under way together
-MOST_LEVELS = tl.constexpr(16)  # of a sum of pairs: 65536 numbers
+PARTS_PER_STEP = tl.constexpr(32)  # Loads of partial sums that are under way together.
+MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 
 @triton.jit

@@ -23,7 +23,7 @@ SPLIT: Final = 128
 LOG2_E: Final = 1.4426950408889634
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
-_LOWEST = tl.constexpr(-1e30)  # below all scores; unlike infinity it may be subtracted from itself
+_LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
 _UNIT = tl.constexpr(1.0 / (1 << 23))
@@ -70,7 +70,7 @@ def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
     scores_MS = product(q_MD, keys_DS, tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)) * scale
     scores_MS = tl.where(is_visible_MS, scores_MS, _LOWEST)
     highest_M = tl.max(scores_MS, axis=1)
-    finite_M = tl.where(highest_M == _LOWEST, 0.0, highest_M)  # a row that sees nothing here
+    finite_M = tl.where(highest_M == _LOWEST, 0.0, highest_M)  # Rows that see nothing in this split get 0.
     probabilities_MS = tl.exp2(scores_MS - finite_M[:, None]).to(values_SD.dtype)
     mix_MD = product(probabilities_MS, values_SD, tl.zeros(q_MD.shape, tl.float32))
     units_MS = (probabilities_MS.to(tl.float32) * _UNITS + 0.5).to(tl.int32)

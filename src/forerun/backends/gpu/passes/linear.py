@@ -95,7 +95,7 @@ def linear_silu_kernel(
     NUM_GATES: tl.constexpr = SHAPE.num_out // 2
     PAIRS: tl.constexpr = SHAPE.block_out // 2
     first = tl.program_id(0) * ROWS_OF_PROGRAM
-    outs_O = tl.arange(0, SHAPE.block_out)  # gate, up, gate, up, ...: a pair stays in one thread
+    outs_O = tl.arange(0, SHAPE.block_out)  # Gate, up, gate, up, ...: a pair stays in one thread.
     outs_O = tl.minimum(tl.program_id(1) * PAIRS + outs_O // 2, NUM_GATES - 1) + outs_O % 2 * NUM_GATES
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
@@ -105,7 +105,7 @@ def linear_silu_kernel(
             start = first + tile * ROWS
             sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
-            decays_RP = tl.exp(-tl.abs(gates_RP))  # never overflows
+            decays_RP = tl.exp(-tl.abs(gates_RP))  # The argument is never positive, so this cannot overflow.
             shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)
             gated_RP = gates_RP * shares_RP * ups_RP
             rows_R, places_P = start + tl.arange(0, ROWS), tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)

@@ -73,7 +73,7 @@ class InputNorm:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NextNorm:
-    """What whoever writes the residual stream x writes besides, for the linear layer that comes next.
+    """What a kernel that writes the residual stream x writes besides, for the linear layer that comes next.
 
     Args:
         weight: float32 [H] of the norm.

@@ -15,9 +15,9 @@ from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 
-ROWS_PER_PROGRAM: Final = 2 * ROW_TILE  # wider passes have several blocks of rows
-NIBBLES: Final = 8  # int4 weights of a word
-ZERO_BITS: Final = 4  # of a scale's word, taken by its zero
+ROWS_PER_PROGRAM: Final = 2 * ROW_TILE  # Wider passes have several blocks of rows.
+NIBBLES: Final = 8  # int4 weights in a word.
+ZERO_BITS: Final = 4  # The last bits of a scale's word hold its zero.
 
 
 class LinearWeight(NamedTuple):

@@ -75,7 +75,7 @@ def qkv_kernel(
     q, keys, values, slot_stride = outputs
     cos_sin, positions, slots = rows
     head, first = tl.program_id(1), tl.program_id(0) * ROWS_OF_PROGRAM
-    outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: what is rotated together stays in one thread
+    outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: a rotated pair stays in one thread.
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)

@@ -39,7 +39,7 @@ def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.c
         if is_whole:
             sums_0 = join_parts(workspace, 0, SHAPE)
             if SHAPE.num_row_tiles == 2:
-                tl.debug_barrier()  # there are no registers to load both tiles' parts at a time
+                tl.debug_barrier()  # Registers do not suffice to load both tiles' parts at a time.
                 sums_1 = join_parts(workspace, 1, SHAPE)
     return sums_0, sums_1, is_whole
 
@@ -51,7 +51,7 @@ def store_part(sums_0, sums_1, workspace, SHAPE: tl.constexpr):
     tl.store(part_places(workspace, split, 0, SHAPE), sums_0)
     if SHAPE.num_row_tiles == 2:
         tl.store(part_places(workspace, split, 1, SHAPE), sums_1)
-    tl.debug_barrier()  # one thread counts, after the stores of all
+    tl.debug_barrier()  # One thread counts, after all have stored.
     is_last = tl.atomic_add(workspace.counters + tile, 1, sem="acq_rel") == SHAPE.num_splits - 1
     if is_last:
         tl.store(workspace.counters + tile, 0)

@@ -7,10 +7,10 @@ import torch
 
 from forerun.core.model_spec import WeightFormat
 
-MANY_PROGRAMS: Final = 396  # three for each of an H100's processors: enough loads under way to keep memory busy
-LEAST_BLOCKS: Final = 4  # of a program's inputs; with fewer it waits more than it loads
+MANY_PROGRAMS: Final = 396  # Three for each of an H100's multiprocessors keep its memory busy.
+LEAST_BLOCKS: Final = 4  # A program with fewer blocks of inputs waits more than it loads.
 WIDE_OUT: Final = 128
-LEAST_OUT: Final = 16  # outputs of one matrix instruction and a warp
+LEAST_OUT: Final = 16  # Outputs of one matrix instruction of a warp.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ def choose_tiles(
     block_out = 128 if weight_format == "int4" and compute != torch.float32 else 64
     block_in = 128
     if compute == torch.float32 and weight_format != "int4":
-        block_in = 32  # without matrix instructions all inputs of a block are in registers
+        block_in = 32  # Without matrix instructions a whole block is held in registers.
     if head_dim is not None:
         if weight_format == "plain" and head_dim > block_out:
             block_in = max(16, block_in * block_out // head_dim)
@@ -52,7 +52,7 @@ def choose_tiles(
     num_splits = max(1, min(round(MANY_PROGRAMS / num_tiles), num_blocks // LEAST_BLOCKS))
     num_warps = min(4, max(1, block_out // LEAST_OUT))
     if block_out >= WIDE_OUT and weight_format != "int4":
-        num_warps = 8  # with fewer, two tiles of rows have not enough registers
+        num_warps = 8  # Fewer warps lack the registers for two tiles of rows.
     return Tiles(
         block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
         num_stages=3 if compute == torch.float32 else 4,

@@ -1,4 +1,4 @@
-"""The kernel of tree attention: splits of the text side by side, joined by whoever finishes last.
+"""The kernel of tree attention: splits of the text side by side, joined by the program that finishes last.
 
 Splits wholly below the prefix's end are the same for every row: a program takes one of them for a block of rows. From
 there on a row's text is its own: one program per row follows its own tree slots. Each counts itself in at its rows'
@@ -92,12 +92,12 @@ def _join_if_last(
     SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Count in at every row and head; where this program is the last one, write the result."""
-    tl.debug_barrier()  # all threads have stored their parts
+    tl.debug_barrier()  # Every thread has stored its part before one counts.
     num_before_M = tl.atomic_add(workspace.counters + places_M, 1, mask=is_row_M, sem="acq_rel")
     is_last_M = is_row_M & (num_before_M == num_programs - 1)
     most = tl.max(tl.where(is_last_M, tl.maximum(num_splits_M, 1), 0))
     if most > 0:
-        tl.debug_barrier()  # no thread reads before the one that counted
+        tl.debug_barrier()  # No thread reads before the one that counted.
         tl.store(workspace.counters + places_M, 0, mask=is_last_M)
         num_joined_M = tl.where(is_last_M, num_splits_M, 0)
         total_M, mix_MD = _join_parts(workspace, first_M, num_joined_M, most, SHAPE, NUM_AHEAD)
@@ -147,7 +147,7 @@ def attend_tree(
     first_split = tl.where(is_own, num_common, common // num_blocks)
     end_split = tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
     limit = tl.where(is_own, limit, prefix_len)
-    if is_own | (first_split < num_common):  # programs of rows always wait, so that no launch overtakes two others
+    if is_own | (first_split < num_common):  # Programs of rows always wait: no launch may overtake two others.
         first_M = row_M * (MAX_SPLITS * SHAPE.num_heads) + head_M
         head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
         q_ptr_MD = (
@@ -163,6 +163,6 @@ def attend_tree(
             part = attend_split(q_MD, keys_DS, values_SD, positions_S[None, :] < length_M[:, None], scale)
             _store_part(workspace, part, first_M, split, is_row_M, SHAPE)
         if IS_SETTLED:
-            await_inputs(OVERLAPS)  # a row that ends within the common splits has not come by it
+            await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
         places_M, num_splits_M = row_M * SHAPE.num_heads + head_M, tl.cdiv(length_M, SPLIT_SIZE)
         _join_if_last(workspace, mixed_ptr, places_M, first_M, num_splits_M, num_common + 1, is_row_M, SHAPE, NUM_AHEAD)

@@ -19,7 +19,7 @@ from forerun.backends.gpu.sampling.tile_maxima import (
     keys_of,
 )
 
-MOST_CHILDREN: Final = 16  # of one row: they are taken one after the other
+MOST_CHILDREN: Final = 16  # Of one row, because the best are taken one after the other.
 NUM_WARPS: Final = 8
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LEAST_KEY = tl.constexpr(-(1 << 63))  # comes after every token's key
+LEAST_KEY = tl.constexpr(-(1 << 63))  # Below every token's key.
 NO_TOTAL = tl.constexpr(float("-inf"))
 
 
@@ -46,7 +46,7 @@ class TileMaxima(NamedTuple):
 @triton.jit
 def keys_of(totals, tokens):
     """int64 in the order of the totals, of equal ones the lower token first; NaN comes before all numbers."""
-    bits = tl.where(totals == 0.0, 0.0, totals).to(tl.int32, bitcast=True)  # -0 is 0
+    bits = tl.where(totals == 0.0, 0.0, totals).to(tl.int32, bitcast=True)  # Minus zero counts as zero.
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     ordered = tl.where(totals != totals, 0x7FC00000, ordered)
     return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - tokens).to(tl.int64)
@@ -78,7 +78,7 @@ def store_maxima(totals_TV, tokens_V, rows_T, is_row_T, tile, num_tiles, vocab_s
     tl.store(maxima.firsts + places_T, firsts_T, mask=is_row_T)
     if IS_TOPK:
         bests_T = key_totals(firsts_T)
-        bests_T = tl.where(bests_T == NO_TOTAL, 0.0, bests_T)  # then each share is 0, not NaN
+        bests_T = tl.where(bests_T == NO_TOTAL, 0.0, bests_T)  # Then each share is 0, not NaN.
         shares_TV = tl.where(is_token_1V, tl.exp(totals_TV - bests_T[:, None]), 0.0)
         tl.store(maxima.sums + places_T, tl.sum(shares_TV, axis=1), mask=is_row_T)
         places_TV = rows_T.to(tl.int64)[:, None] * vocab_size + tokens_V[None, :]

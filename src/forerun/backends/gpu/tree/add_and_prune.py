@@ -34,10 +34,12 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     above = tl.load(nodes.ancestors + parent, mask=is_child, other=0)
     new_depths = tl.load(nodes.depths + parent, mask=is_child, other=0) + 1
     new_costs = tl.load(nodes.costs + parent, mask=is_child, other=float("inf"))
-    new_costs -= tl.where(log_probs > 0.0, 0.0, log_probs)  # rounding may leave a hair above zero
+    new_costs -= tl.where(log_probs > 0.0, 0.0, log_probs)  # Rounding may leave a log-probability just above zero.
     is_sibling = (ancestors ^ bits_of(node))[None, :] == above[:, None]
     is_same = is_sibling & is_used[None, :] & (tokens[None, :] == new_tokens[:, None])
-    is_new = is_child & (tl.sum(is_same.to(tl.int32), 1) == 0) & (new_costs < float("inf"))  # not if NaN either
+    is_new = (
+        is_child & (tl.sum(is_same.to(tl.int32), 1) == 0) & (new_costs < float("inf"))
+    )  # A NaN compares false and is left out, too.
 
     order = order_of(tl.where(is_used, costs, 0.0), depths, node)
     new_order = order_of(tl.where(is_new, new_costs, 0.0), new_depths, TREE.capacity + child)
@@ -50,11 +52,11 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     moved = tl.sum(tl.where(has_bit(ancestors, node), bits[None, :], 0), 1)
     new_ancestors = tl.sum(tl.where(has_bit(above, node), bits[None, :], 0), 1) | bits_of(new_place)
 
-    tl.debug_barrier()  # all have read before one writes
+    tl.debug_barrier()  # Every thread has read before any writes.
     write_nodes(nodes, place, is_kept, tokens, depths, costs, moved, draft_rows)
     not_expanded = tl.zeros_like(child) - 1
     write_nodes(nodes, new_place, is_taken, new_tokens, new_depths, new_costs, new_ancestors, not_expanded)
-    tl.debug_barrier()  # all have written before one reads
+    tl.debug_barrier()  # Every thread has written before any reads.
 
 
 @triton.jit

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from forerun.backends.gpu.row_table import RowTable
 
-MOST_NODES: Final = 64  # a node's ancestors are the bits of one int64
-MOST_BATCH_CHILDREN: Final = 128  # children of all the nodes that one draft pass expands
+MOST_NODES: Final = 64  # A node's ancestors are the bits of one int64.
+MOST_BATCH_CHILDREN: Final = 128  # Children of all nodes that one draft pass expands.
 LEAST_NODES: Final = 16
 
 # Places in `header`. committed: tokens in the target's cache, hence the root's place in the text. draft_committed:
@@ -37,7 +37,7 @@ COMMITTED, DRAFT_COMMITTED, BEFORE_ROOT, NUM_DRAFT_ROWS = map(tl.constexpr, rang
 OUTCOME_HEADER: Final = 4
 NUM_TOKENS, NUM_VERIFIED, NUM_DRAFTED_ROWS, NUM_BEHIND = map(tl.constexpr, range(OUTCOME_HEADER))
 
-MOVES_HEADER: Final = 2  # the number of moves, the slot of the first
+MOVES_HEADER: Final = 2  # The number of moves, and the slot of the first.
 
 
 class TreeNodes(NamedTuple):
@@ -107,7 +107,9 @@ class DeviceTree:
     def num_warps(self) -> int:
         """Warps of a kernel that compares all nodes with each other, and with all children of a batch."""
         num_compared = self.capacity + self.shape.child_block
-        return int(triton.next_power_of_2(num_compared)) // 8  # few enough registers, but for the largest trees
+        return (
+            int(triton.next_power_of_2(num_compared)) // 8
+        )  # Keeps registers from spilling in all but the largest trees.
 
     def check(self, rows: RowTable, num_rows: int) -> None:
         """Refuse a table that is too small for so many of the tree's rows."""

@@ -31,7 +31,7 @@ def grow(
 
     The first step of a round has no children to take in; its pass has draft_width + 1 rows: the token before the root
     if the draft's cache lacks it, then the batch, which begins with the root. Every later pass has draft_width rows,
-    those of its batch. A row that nobody needs is a spare one; where growth has ended, all are.
+    those of its batch. A row that is not needed is a spare one; where growth has ended, all are.
 
     Args:
         rows: the draft's table.
@@ -75,7 +75,7 @@ def grow_kernel(
     num_chosen = tl.sum(is_chosen.to(tl.int32), 0)
     first_draft_row = num_missing if IS_FIRST else tl.load(header + NUM_DRAFT_ROWS)
     draft_rows = tl.where(is_chosen, first_draft_row + place, draft_rows)
-    tl.debug_barrier()  # all have read before one writes
+    tl.debug_barrier()  # Every thread has read before any writes.
     tl.store(nodes.draft_rows + node, draft_rows, mask=is_chosen)
     tl.store(batch_W + place, node, mask=is_chosen)
     tl.store(batch_W + row, -1, mask=(row >= num_chosen) & (row < TREE.width))

@@ -13,7 +13,7 @@ from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.tree import device_tree as layout
 
 MOVES_HEADER = tl.constexpr(layout.MOVES_HEADER)
-TILE_BYTES: Final = 16384  # of one program: all rows of a few columns
+TILE_BYTES: Final = 16384  # A program holds this much: some columns of all moved rows.
 MOST_COLUMNS: Final = 512
 
 
@@ -45,7 +45,7 @@ def move_slots_kernel(
     """storage[part, first + m] = storage[part, source[m]] for all moves m, every source read before.
 
     storage [2 L, S, K * D], moves (number, first, sources). A program moves some columns of all rows in one part, one
-    layer's keys or values: nobody else reads or writes those.
+    layer's keys or values: no other program reads or writes those.
     """
     await_inputs(OVERLAPS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -54,6 +54,6 @@ def move_slots_kernel(
     source = tl.load(moves + MOVES_HEADER + move, mask=move < num_moves, other=0)
     is_moved = (move < num_moves)[:, None] & (column < ROW_SIZE)[None, :]
     values = tl.load(part + source.to(tl.int64)[:, None] * ROW_SIZE + column[None, :], mask=is_moved)
-    tl.debug_barrier()  # all have read before one writes
+    tl.debug_barrier()  # Every thread has read before any writes.
     slot = (first_slot + move).to(tl.int64)
     tl.store(part + slot[:, None] * ROW_SIZE + column[None, :], values, mask=is_moved)

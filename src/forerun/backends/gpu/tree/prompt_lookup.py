@@ -16,7 +16,7 @@ from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree, bits_of
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 
-BLOCK: Final = 2048  # places compared at a time
+BLOCK: Final = 2048  # Places of the text that are compared at a time.
 NUM_WARPS: Final = 8
 MOST_PLACES = tl.constexpr(1 << 28)
 

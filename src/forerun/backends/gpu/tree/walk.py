@@ -31,7 +31,7 @@ def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, ov
 
     Args:
         sampled: the target's token after each node, and the two best totals there.
-        text_P: int32, the text with the root at place `committed`, to be continued; None: nobody reads it.
+        text_P: int32, the text with the root at place `committed`, to be continued; None: it is not kept.
     """
     walk_kernel[(1,)](
         tree.nodes, tree.header, sampled, tree.outcome, tree.target_moves, tree.draft_moves,
@@ -59,7 +59,7 @@ def walk_kernel(
     committed, draft_committed = tl.load(header + COMMITTED), tl.load(header + DRAFT_COMMITTED)
     num_draft_rows = tl.load(header + NUM_DRAFT_ROWS)
 
-    is_path = find_path(tokens, ancestors, next_tokens, node, is_used)  # the root included
+    is_path = find_path(tokens, ancestors, next_tokens, node, is_used)  # The root is on the path.
     path_len = tl.sum(is_path.to(tl.int32), 0)
     is_end = is_path & (depths == path_len - 1)
     bonus, end_token = tl.sum(tl.where(is_end, next_tokens, 0), 0), tl.sum(tl.where(is_end, tokens, 0), 0)
@@ -115,7 +115,7 @@ def write_moves(moves, first_slot, is_moved, depths, slots):
 def reset_to_root(nodes, node, token):
     """Leave nothing but a root."""
     is_root = node == 0
-    tl.debug_barrier()  # all have read before one writes
+    tl.debug_barrier()  # Every thread has read before any writes.
     tl.store(nodes.tokens + node, tl.zeros_like(node) + token, mask=is_root)
     tl.store(nodes.depths + node, tl.zeros_like(node), mask=is_root)
     tl.store(nodes.costs + node, tl.where(is_root, 0.0, float("inf")))

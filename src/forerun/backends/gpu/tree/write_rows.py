@@ -29,7 +29,7 @@ def write_rows(rows, row, is_there, token_ids, positions, slots, lengths):
 def write_successors(rows, row, is_there, token_ids, prefix_len, slots, tree_stride):
     """Store rows that follow the prefix at once.
 
-    The spare ones are such rows too, of token 0 in a slot that nobody reads: a pass has always the same number of rows,
+    The spare ones are such rows too, of token 0 in a slot that no row reads: a pass has always the same number of rows,
     and a row of sane content cannot make anything that is not a number.
     """
     positions = tl.zeros_like(row) + prefix_len
