@@ -14,7 +14,7 @@ from torch import Tensor
 
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 
 
 @dataclass(slots=True)

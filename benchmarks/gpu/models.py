@@ -16,7 +16,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import group_size_of, head_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 
 DTYPE = torch.bfloat16
 ROWS = (1, 8, 16, 32)

@@ -94,6 +94,8 @@ def test_a_drafted_token_that_breaks_the_target_does_not_break_the_request(param
 class SickRowDrafter(NoneDrafter):
     """Adds one row to every pass, of a token that makes the target overflow."""
 
+    adds_rows = True
+
     def __init__(self, target: Runner, token: int) -> None:
         self._target, self._token, self.num_added = target, token, 0
 

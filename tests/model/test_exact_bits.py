@@ -18,7 +18,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
 

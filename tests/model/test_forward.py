@@ -12,7 +12,7 @@ from forerun.core.errors import NumericalError
 from forerun.drafting.none import NoneDrafter
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
 from tests.tiny import decode_ids, plain_spec, random_weights, tiny_runner, tiny_spec

@@ -15,7 +15,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, all_sublayers
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits, normalise, rope_angles, turn
 from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS, NATIVE_SETS

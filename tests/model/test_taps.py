@@ -15,7 +15,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.runner import Runner
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.model.kernel_sets import KERNEL_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec

@@ -9,8 +9,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
-from forerun.speculation.ancestry import ancestry_matrix
-from forerun.speculation.tree import TokenTree
+from forerun.speculation.tree import TokenTree, ancestry_matrix
 from tests.tiny import plain_spec, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 
 MAX_ERROR = 1e-12

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forerun.speculation.calibration import MEMORY, AcceptanceTable
+from forerun.speculation.growth import MEMORY, AcceptanceTable
 
 
 def test_nothing_seen_is_the_drafts_own_word() -> None:

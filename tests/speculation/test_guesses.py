@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from forerun.speculation.growth import BestFirstGrowth
-from forerun.speculation.guesses import CalibratedGuesses
+from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 
 LOG_PROBS = [math.log(0.9), math.log(0.05), float("-inf")]
 

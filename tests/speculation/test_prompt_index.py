@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forerun.speculation.prompt_index import LookupRecord, PromptIndex, stretch_of
+from forerun.drafting.lookup_chain import LookupRecord, PromptIndex, stretch_of
 
 
 def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | None:

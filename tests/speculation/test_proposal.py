@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from forerun.speculation.proposal import find_fault
 from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import find_fault
 
 
 def sound_tree() -> TokenTree:

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.ancestry import AncestryRows, ancestry_matrix
-from forerun.speculation.tree import TokenTree
+from forerun.speculation.tree import AncestryRows, TokenTree, ancestry_matrix
 from forerun.speculation.walk import walk
 
 NUM_CASES = 500

@@ -7,7 +7,7 @@ import pytest
 
 from forerun.core.pace import Pace
 from forerun.speculation.growth import BestFirstGrowth
-from forerun.speculation.widths import FIRST_CHILDREN, SMOOTHING, WidthRule, blend, chances_of
+from forerun.speculation.payoff import FIRST_CHILDREN, SMOOTHING, WidthRule, blend, chances_of
 
 STEEP = Pace(steps=tuple((rows, 0.005 + 0.005 * rows) for rows in range(1, 17)))
 FLAT = Pace(steps=((16, 0.010),))

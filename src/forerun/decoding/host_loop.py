@@ -18,10 +18,8 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import Choices, LogitShaper
-from forerun.speculation.ancestry import ancestry_matrix
-from forerun.speculation.proposal import find_fault
-from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance, walk
+from forerun.speculation.tree import TokenTree, ancestry_matrix
+from forerun.speculation.walk import Acceptance, find_fault, walk
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ class Verifier:
 
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
         """The logits of these rows; those of rows that the drafter adds are for it alone."""
-        extended = inputs if drafter is None else drafter.extend(inputs)
+        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
         logits, num_rows = self._runner.forward(extended).logits, len(inputs.token_ids)
         if drafter is None or extended is inputs:
             return logits

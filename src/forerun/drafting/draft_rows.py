@@ -8,8 +8,7 @@ from forerun.core.sublayers import SkipSet
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
 from forerun.model.shared_cache import DraftRunner
-from forerun.speculation.ancestry import AncestryRows
-from forerun.speculation.tree import TokenTree
+from forerun.speculation.tree import AncestryRows, TokenTree
 
 MAX_CATCH_UP = 16  # committed tokens that go with the root's expansion; more are prefilled first
 

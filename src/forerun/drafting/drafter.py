@@ -73,9 +73,11 @@ class Drafter(Protocol):
 
     Args:
         verify_width: the most nodes a proposal may have, root included.
+        adds_rows: `extend` is to be asked before every verification.
     """
 
     verify_width: int
+    adds_rows: bool = False
 
     @property
     def process_id(self) -> int | None:

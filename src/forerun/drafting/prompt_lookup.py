@@ -9,9 +9,9 @@ from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.payoff import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule, rows_to_verify
 
 
 class PromptLookupDrafter(Drafter):

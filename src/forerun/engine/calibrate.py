@@ -16,8 +16,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_rows import OwnRows
-from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.draft_tree import DraftTree, GuessedTree
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
@@ -29,7 +28,7 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores
 from forerun.runtime.threads import on_threads
-from forerun.speculation.widths import WidthRule
+from forerun.speculation.payoff import WidthRule
 
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)

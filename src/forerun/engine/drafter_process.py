@@ -13,8 +13,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
-from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.draft_tree import DraftTree, GuessedTree
 from forerun.drafting.remote.messages import Hello, Setup
 from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.remote.worker import LoadedDraft, serve

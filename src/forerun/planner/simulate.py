@@ -14,7 +14,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, No
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.draft_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
@@ -26,10 +26,9 @@ from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import VirtualClock, VirtualSupply
-from forerun.speculation.payoff import Payoff
+from forerun.speculation.payoff import Payoff, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
-from forerun.speculation.widths import WidthRule
 
 UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 VOCAB_SIZE: Final = 1 << 30

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.draft_rows import MAX_CATCH_UP
-from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.draft_tree import GuessedTree
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.sampling.noise import KeyedNoise

@@ -2,9 +2,22 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from math import exp, isfinite
+from operator import itemgetter
+from typing import Final
 
 from forerun.speculation.tree import TokenTree
+
+NUM_BINS: Final = 10
+BIN_WIDTH: Final = 0.5  # in log-probability; the last bin is open
+NUM_RANKS: Final = 4  # the last one is open
+NUM_DEPTHS: Final = 3  # 1, 2 to 3, deeper
+CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
+PRIOR_TRIALS: Final = 20.0  # how many trials the draft's own word counts as for its bin, and the bin's for a cell
+LEAST_LOG_PROB: Final = -600.0  # a chance that is a float, and has a logarithm, also after many failures
+MEMORY: Final = 2000.0  # trials after which a cell forgets
 
 
 class BestFirstGrowth:
@@ -101,3 +114,82 @@ class BestFirstGrowth:
 def padded(costs: list[float], horizon: int) -> list[float]:
     """The costs of a horizon's members; infinite where it has room."""
     return costs + [math.inf] * (horizon - len(costs))
+
+
+class CalibratedGuesses:
+    """Hangs children into a growth by calibrated chances, and learns from what the text did.
+
+    The table outlives trees and requests; the record of which node is of which kind lives as long as its tree.
+    """
+
+    def __init__(self) -> None:
+        self._table = AcceptanceTable()
+        self._cells: dict[int, int] = {}  # node to its cell of the table
+
+    def add(
+        self, growth: BestFirstGrowth, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
+    ) -> list[float]:
+        """Add an expanded node's children, which the draft ranked; return their chances, likeliest first."""
+        tree, table = growth.tree, self._table
+        log_probs = list(takewhile(isfinite, log_probs))  # what is impossible stays so
+        cells = table.cells(log_probs, tree.depths[node] + 1)
+        values = list(map(table.log_prob, cells, log_probs))
+        ranked = sorted(zip(values, token_ids, strict=False), key=itemgetter(0), reverse=True)
+        num_before = len(tree)
+        growth.add_children(node, [token_id for _, token_id in ranked], [value for value, _ in ranked])
+        if len(tree) > num_before:
+            cell_of = dict(zip(token_ids, cells, strict=False))
+            for child in range(num_before, len(tree)):
+                self._cells[child] = cell_of[tree.token_ids[child]]
+        return [exp(value) for value, _ in ranked]
+
+    def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Count the guesses at every node that the text has passed, and the token that followed each."""
+        for node, token_id in zip(visited, token_ids, strict=False):
+            for guess, child in tree.children(node).items():
+                if child in self._cells:
+                    self._table.count(self._cells[child], guess == token_id)
+
+    def reroot(self, places: Mapping[int, int]) -> None:
+        """Follow the nodes to their new numbers; forget those that have none."""
+        self._cells = {places[node]: cell for node, cell in self._cells.items() if node in places}
+
+
+class AcceptanceTable:
+    """The share of guesses that came true, by (bin of the draft's log-probability, depth, rank among siblings).
+
+    A cell that has seen little takes the word of its bin, and a bin that has seen little the draft's own.
+
+    Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; SwiftSpec ranks by raw log q.
+    """
+
+    def __init__(self) -> None:
+        self._num_true = [0.0] * (NUM_BINS * CELLS_PER_BIN + NUM_BINS)  # the bins themselves stand behind the cells
+        self._num_tried = [0.0] * len(self._num_true)
+
+    def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
+        """The cell of each sibling, likeliest first."""
+        place = 0 if depth == 1 else 1 if depth <= 3 else 2
+        bins = [int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH)) for log_prob in log_probs]
+        return [(bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1) for rank, bin_ in enumerate(bins)]
+
+    def log_prob(self, cell: int, log_prob: float) -> float:
+        """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""
+        num_true, num_tried, bin_ = self._num_true, self._num_tried, bin_of(cell)
+        said = math.exp(max(log_prob, LEAST_LOG_PROB))
+        chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
+        return math.log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS))
+
+    def count(self, cell: int, came_true: bool) -> None:
+        """Take one guess's outcome."""
+        for place in (bin_of(cell), cell):
+            if self._num_tried[place] >= MEMORY:
+                self._num_true[place] *= 0.5
+                self._num_tried[place] *= 0.5
+            self._num_true[place] += came_true
+            self._num_tried[place] += 1.0
+
+
+def bin_of(cell: int) -> int:
+    """Where the bin of a cell counts."""
+    return NUM_BINS * CELLS_PER_BIN + cell // CELLS_PER_BIN

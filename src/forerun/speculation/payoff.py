@@ -1,13 +1,156 @@
-"""Whether drafting pays at all: tokens per second with it and without, as they turn out. No clock: times are told."""
+"""What drafting is worth: how many rows to verify, how many nodes to expand, and whether to draft at all.
 
+No clock: times are told.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Final
 
+from forerun.core.pace import Pace
+from forerun.speculation.tree import TokenTree
+
+SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
+FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # chances of a node's children before anything is known
 FORGETTING: Final = 0.95  # what a round leaves of the weight of those before it
 FIRST_ROUNDS: Final = 12  # rounds after which either way is judged
 MARGIN: Final = 1.03  # by so much the other way must be better: two equal ways would change places for ever
 FIRST_STRETCH: Final = 32  # rounds without drafting before it is tried again
 LONGEST_STRETCH: Final = 512
 TRIAL: Final = 6  # rounds of such a trial
+
+
+class WidthRule:
+    """Chooses the widths of a round so that its expected tokens per second are most.
+
+    A token that this round does not bring has to be written by the next one, which will be much like it: so a row or an
+    expansion is worth its time exactly if it raises the round's own tokens per second. The long-run speed would be the
+    wrong measure where a text has easy and hard stretches: no hard one can be skipped for an easy one.
+
+    Source: OPT-Tree (arXiv 2406.17276) and Sequoia (arXiv 2402.12374) weigh rows against their time with a size fixed
+    beforehand; here every round is weighed by itself.
+
+    Args:
+        target: seconds of a verification by its rows.
+        draft: seconds of an expansion by its nodes; None: expansions are not waited for.
+        round_s, expansion_s: seconds that a round and an expansion take beyond their passes, until that is measured.
+    """
+
+    def __init__(self, target: Pace, draft: Pace | None, *, round_s: float = 0.0, expansion_s: float = 0.0) -> None:
+        self._target_s = [target.step_s(rows) for rows in range(1, target.steps[-1][0] + 1)]
+        self.change_draft(draft)
+        self._beyond_expansion_s, self._beyond_round_s, self._spent_s = expansion_s, round_s, 0.0
+        self._children = list(FIRST_CHILDREN)
+        self._num_rows = 1
+
+    def change_draft(self, draft: Pace | None) -> None:
+        """Draft passes take other times from now on."""
+        self._expansion_s = None if draft is None else cache(draft.step_s)
+
+    @property
+    def round_overhead_s(self) -> float:
+        """What rounds took beyond their passes, in the mean of late."""
+        return self._beyond_round_s
+
+    @property
+    def expansion_overhead_s(self) -> float:
+        """What expansions took beyond theirs."""
+        return self._beyond_expansion_s
+
+    def begin_round(self) -> None:
+        self._spent_s = 0.0
+
+    def end_round(self, seconds: float) -> None:
+        """Take what the round took in all."""
+        pass_s = self._target_s[self._num_rows - 1]
+        self._beyond_round_s = blend_time(self._beyond_round_s, seconds - self._spent_s - pass_s, pass_s)
+
+    def measure_expansion(self, num_nodes: int, seconds: float) -> None:
+        """Take an expansion of this round."""
+        self._spent_s += seconds
+        if self._expansion_s is not None:
+            pass_s = self._expansion_s(num_nodes)
+            self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
+
+    def measure_children(self, chances: Sequence[float]) -> None:
+        """Take the chances, likeliest first, of an expanded node's children given the node."""
+        children = self._children
+        children += [0.0] * (len(chances) - len(children))
+        for rank, chance in enumerate(chances):
+            children[rank] = blend(children[rank], chance)
+
+    def num_rows(self, chances: Sequence[float], most: int) -> int:
+        """Rows to verify, root included.
+
+        Args:
+            chances: of every node that it will be accepted, likeliest first, the root (1) included.
+        """
+        speeds = self._speeds(chances[:most], 0.0)
+        self._num_rows = 1 + max(range(len(speeds)), key=speeds.__getitem__)
+        return self._num_rows
+
+    def num_nodes(self, frontier: Sequence[float], tree: Sequence[float], most: int) -> int:
+        """Nodes to expand next, likeliest first; 0 where an expansion is not worth its time.
+
+        Their likely children are put into the tree, and the fastest cut with them is compared with the fastest without:
+        a child that only takes the row of another node is worth no more than the difference. A root without any guess
+        is always expanded: what the expansions after it may bring is more than one step ahead.
+
+        Args:
+            frontier: chances of the nodes that could be expanded, likeliest first.
+            tree: chances of all nodes, likeliest first, the root (1) included.
+            most: rows that can be verified.
+        """
+        if self._expansion_s is None or len(tree) == 1 or not frontier:
+            return len(frontier)
+        speed = max(self._speeds(tree[:most], 0.0))
+        nodes_s = [self._expansion_s(nodes) for nodes in range(1, len(frontier) + 1)]
+        num_nodes = 1
+        while num_nodes < len(frontier) and (
+            frontier[num_nodes] * self._children[0] > speed * (nodes_s[num_nodes] - nodes_s[num_nodes - 1])
+        ):
+            num_nodes += 1
+        children = [node * child for node in frontier[:num_nodes] for child in self._children]
+        grown = sorted([*tree, *children], reverse=True)[:most]
+        faster = max(self._speeds(grown, nodes_s[num_nodes - 1] + self._beyond_expansion_s))
+        return num_nodes if faster > speed else 0
+
+    def _speeds(self, chances: Sequence[float], extra_s: float) -> list[float]:
+        """Expected tokens per second of this round by its rows, if it takes so much longer."""
+        base_s = self._spent_s + self._beyond_round_s + extra_s
+        return [gain / (base_s + cost_s) for gain, cost_s in zip(accumulate(chances), self._target_s, strict=False)]
+
+
+def rows_to_verify(
+    tree: TokenTree, most: int, rule: WidthRule | None, chances: Callable[[], Sequence[float]] | None = None
+) -> TokenTree:
+    """The best of a tree: at most so many rows, and fewer where the rule says that more are not worth their time.
+
+    Args:
+        chances: gives the chances of the tree's likeliest nodes, where these are known without looking through it.
+    """
+    width = most
+    if rule is not None:
+        width = rule.num_rows(chances_of(tree.log_probs) if chances is None else chances(), most)
+    return tree.select(tree.best(width))
+
+
+def blend(mean: float, newest: float) -> float:
+    """A running mean; the first value counts whole."""
+    return mean + SMOOTHING * (newest - mean) if mean else newest
+
+
+def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:
+    """A running mean of times beyond a pass, from 0 up; none counts as more than the pass, since a machine that was
+    busy for a moment would be remembered for long."""
+    return mean_s + SMOOTHING * (min(max(newest_s, 0.0), max(pass_s, 2.0 * mean_s)) - mean_s)
+
+
+def chances_of(log_probs: Sequence[float]) -> list[float]:
+    """Log-probabilities to chances, likeliest first."""
+    return sorted(map(math.exp, log_probs), reverse=True)
 
 
 class Payoff:

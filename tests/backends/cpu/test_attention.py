@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.cpu import ops
 
 pytestmark = pytest.mark.usefixtures("tier")

@@ -22,7 +22,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits

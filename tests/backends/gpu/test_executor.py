@@ -14,7 +14,7 @@ from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import diff_buffers
 from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
 

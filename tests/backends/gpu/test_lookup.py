@@ -9,8 +9,7 @@ from forerun.backends.gpu.tree import prompt_lookup
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.drafting.lookup_chain import LookupChain
-from forerun.speculation.prompt_index import Continuation, LookupRecord, PromptIndex
+from forerun.drafting.lookup_chain import Continuation, LookupChain, LookupRecord, PromptIndex
 from forerun.speculation.tree import TokenTree
 
 WIDTH = 9

@@ -17,8 +17,8 @@ from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_cost
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk as walk_on_device
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
+from forerun.drafting.lookup_chain import PromptIndex
 from forerun.speculation.growth import BestFirstGrowth
-from forerun.speculation.prompt_index import PromptIndex
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk
 

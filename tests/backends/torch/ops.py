@@ -10,7 +10,7 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import TorchBackend
 from forerun.backends.torch.ops import TreeMask
-from forerun.speculation.ancestry import ancestry_matrix
+from forerun.speculation.tree import ancestry_matrix
 
 
 def random_parents(rng: random.Random, num_nodes: int) -> list[int]:

@@ -11,9 +11,8 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.sublayers import skippable
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
-from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.draft_tree import DraftTree, GuessedTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
-from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
@@ -30,10 +29,9 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import Payoff
+from forerun.speculation.payoff import Payoff, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule
 
 RECKONED_EVERY: Final = 64  # drafting rounds after which costs are reckoned anew: overheads, and the context has grown
 USUAL_ROUND_S: Final = 0.3e-3  # of a drafting round beyond its passes, on two Zen 5 cores, until that is measured
@@ -48,6 +46,8 @@ class LayerSkipDrafter(Drafter):
 
     In a plain round nothing is done but noting the token, so that where drafting does not pay it costs nothing.
     """
+
+    adds_rows = True
 
     def __init__(
         self, runner: SharedCacheRunner, config: LayerSkip, *, known: Sequence[NamedSet] = (),

@@ -21,9 +21,9 @@ from forerun.drafting.remote.wait_policy import WaitPolicy
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.payoff import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
-from forerun.speculation.widths import WidthRule, rows_to_verify
 
 logger = logging.getLogger(__name__)
 
