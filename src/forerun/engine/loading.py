@@ -48,10 +48,11 @@ class Checkpoint:
         """
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
+        spec = source.spec()  # first: what is refused by its config alone needs no weights to be looked at
         stored: torch.dtype = getattr(torch, source.stored_dtype())
         return cls(
             source=source,
-            spec=source.spec(),
+            spec=spec,
             dtype=compute_dtype(config.dtype, stored=stored, is_quantised=weight_format != "plain", device=device),
             weight_format=weight_format,
         )
