@@ -2,8 +2,8 @@
 
 python benchmarks/cpu_plain.py [--model builtin 125m 1b] [--dtype bfloat16 int8 int4]
 
-Every pair of model and format is a `forerun bench run`: all answer every question in turn, each in a process of its own
-or its own engine. llama.cpp gets BF16 for bfloat16, Q8_0 for int8 and Q4_0 for int4; transformers has no such formats.
+Every pair of model and format is a `forerun bench run`: all answer every question in turn, each in a separate
+process or engine. llama.cpp gets BF16 for bfloat16, Q8_0 for int8 and Q4_0 for int4; transformers has no such formats.
 """
 
 import argparse

@@ -59,7 +59,7 @@ class Record:
 
 
 class Trial:
-    """One engine whose drafter is harmed now and then, and one without a drafter."""
+    """An engine with a drafter that is killed or stopped now and then, and one without a drafter."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.rng, self.record = arguments, random.Random(arguments.seed), Record()

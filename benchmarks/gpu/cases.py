@@ -21,7 +21,7 @@ class Setting:
     Args:
         is_rehearsal: tiny shapes on the CPU in Triton's interpreter; times mean nothing.
         ends_at: in seconds of time.time(); no case begins later.
-        copy_bytes_per_s: bytes read plus bytes written by large copies, as measured; 0 where nobody has yet.
+        copy_bytes_per_s: bytes read plus bytes written by large copies, as measured; 0 before that.
         matmul_per_s: operations of a large bfloat16 product; likewise.
         folder: for files of this run.
     """

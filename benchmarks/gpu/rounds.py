@@ -60,7 +60,7 @@ UNPRUNED = TreePolicy(min_mass=0.0, looks_up=False)  # every level is as wide as
 
 
 def drafters(setting: Setting) -> list[tuple[str, DrafterConfig]]:
-    """Who drafts for the built-in target; the parallel one in a process of its own on the same GPU."""
+    """The drafters for the built-in target; the parallel one in another process on the same GPU."""
     serial = [("draft_model {}/{}/{}".format(*shape), fixed(*shape)) for shape in widths(setting)]
     if setting.is_rehearsal:
         return [("none", NoDrafter()), *serial]

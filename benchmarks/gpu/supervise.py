@@ -52,7 +52,7 @@ class Supervisor:
             )  # fmt: skip
 
     def _warm(self) -> None:
-        """Compile in several processes; whoever is not ready in time is ended."""
+        """Compile in several processes; those not ready in time are ended."""
         setting, section = self._setting, self._section
         ends_at = time.time() + section.warm_share * setting.left_s
         number = 1 if setting.is_rehearsal else min(section.num_warmers, max(1, (os.cpu_count() or 1) - 2))

@@ -95,7 +95,7 @@ def _show(summary: "Summary") -> None:
 
 
 def _console(console: "Console") -> "Console":
-    """The console, or a wide one where the output is no terminal, whose width is anybody's guess."""
+    """The console, or a wide one where the output is no terminal, which has no width."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     return console

@@ -12,7 +12,7 @@ INCHES: Final = (8.0, 4.5)
 
 
 def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
-    """Write a bar for every split with its interval, to a file whose ending names the format.
+    """Write a bar for every split with its interval, to a file; its suffix names the format.
 
     Raises:
         ConfigError: matplotlib is not there, the format is unknown, or the file cannot be written.

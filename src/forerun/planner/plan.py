@@ -17,7 +17,7 @@ from forerun.planner.simulate import Costs, simulate
 OnPlan = Callable[[int, int], None]  # plans tried, of about how many
 
 COARSE_TOKENS: Final = 512  # of the traces, for the search; its results are played through whole
-NUM_CLIMBED: Final = 3  # parallel splits whose trees are searched for
+NUM_CLIMBED: Final = 3  # parallel splits for which trees are searched
 CLIMB_STEPS: Final = 12  # simulations that such a search takes, about
 USUAL_WIDTH: Final = 8
 USUAL_DEPTH: Final = 6
@@ -201,7 +201,7 @@ def neighbouring_trees(draft: DraftModel, *, has_depth: bool) -> Iterator[DraftM
 
 
 def first_tokens(traces: Sequence[AnswerTrace], num_tokens: int) -> list[AnswerTrace]:
-    """Whole answers, until they hold so many tokens."""
+    """Whole answers, until they hold `num_tokens` tokens."""
     taken: list[AnswerTrace] = []
     for trace in traces:
         taken.append(trace)

@@ -83,7 +83,7 @@ class SizedModel:
         return self.spec.vocab_size * self.spec.hidden_size
 
     def pass_bytes(self, context: int) -> float:
-        """Bytes that a pass reads: layers, head and the cache of a text of so many tokens."""
+        """Bytes that a pass reads: layers, head and the cache of a text of `context` tokens."""
         weights = self.num_layer_weights * BYTES_PER_WEIGHT[self.weight_bits] + self._num_head_weights * HEAD_BYTES
         return weights + context * self.spec.kv_bytes_per_token(CACHE_BYTES)
 
@@ -129,7 +129,7 @@ def fits(machine: Machine, model: SizedModel, units: int, context: int) -> bool:
 
 
 def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pace:
-    """Times of a model's pass on so many units, by rows."""
+    """Times of a model's pass on a number of units, by rows."""
     scale = anchored_scale(machine, model, units, context)
     return Pace(
         steps=tuple((rows, scale * pass_s(machine, model, units, rows, context)) for rows, _ in machine.row_cost)

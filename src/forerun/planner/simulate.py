@@ -50,7 +50,7 @@ class Costs:
 
     @classmethod
     def of(cls, profile: Profile, *, target_units: int, draft_units: int) -> "Costs":
-        """Those of a profile, the target on so many units and the draft on so many.
+        """Those of a profile, with these numbers of units for target and draft.
 
         Raises:
             ConfigError: the profile does not know one of them.
@@ -86,7 +86,7 @@ class Costs:
         return self.draft_pace.step_s(num_rows) + self.expansion_overhead_s
 
     def worker_expansion_s(self, num_rows: int) -> float:
-        """The same in a process of its own; of re-rooting its tree where there are no rows."""
+        """The same in another process; of re-rooting the tree where there are no rows."""
         return (self.draft_pace.step_s(num_rows) if num_rows else 0.0) + self.worker_expansion_overhead_s
 
 
@@ -141,7 +141,7 @@ class Tally:
         self._num_rounds += 1
         self._num_accepted += min(len(acceptance.path), num_left)
         self.num_tokens += min(len(acceptance.tokens), num_left)
-        self._num_misses += not is_hit and not self.is_over  # nobody knows what would have followed
+        self._num_misses += not is_hit and not self.is_over  # what would have followed is not known
 
     def outcome(self, *, num_expansions: int, decode_s: float) -> AnswerOutcome:
         return AnswerOutcome(

@@ -92,7 +92,7 @@ def traces_for(
     pair: SyntheticPair | None = None,
     measure: Callable[[Sequence[AnswerTrace]], float] = accepted_per_round,
 ) -> list[AnswerTrace]:
-    """Traces on which so many tokens per round are accepted, the bonus token not included.
+    """Traces on which `accepted` tokens per round are accepted, the bonus token not included.
 
     Raises:
         ConfigError: no pair of models can reach that.

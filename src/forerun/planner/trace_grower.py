@@ -21,8 +21,8 @@ class TraceGrower:
     Args:
         guessed: what decides.
         max_rows: that the draft's cache has for the tree.
-        is_remote: it re-roots its tree in a process of its own, which takes time.
-        spend: lets the time of a draft pass over so many rows go by, and returns its seconds.
+        is_remote: it re-roots its tree in another process, which takes time.
+        spend: lets the time of a draft pass over a number of rows go by, and returns its seconds.
     """
 
     def __init__(

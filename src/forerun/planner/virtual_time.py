@@ -18,7 +18,7 @@ HELLO: Final = Hello(pid=0, vocab_size=1, max_length=1 << 30, vocabulary=bytes(3
 
 
 class VirtualClock:
-    """Seconds that pass when somebody spends them."""
+    """Seconds that pass only when they are spent."""
 
     def __init__(self) -> None:
         self.now = 1.0
@@ -27,7 +27,7 @@ class VirtualClock:
         return self.now
 
     def spend(self, seconds: float) -> float:
-        """Let so many go by, and return them."""
+        """Let these seconds go by, and return them."""
         self.now += seconds
         return seconds
 

@@ -1,4 +1,4 @@
-"""Files of one JSON object per line, read with typed accessors whose errors name file, line, key and value."""
+"""Files of one JSON object per line, read with typed accessors; errors name file, line, key and value."""
 
 import json
 import reprlib
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonObject:
-    """The object of a line, or one nested in it. A key whose value is null counts as absent.
+    """The object of a line, or one nested in it. A key with the value null counts as absent.
 
     Args:
         place: `file:line`, for errors.
@@ -76,7 +76,7 @@ class JsonObject:
         return self._one(key, default, is_flag, "true or false")
 
     def wrong(self, key: str, needed: str) -> NoReturn:
-        """Refuse a key whose value cannot be used.
+        """Refuse the value of a key.
 
         Raises:
             ConfigError: always.
@@ -129,7 +129,7 @@ def is_flag(value: object) -> TypeGuard[bool]:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """A string that UTF-8 can hold; JSON can also spell half a character, which nobody could print."""
+    """A string that UTF-8 can hold; JSON can also spell half a character, which cannot be printed."""
     if not isinstance(value, str):
         return False
     try:
@@ -157,7 +157,7 @@ def read_objects(path: Path) -> Iterator[JsonObject]:
 
 
 def read_whole_lines(path: Path) -> tuple[tuple[JsonObject, ...], bytes]:
-    """Every line of a file whose writer may have been killed, without a torn last one: as objects, and as bytes.
+    """Every line, as objects and as bytes, without a last line that its writer did not finish.
 
     The last line is torn when it has no newline and is no JSON object. That is never wrong: no beginning of an object
     is itself one, so that a line which can be read is whole.

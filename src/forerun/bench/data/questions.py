@@ -24,7 +24,7 @@ def read_questions(path: Path) -> tuple[Question, ...]:
     """The questions of a file, in its order.
 
     `turns` is needed, or one turn under `prompt` or `question`. Without a `question_id` a question has its place among
-    the rows, from 0. Keys nobody asked for are skipped: each benchmark adds its own.
+    the rows, from 0. Unknown keys are skipped, since each benchmark adds some.
 
     Raises:
         ConfigError: the file or a line cannot be used, two lines have the same id, or there is no line at all.

@@ -22,7 +22,7 @@ class Download:
     Args:
         name: the file's name here.
         path: repository, commit and path there; unpacked if it ends in .gz.
-        sha256: of the file as it is sent; None where nobody has told it, so that only its rows can be counted.
+        sha256: of the file as it is sent; None where it is not known, so that only the rows can be counted.
         num_rows: lines it holds.
     """
 
@@ -60,7 +60,7 @@ def _eagle(name: str, sha256: str, licence: str) -> DataSource:
 
 
 def _to_json(dataset: str, split: str, num_rows: int) -> str:
-    """How somebody with Hugging Face's `datasets` makes a raw file."""
+    """How to make a raw file with Hugging Face's `datasets`."""
     call = f"load_dataset({dataset}, split='{split}').to_json('{RAW}')"
     return f'python -c "from datasets import load_dataset; {call}" makes it, {num_rows} rows'
 

@@ -1,1 +1,1 @@
-"""Other engines, measured beside this one: each installed one in a process of its own, others by their URL."""
+"""Other engines, measured beside this one: each installed one in a separate process, others by their URL."""

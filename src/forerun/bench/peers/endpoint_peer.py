@@ -1,4 +1,4 @@
-"""A server with an OpenAI-compatible completions endpoint that somebody else started: vLLM or SGLang."""
+"""A server with an OpenAI-compatible completions endpoint that is already running: vLLM or SGLang."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own, through llama-cpp-python: plain, with looked-up and with drafted tokens."""
+"""llama.cpp in a separate process, through llama-cpp-python: plain, with looked-up and with drafted tokens."""
 
 from collections.abc import Callable
 from typing import Final

@@ -133,7 +133,7 @@ def help_of(server: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A port that is not in use."""
     with socket(AF_INET, SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A peer in a process of its own, so that its threads, libraries and crashes stay out of the one that measures."""
+"""A peer in a separate process, so that its threads, libraries and crashes stay out of the one that measures."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class Process:
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
-        # A file rather than a pipe: nobody has to read it while the child writes.
+        # A file rather than a pipe, which would have to be read while the child writes.
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
@@ -96,7 +96,7 @@ class Process:
 
 
 class ProcessPeer:
-    """A contestant in a process of its own. Times are taken there, so that the way between costs nothing.
+    """A contestant in a separate process. Times are taken there, so that the way between costs nothing.
 
     Args:
         name: what it is called in reports.

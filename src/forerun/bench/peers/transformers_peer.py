@@ -1,4 +1,4 @@
-"""Hugging Face transformers in a process of its own: `generate` with each of its caches and ways to guess.
+"""Hugging Face transformers in a separate process: `generate` with each of its caches and ways to guess.
 
 Times come from a streamer. In every mode `generate` hands it the tokens of a round at once, as soon as they are chosen,
 and its loop reads them on the host anyway; so the times are right and cost a few microseconds a round. (On Apple's mps

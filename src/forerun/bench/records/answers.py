@@ -90,7 +90,7 @@ class Record:
 
 
 class Contestant(Protocol):
-    """Somebody who answers: a drafter of ours, or a peer in a process of its own."""
+    """What answers questions: one of our drafters, or a peer in a separate process."""
 
     name: str
 

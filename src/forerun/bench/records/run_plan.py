@@ -1,4 +1,4 @@
-"""What defines a run: whoever continues it must ask for the same."""
+"""What defines a run: to continue it, the same must be asked for."""
 
 import json
 from collections.abc import Mapping

@@ -105,7 +105,7 @@ class Resamples:
         )
 
     def _score(self, moments: Array, num_resamples: int, seed: int) -> Array:
-        """How many of its own standard errors each resample is off; beyond all bounds where it has none.
+        """The distance of each resample from the observed value, in its standard errors; infinite where these are zero.
 
         The moments are of numbers whose means are 1, hence the logarithm of a resample's ratio is how far it is off.
         """

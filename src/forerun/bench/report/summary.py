@@ -79,7 +79,7 @@ class Summary:
 
     Args:
         speed_kind: "decode" leaves the prefill out; "whole" is used where a contestant's times of arrival are unknown.
-        baseline: the contestant that ratios refer to; None where nobody is.
+        baseline: the contestant that ratios refer to; None where there is none.
         about: run.json.
     """
 
@@ -106,7 +106,7 @@ class Summary:
         return tuple(row for row in self.rows if row.dataset is None and row.temperature == temperature)
 
     def kind_of(self, contestant: str) -> str:
-        """ "drafter" for one of ours, "peer" for somebody else's program; "" where the run does not say."""
+        """ "drafter" for one of ours, "peer" for another program; "" where the run does not say."""
         return str(self.about.get("contestants", {}).get(contestant, {}).get("kind", ""))
 
     def to_json(self) -> str:
@@ -130,7 +130,7 @@ def summarise(source: Path | Sequence[Path], *, baseline: str | None = None) -> 
         baseline: a contestant, or a record file to set beside the others; None takes drafter `none` if it is there.
 
     Raises:
-        ConfigError: something cannot be read, or nobody has the baseline's name.
+        ConfigError: something cannot be read, or no contestant has the baseline's name.
     """
     run, name = read_run_with(source, baseline)
     return summarise_run(run, baseline=name)
@@ -170,7 +170,7 @@ Groups = dict[GroupKey, list[Record]]
 
 
 def _speed_kind(records: Iterable[Record]) -> SpeedKind:
-    """Decoding alone, unless that is unknown for somebody: then nobody's, as two kinds must not be compared."""
+    """Decoding alone, unless that is unknown for one contestant: two kinds of speed must not be compared."""
     is_known: dict[str, bool] = {}
     for record in records:
         known = is_known.get(record.contestant, False)

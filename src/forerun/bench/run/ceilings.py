@@ -21,7 +21,7 @@ LEAST_BUFFER_BYTES: Final = {"cpu": 32 << 20, "cuda": 512 << 20}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """The most bytes per second that simple torch calls moved on a device with so many threads.
+    """The most bytes per second that simple torch calls moved on a device with `num_threads` threads.
 
     Args:
         device: a torch device.
@@ -76,7 +76,7 @@ def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: flo
 def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
-    Of an embedding table of its own the step reads one row. A table that is the head too is read whole, and counted
+    Of an embedding table that is not the head a step reads one row. A table that is the head too is read whole, and counted
     once; but a quantised head is another table.
     """
     head = "embedding.weight" if spec.tied_embeddings else "head.weight"

@@ -96,7 +96,7 @@ class BenchRun:
         ]  # fmt: skip
 
     def _open_all(self, temperature: float, group: Group) -> None:
-        """Open whoever can be opened, and let each write a little."""
+        """Open all contestants that can be opened, and warm them up."""
         if self._contestants:
             return
         prompt_ids, params = self._reader.prompt_after(group.question, ()), self._plan.params(temperature, 0)
@@ -167,7 +167,7 @@ class BenchRun:
         )
 
     def _finished(self, group: Group, answer: Record, reference: Record, params: SamplingParams) -> Record:
-        """The answer with what is found out when nobody is being timed."""
+        """The answer, compared with that of `none` now that nothing is being timed."""
         plain = self._contestants[NONE]
         assert isinstance(plain, DrafterContestant), "none is a drafter of ours"
         is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
@@ -183,7 +183,7 @@ class BenchRun:
 
 def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
     """Let allocation and compilation happen now, in the way of choosing tokens that is measured then."""
-    assert params.max_new_tokens is not None, "room was made for so many tokens, and for no more"
+    assert params.max_new_tokens is not None, "room was made for a stated number of tokens"
     num_tokens = min(WARM_UP_TOKENS, params.max_new_tokens)
     contestant.write(prompt_ids, replace(params, max_new_tokens=num_tokens, ignore_eos=True))
     contestant.forget()

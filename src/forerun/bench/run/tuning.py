@@ -1,4 +1,4 @@
-"""The settings a contestant is measured with: the best of its own grid, on questions it is not measured on."""
+"""The settings a contestant is measured with: the best of its grid, on questions that are not measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
