@@ -11,7 +11,7 @@ from typing import Any, Final
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.event_stream import get_json, post_events
 from forerun.bench.peers.gguf_cache import cached_gguf
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest
+from forerun.bench.peers.messages import FILTERS, Answer, PeerError, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 HOST: Final = "127.0.0.1"
@@ -85,12 +85,9 @@ class LlamaServerWriter:
         return {
             "prompt": list(request.prompt_ids),
             "n_predict": request.max_new_tokens,
-            "temperature": request.temperature,
-            "top_k": request.top_k,
-            "top_p": request.top_p,
-            "min_p": request.min_p,
             "seed": request.seed,
-            "samplers": ["temperature", "top_k", "top_p", "min_p"],
+            "samplers": list(FILTERS),
+            **{name: getattr(request, name) for name in FILTERS},
             "stream": True,
             "return_tokens": True,
             "cache_prompt": self._keeps_prompt,

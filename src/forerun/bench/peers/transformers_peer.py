@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, CompileConfig, GenerationConfig, StoppingCriteriaList
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest
+from forerun.bench.peers.messages import FILTERS, Answer, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 DEFAULT_LOOKUP: Final = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
@@ -86,9 +86,7 @@ class TransformersWriter:
     def _config(self, request: PeerRequest) -> GenerationConfig:
         sampling: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0.0:
-            sampling = {"do_sample": True} | {
-                name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")
-            }
+            sampling = {"do_sample": True} | {name: getattr(request, name) for name in FILTERS}
         return GenerationConfig(
             max_new_tokens=request.max_new_tokens,
             eos_token_id=None if request.ignore_eos else self._eos_ids or None,

@@ -76,8 +76,8 @@ def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: flo
 def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
-    Of an embedding table that is not the head a step reads one row. A table that is the head too is read whole, and counted
-    once; but a quantised head is another table.
+    Of an embedding table that is not the head a step reads one row. A table that is the head too is read whole, and
+    counted once; but a quantised head is another table.
     """
     head = "embedding.weight" if spec.tied_embeddings else "head.weight"
     is_shared = spec.tied_embeddings and weight_format == "plain"
