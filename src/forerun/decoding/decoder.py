@@ -1,6 +1,7 @@
 """Who plays the rounds of a request: the host's loop, or a machine that needs no host between the steps of a round."""
 
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -87,9 +88,10 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
         num_written = len(request.prompt_ids) - num_prompt
         try:
             decoder.begin(request)
-            for played in decoder.rounds(num_tokens - num_written):
-                if isinstance(played, Round) or not num_written:  # the prompt is read once
-                    yield played
+            with closing(decoder.rounds(num_tokens - num_written)) as rounds:
+                for played in rounds:
+                    if isinstance(played, Round) or not num_written:  # the prompt is read once
+                        yield played
             return
         except NothingToChooseError as end:
             request = replace(request, prompt_ids=end.token_ids)
