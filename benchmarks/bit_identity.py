@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from common import standard_arguments, write_results
+from common import numbers, standard_arguments, write_results
 from row_bits import Tally, play
 
 from forerun import EngineConfig
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 def count(kernels: ModelBackend, dtype: str, num_checks: int, num_threads: int) -> tuple[int, int]:
     """Rows compared, rows that differ."""
-    found = Checkpoint.open(open_source("builtin"), EngineConfig(dtype=dtype))  # type: ignore[arg-type]
+    found = Checkpoint.open(open_source("builtin"), EngineConfig(**numbers(dtype)))
     runner = Runner(
         found.spec,
         found.source.weights(dtype=found.dtype, weight_format=found.weight_format),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -73,6 +74,11 @@ def answer_in_turn(runs: Sequence[Run], prompts: Iterable[str], params: Sampling
             run.write(prompt, params)
     for run in runs:
         run.engine.close()
+
+
+def numbers(name: str) -> dict[str, Any]:
+    """The settings of an engine for a dtype, or for weights of 8 or 4 bits."""
+    return {"weights" if name in ("int8", "int4") else "dtype": name}
 
 
 def read_prompts(num_prompts: int, skip: int = 0) -> list[str]:

@@ -9,20 +9,19 @@ from collections.abc import Iterator
 from time import perf_counter
 
 import torch
-from common import standard_arguments, write_results
+from common import numbers, standard_arguments, write_results
 from torch.nn import functional
 
 from forerun import EngineConfig
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.checkpoints.open import open_source
-from forerun.core.config import DTypeName
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.engine.loading import Checkpoint
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from training.corpus import python_documents
 
-DTYPES: tuple[DTypeName, ...] = ("float32", "bfloat16", "int8", "int4")
+DTYPES = ("float32", "bfloat16", "int8", "int4")
 WINDOW = 512  # tokens that are read from an empty cache
 END_OF_TEXT = 0
 PACE_ROWS = (1, 8)
@@ -56,9 +55,9 @@ def windows(num_windows: int) -> Iterator[list[int]]:
     return (ids[number * spacing : number * spacing + WINDOW + 1] for number in range(num_windows))
 
 
-def load(name: str, dtype: DTypeName) -> tuple[Checkpoint, Runner, float]:
+def load(name: str, dtype: str) -> tuple[Checkpoint, Runner, float]:
     """A model in a dtype, and the seconds that took."""
-    config = EngineConfig(target=name, dtype=dtype)
+    config = EngineConfig(target=name, **numbers(dtype))
     checkpoint = Checkpoint.open(open_source(name), config)
     began = perf_counter()
     runner = checkpoint.load(config, exactness="fast", capacity=WINDOW, pace=None, on_progress=None)

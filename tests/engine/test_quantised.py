@@ -97,6 +97,8 @@ def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: We
     checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights))
     assert checkpoint.weight_format == checkpoint.dtype_name == weights
     assert checkpoint.dtype in (torch.bfloat16, torch.float32)
+    asked = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights, dtype="float16"))
+    assert (asked.weight_format, asked.dtype) == (weights, torch.float16)
     plain = Checkpoint.open(open_source("builtin"), EngineConfig(dtype="float64"))
     assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
 
