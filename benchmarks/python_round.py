@@ -78,7 +78,7 @@ class Stopwatch:
 def watched(engine: Engine, stopwatch: Stopwatch, *, in_parts: bool) -> Iterator[None]:
     """Let the stopwatch time the calls that the engine makes: native ones and text, or Python's own parts as well."""
     calls = [
-        (NATIVE, type(engine._target._executor), "run"), (NATIVE, CpuBackend, "sample"), (NATIVE, TreeCache, "_move"),
+        (NATIVE, type(engine._target._executor), "run"), (NATIVE, CpuBackend, "sample"), (NATIVE, TreeCache, "move"),
         (NATIVE, CpuBackend, "topk"), (TEXT, TextAssembly, "add"),
     ]  # fmt: skip
     parts = [
