@@ -62,8 +62,9 @@ def test_where_a_decoder_gives_up_the_next_one_goes_on_and_the_text_is_the_same(
     rounds = [done for done in played if isinstance(done, Round)]
     tokens = [token for done in rounds for token in done.token_ids]
     assert tokens == decode_ids(plain, NoneDrafter(), PROMPT, params, seed=7, num_tokens=NUM_TOKENS)
-    assert isinstance(played[0], PrefillStep), "the prompt is read first"
-    assert len(played) - len(rounds) == 1, "and once"
+    reading = [step.num_read for step in played if isinstance(step, PrefillStep)]
+    assert reading == sorted(set(reading)), "the prompt is read once"
+    assert all(isinstance(step, PrefillStep) for step in played[: len(reading)]), "and first"
     assert first.ended == 1
 
 

@@ -81,7 +81,7 @@ class Decoder(Protocol):
 
 def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
     """The rounds of a request by the first decoder that can play it; where that one gives up, the next goes on."""
-    num_prompt = len(request.prompt_ids)
+    num_prompt, is_read = len(request.prompt_ids), False
     for decoder in decoders:
         if not decoder.can_play(request.params):
             continue
@@ -90,11 +90,11 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
             decoder.begin(request)
             with closing(decoder.rounds(num_tokens - num_written)) as rounds:
                 for played in rounds:
-                    if isinstance(played, Round) or not num_written:  # the prompt is read once
+                    if isinstance(played, Round) or not is_read:
                         yield played
             return
         except NothingToChooseError as end:
-            request = replace(request, prompt_ids=end.token_ids)
+            request, is_read = replace(request, prompt_ids=end.token_ids), True  # the prompt is read once
         finally:
             decoder.end()
     raise AssertionError("the host's loop plays every request")
