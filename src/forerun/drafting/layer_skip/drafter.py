@@ -23,7 +23,7 @@ from forerun.drafting.layer_skip.skip_search import FixedSet, SkipSearch, first_
 from forerun.drafting.layer_skip.speed_model import SpeedModel
 from forerun.drafting.layer_skip.swift_candidates import FEWEST_ITEMS, WINDOW, SwiftCandidates, load_library
 from forerun.drafting.layer_skip.swift_search import SwiftSearch
-from forerun.drafting.layer_skip.when_to_draft import REST, TIMED, Drafting, DraftingSchedule, Resting
+from forerun.drafting.layer_skip.when_to_draft import TIMED, Drafting, DraftingSchedule, Resting
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
@@ -33,10 +33,6 @@ from forerun.speculation.payoff import Payoff, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-RECKONED_EVERY: Final = 64  # drafting rounds after which costs are reckoned anew: overheads, and the context has grown
-USUAL_ROUND_S: Final = 0.3e-3  # of a drafting round beyond its passes, on two Zen 5 cores, until that is measured
-USUAL_EXPANSION_S: Final = 0.06e-3  # of an expansion beyond its pass
-EARLY_SEARCH_S: Final = 0.4  # of searching while the engine opens, where no set is known
 PROBED_ROWS: Final = (3, 9, 17)  # of passes with probe rows, beside the usual ones that are timed
 NO_NEWS: Final = DraftReport()
 
@@ -95,19 +91,15 @@ class LayerSkipDrafter(Drafter):
     def take_costs(self, target: Pace, costs: SkipCosts) -> None:
         """Choose what to skip and how far to draft by what passes cost from now on."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
+        usual = {"round_s": TUNED.round_s, "expansion_s": TUNED.expansion_s}
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
-            speed_model = SpeedModel(
-                costs=costs, target=target, round_s=USUAL_ROUND_S, expansion_s=USUAL_EXPANSION_S,
-                max_depth=min(config.depth, max(1, config.verify_width - 1)),
-            )  # fmt: skip
+            depth = min(config.depth, max(1, config.verify_width - 1))
+            speed_model = SpeedModel(costs=costs, target=target, **usual, max_depth=depth)
             search = SetSearch(self.runner.spec.num_layers, speed_model, seed=self._policy.seed, known=self._known)
-            early_s = 0.0 if self._known else EARLY_SEARCH_S
+            early_s = 0.0 if self._known else TUNED.early_s
             self._search = InPassSearch(search, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            self._guessed.rule = WidthRule(
-                target, costs.draft(self._search.skipped, costs.context), round_s=USUAL_ROUND_S,
-                expansion_s=USUAL_EXPANSION_S,
-            )  # fmt: skip
+            self._guessed.rule = WidthRule(target, costs.draft(self._search.skipped, costs.context), **usual)
             self._schedule.payoff = Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
@@ -119,7 +111,7 @@ class LayerSkipDrafter(Drafter):
     def propose(self) -> TokenTree:
         self._began, self._searched_s = perf_counter(), self._search.spent_s
         kind = self._schedule.next(self._search, self._draft.num_tokens)
-        if isinstance(kind, Resting) and kind.rounds_left < REST:
+        if isinstance(kind, Resting) and kind.rounds_left < TUNED.rest_rounds:
             return TokenTree(self._root)
         if self._search.wants_pass:
             self._draft.tell()
@@ -192,7 +184,7 @@ class LayerSkipDrafter(Drafter):
         """Skip what the search says from here on, and reckon with what that costs where the text stands now."""
         draft, skipped = self._draft, self._search.skipped
         self._num_rounds += 1
-        is_due = self._num_rounds % RECKONED_EVERY == 0
+        is_due = self._num_rounds % TUNED.costs_every == 0
         if skipped == draft.skipped and not is_due:
             return
         draft.skipped, rule, costs = skipped, self._guessed.rule, self._costs

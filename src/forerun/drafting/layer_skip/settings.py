@@ -55,6 +55,11 @@ class SearchSettings:
         trial_margin: times plain speed at which a draft is tried, since drafts stop where they are unsure ...
         trial_overhead: ... as long as a round takes less than this share of a pass beyond its passes.
         passes_saved: seconds in passes for which searching can be saved up.
+        early_s: seconds of searching while the engine opens, where no set is known.
+        rest_rounds: plain rounds in a row where nothing is drafted; to ask costs a hundredth of one of a small model.
+        plain_rise: times its time of late that a plain round counts as, at most: others on the machine only add time.
+        costs_every: drafting rounds after which costs are reckoned anew: overheads, and the context has grown.
+        round_s, expansion_s: of a drafting round and of an expansion beyond their passes, until that is measured.
     """
 
     whole_logit: float = 4.5
@@ -100,6 +105,12 @@ class SearchSettings:
     trial_margin: float = 0.9
     trial_overhead: float = 0.1
     passes_saved: float = 1.0
+    early_s: float = 0.4
+    rest_rounds: int = 16
+    plain_rise: float = 1.1
+    costs_every: int = 64
+    round_s: float = 0.3e-3
+    expansion_s: float = 0.06e-3
 
 
 ROWS_PER_EVALUATION: Final = 32

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
+from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
 from forerun.speculation.payoff import Payoff
 
-REST: Final = 16  # rounds: a question costs a hundredth of a plain round of a small model (docs/log.md, 2026-11-22)
 TIMED: Final = 2  # rounds before the end of a rest, when neither the question nor probe rows disturb a round
-RISE: Final = 1.1  # times its time of late that a plain round may take: others on the machine only add time
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,15 @@ class DraftingSchedule:
             grows = search.is_worth_it(num_tokens)
             if grows or self._looks_up:
                 return Drafting(grows)
-        return Probing() if search.uses_every_round else Resting(REST)
+        return Probing() if search.uses_every_round else Resting(TUNED.rest_rounds)
 
     def _end_rest(self, search: SkipSearch) -> None:
         """Tell what the rounds of a rest took, if one of them was timed."""
         if self._timed_s is None:
             return
+        num_rounds = TUNED.rest_rounds
         if self.payoff is not None and not self.payoff.should_draft():
-            self.payoff.measure(REST, REST * self._timed_s, REST)
-        search.take_time(REST * self._timed_s)
-        self.plain_round_s = min(self._timed_s, RISE * (self.plain_round_s or inf))
+            self.payoff.measure(num_rounds, num_rounds * self._timed_s, num_rounds)
+        search.take_time(num_rounds * self._timed_s)
+        self.plain_round_s = min(self._timed_s, TUNED.plain_rise * (self.plain_round_s or inf))
         self._timed_s = None
