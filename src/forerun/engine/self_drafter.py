@@ -5,7 +5,8 @@ from pathlib import Path
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
+from forerun.drafting.build import build_drafter
+from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside
 from forerun.drafting.layer_skip.skip_search import first_set
@@ -16,7 +17,7 @@ from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 
 
-def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> LayerSkipDrafter:
+def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> Drafter:
     """The drafter, which has yet to be told what passes cost.
 
     Raises:
@@ -24,7 +25,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
     """
     known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
-    return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)
+    return build_drafter(drafter, policies, target=target.spec, shared=shared, known=known)
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
