@@ -23,7 +23,7 @@ def run_tests(setting: Setting) -> Iterator[Row]:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
     command += ["--continue-on-collection-errors"]
     if setting.is_rehearsal:
-        command += ["--collect-only", "tests/model", "tests/kernels"]
+        command += ["--collect-only", "tests/model", "tests/backends"]
     elif find_spec("xdist") is not None:
         command += ["-n", str(WORKERS), "--dist", "worksteal", "tests"]
     else:
