@@ -220,7 +220,7 @@ def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain
 
     stream = engine.stream(PROMPT, SAMPLED)
     next(stream)
-    with engine._turn:
+    with engine._exclusive:
         thread = Thread(target=intrude)
         thread.start()
         thread.join()
