@@ -38,8 +38,7 @@ class RoundShape:
     """What a round's launches depend on; everything else is data on the device."""
 
     depth: int
-    target_splits: int
-    draft_splits: int
+    num_splits: int
     is_greedy: bool
 
 
@@ -131,10 +130,7 @@ class DeviceRounds:
 
     def launch(self, depth: int, longest: int) -> bool:
         """Play a round with so many draft passes on at most `longest` tokens; True if it was recorded before."""
-        num_splits = num_splits_for(longest)
-        shape = RoundShape(
-            depth=depth, target_splits=num_splits, draft_splits=num_splits if depth else 0, is_greedy=self._is_greedy
-        )
+        shape = RoundShape(depth=depth, num_splits=num_splits_for(longest), is_greedy=self._is_greedy)
         return self._graphs.run(shape, lambda: self._play(shape))
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
@@ -150,7 +146,7 @@ class DeviceRounds:
             add_lookup_chain(tree, self._text_P, self._chain_costs, overlaps=overlaps)
         children = self._grow(shape) if shape.depth else None
         fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
-        target.pass_layers(self.config.verify_width, shape.target_splits)
+        target.pass_layers(self.config.verify_width, shape.num_splits)
         draw = self._draw(target, is_greedy=shape.is_greedy)
         sample_tokens(target.head, draw, target.sampled, num_rows=self.config.verify_width)
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
@@ -171,7 +167,7 @@ class DeviceRounds:
                 tree, draft.executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
                 overlaps=self._overlaps,
             )  # fmt: skip
-            draft.pass_layers(width + num_before, shape.draft_splits)
+            draft.pass_layers(width + num_before, shape.num_splits)
             children = draft.topk
             topk_tokens(
                 draft.head, draw, children, num_children=self._policy.num_children, vocab_size=self._num_known,
