@@ -15,7 +15,7 @@ from forerun import EngineConfig
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.open import open_source
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 

@@ -16,7 +16,7 @@ from forerun import EngineConfig
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from training.corpus import python_documents

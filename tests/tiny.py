@@ -9,7 +9,7 @@ from torch import Tensor
 from forerun.backends.backend import Backend
 from forerun.backends.choose import choose_backend
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.decoder import Round

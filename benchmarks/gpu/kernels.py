@@ -13,7 +13,7 @@ from benchmarks.gpu.layers import KERNELS, Layers, context_of, kernel_of, reduce
 from benchmarks.gpu.models import Model, RandomWeights, filled_cache, models, pass_of, rows_of
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import REFERENCE
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import dequantise, head_format, quantise
 from forerun.model.tree_cache import TreeCache

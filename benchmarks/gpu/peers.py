@@ -19,7 +19,7 @@ from benchmarks.gpu.models import DTYPE, Model, models
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tensor_plan
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.host_loop import Verifier

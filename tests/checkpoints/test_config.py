@@ -10,7 +10,7 @@ from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.engine.loading import resolve_max_length
+from forerun.engine.model_loading import resolve_max_length
 from tests.checkpoints.folders import write_config, write_json
 
 LLAMA3_ROPE = {

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.checkpoints.huggingface.catalogue import read_dtype
+from forerun.checkpoints.huggingface.stored_tensors import read_dtype
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from tests.checkpoints.folders import random_tensors, write_config, write_shards, write_single
 
 

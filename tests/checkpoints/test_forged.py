@@ -15,7 +15,7 @@ from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.cli.sheet import read_sheet
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ForerunError
-from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 

@@ -45,7 +45,7 @@ def test_every_drafter_gives_the_text_of_the_draft_model(run: Run, target: str, 
 def test_the_built_in_target_drafts_for_itself(
     run: Run, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.cli.loading.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("forerun.cli.engine_loading.cache_folder", lambda: tmp_path)
     arguments = ("generate", "--json", "--threads", "1", *SAMPLED)
     expected = run(*arguments, "--drafter", "none")
     found = run(*arguments, "--drafter", "layer_skip", *flags)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter
-from forerun.engine import loading
-from forerun.engine.loading import hint_at_gpu
+from forerun.engine import model_loading as loading
+from forerun.engine.model_loading import hint_at_gpu
 
 
 @pytest.mark.parametrize(

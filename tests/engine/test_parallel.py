@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import CorePlacement
 from forerun.wires.starvation import process_state
 from tests.varied import NO_FILLING

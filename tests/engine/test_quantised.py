@@ -18,12 +18,12 @@ from forerun import (
 )
 from forerun.backends import choose
 from forerun.backends.torch.backend import REFERENCE
-from forerun.checkpoints.loaded import LoadedWeights
 from forerun.checkpoints.open import open_source
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import WeightsName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.model_spec import WeightFormat
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
 from tests.tiny import plain_spec, random_weights

@@ -18,7 +18,7 @@ from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.engine import skip_finder
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.engine.self_drafter import byte_share
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES, Golden

@@ -5,7 +5,7 @@ from time import perf_counter
 import torch
 
 from forerun.backends.torch.backend import FUSED
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.pace import Pace
 from forerun.model.runner import Runner
 from tests.tiny import CAPACITY, plain_spec, random_weights

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kept_share
 from forerun.model.executor import Executor

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.filters import filter_scores
 from forerun.sampling.sample import sample
+from forerun.sampling.truncation import filter_scores
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 

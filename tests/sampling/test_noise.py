@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.sampling.filters import filter_scores
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
 from forerun.sampling.sample import sample
+from forerun.sampling.truncation import filter_scores
 from tests.chi_square import chi_square_p_value
 from tests.dense_reference import gumbel
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from forerun.backends.torch.backend import FUSED
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.runner import Runner
 from training.dataset import function_headers
 from training.export import hugging_face_config, hugging_face_tensors, write_json

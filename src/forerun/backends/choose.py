@@ -9,7 +9,7 @@ import torch
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault as native_fault
-from forerun.backends.gpu.fault import fault as triton_fault
+from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError

@@ -9,9 +9,9 @@ import typer
 from forerun.cli.answer import describe_stats, is_terminal, write_answer
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
+from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say, shows_errors
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.cli.loading import open_engine
 from forerun.cli.logs import LogOptions, note, note_all
 from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli.declare import option, output, with_options
+from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.loading import prepared_sets
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.places import cache_folder
 from forerun.cli.progress import progress

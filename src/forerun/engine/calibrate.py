@@ -21,7 +21,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import allowed_threads
 from forerun.engine.profile import Profile
 from forerun.model.measure import measure_pace

@@ -17,7 +17,7 @@ from forerun.drafting.draft_tree import DraftTree, GuessedTree
 from forerun.drafting.remote.messages import Hello, Setup
 from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.remote.worker import LoadedDraft, serve
-from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores

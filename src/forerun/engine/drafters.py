@@ -18,7 +18,7 @@ from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
-from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
 from forerun.model.runner import Runner

@@ -13,7 +13,7 @@ from forerun.decoding.host_loop import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.exclusive import ExclusiveUse
-from forerun.engine.loading import Progress
+from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, open_engine
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream

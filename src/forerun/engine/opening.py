@@ -22,7 +22,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
-from forerun.engine.loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.measure import measure_pace

@@ -11,7 +11,7 @@ from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside
 from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
-from forerun.engine.loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from forerun.drafting.remote.messages import Hello, Setup
-from forerun.drafting.remote.protocol import Grower
+from forerun.drafting.remote.state_machines import Grower
 from forerun.drafting.remote.worker import LoadedDraft, WorkerSession
 from forerun.sampling.noise import KeyedNoise
 

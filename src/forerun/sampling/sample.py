@@ -17,8 +17,8 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.runtime.threads import on_one_thread
-from forerun.sampling.filters import filter_scores
 from forerun.sampling.noise import KeyedRows
+from forerun.sampling.truncation import filter_scores
 
 Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy
 TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log-probabilities, [T][K], likeliest first

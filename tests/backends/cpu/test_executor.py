@@ -15,7 +15,7 @@ from forerun.backends.choose import runs_native
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import REFERENCE
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import all_sublayers
 from forerun.model.inputs import ForwardInput

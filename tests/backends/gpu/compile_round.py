@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import WeightFormat

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import Executor

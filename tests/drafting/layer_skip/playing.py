@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 import pytest
 import torch
 
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec

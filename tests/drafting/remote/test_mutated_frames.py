@@ -26,7 +26,7 @@ from forerun.drafting.remote.messages import (
     Verdict,
 )
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
+from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk

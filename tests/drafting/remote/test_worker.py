@@ -6,7 +6,7 @@ import pytest
 
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Failure, Hello, Setup
-from forerun.drafting.remote.protocol import Grower
+from forerun.drafting.remote.state_machines import Grower
 from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.sampling.noise import KeyedNoise
 from forerun.wires.channel import Channel

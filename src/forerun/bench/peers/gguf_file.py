@@ -13,9 +13,9 @@ import gguf
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.catalogue import catalogue
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
+from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_into
 from forerun.core.errors import CheckpointError

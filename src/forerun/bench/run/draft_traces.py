@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
 from forerun.core.pace import read_device
 from forerun.engine.engine import Engine
-from forerun.engine.loading import Checkpoint, Progress
+from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise

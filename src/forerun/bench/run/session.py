@@ -24,7 +24,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.engine.loading import Checkpoint, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
 from forerun.runtime.affinity import usable_cores
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.huggingface.catalogue import catalogue, read_dtype
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.identity import model_identity
+from forerun.checkpoints.huggingface.stored_tensors import catalogue, read_dtype
 from forerun.checkpoints.source import BytesRead
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -58,7 +58,7 @@ class HuggingFaceFolder:
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
         from forerun.checkpoints.huggingface.load import load_weights  # brings torch along
-        from forerun.checkpoints.loaded import LoadedWeights
+        from forerun.checkpoints.typed_weights import LoadedWeights
 
         tensors = load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)
         return LoadedWeights(tensors, weight_format)

@@ -8,8 +8,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.huggingface.catalogue import catalogue
 from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 

@@ -7,7 +7,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.catalogue import catalogue
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.names import (
     EMBEDDING_NAME,
@@ -17,6 +16,7 @@ from forerun.checkpoints.huggingface.names import (
     is_ignorable,
     tensor_plan,
 )
+from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import read_into
 from forerun.core.errors import CheckpointError

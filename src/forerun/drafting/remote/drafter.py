@@ -16,7 +16,7 @@ from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSup
 from forerun.drafting.remote.estimates import expected_tokens, frontier_chance
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.protocol import TargetEnd
+from forerun.drafting.remote.state_machines import TargetEnd
 from forerun.drafting.remote.wait_policy import WaitPolicy
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Setup, Spans
-from forerun.drafting.remote.protocol import DrafterEnd, Grower
+from forerun.drafting.remote.state_machines import DrafterEnd, Grower
 from forerun.sampling.noise import KeyedNoise
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from forerun.core.config import SamplingParams
 from forerun.drafting.remote.frames import FrameReader, to_frame
 from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.protocol import DrafterEnd, TargetEnd
+from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from tests.drafting.remote.fake import FakeGrower, Language

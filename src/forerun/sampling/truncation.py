@@ -1,4 +1,4 @@
-"""top_k, top_p and min_p: which tokens stay in the race.
+"""Truncation before the draw: which tokens top_k, top_p and min_p leave in the race.
 
 Each filter keeps some leading tokens of a row, so that the three together are one number a row. Finding it needs the
 leading tokens in order, nearly always few of them: a partial sort of 256 of 150,000 tokens takes a hundredth of the

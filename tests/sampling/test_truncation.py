@@ -9,9 +9,9 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.sampling.filters import LEADING_TOKENS, filter_scores
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, sample
+from forerun.sampling.truncation import LEADING_TOKENS, filter_scores
 
 VOCAB_SIZE = 3 * LEADING_TOKENS
 NAN, INF = float("nan"), float("inf")

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from forerun.backends.gpu.fault import fault
+from forerun.backends.gpu.availability import fault
 
 
 def fake_triton(
@@ -129,7 +129,7 @@ def test_triton_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, er
 
 def test_asking_about_a_dtype_imports_no_triton() -> None:
     code = (
-        "import sys, torch; from forerun.backends.gpu.fault import fault; before = 'triton' in sys.modules; "
+        "import sys, torch; from forerun.backends.gpu.availability import fault; before = 'triton' in sys.modules; "
         "fault('cuda', dtype=torch.float64, head_dim=64); sys.exit(('triton' in sys.modules) > before)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

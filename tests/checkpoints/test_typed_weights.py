@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from forerun.checkpoints.loaded import LoadedWeights
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import WeightFormat
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight
 from tests.tiny import plain_spec, random_weights
