@@ -113,6 +113,15 @@ def test_no_function_is_too_long(path: Path) -> None:
     assert too_long == {}
 
 
+def test_no_class_name_is_used_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(relative(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(parse(path)), "a module starts with a docstring"
