@@ -82,8 +82,8 @@ class Texts:
         rows = RowTable(max_rows=num_rows, max_tree_slots=num_rows * stride, num_sublayers=0, device="cpu")
         rows.tree_slots.fill_(1 << 20)  # far outside of the cache
         for place, value in ((PREFIX_LEN, self.prefix_len), (NUM_ROWS, num_rows), (TREE_STRIDE, stride)):
-            rows.header[place] = value
-        rows.header[IS_CAUSAL] = int(self.is_causal)
+            rows.header[place.value] = value
+        rows.header[IS_CAUSAL.value] = int(self.is_causal)
         for row, text in enumerate(self.texts):
             rows.lengths[row] = len(text)
             tree_slots = [] if self.is_causal else text[self.prefix_len :]
