@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final
+from typing import Final, assert_never
 
 import torch
 
@@ -37,20 +37,25 @@ def choose_backend(
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
     """
-    kind = torch.device(device).type
-    if wanted == "triton" or (wanted == "auto" and kind == "cuda"):
-        missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
-        if missing is None:
+    torchs = REFERENCE if exactness == "exact" else FUSED
+    match wanted:
+        case "torch":
+            return BackendChoice(backend=torchs, missing=None)
+        case "triton":
+            missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
+            if missing is not None:
+                raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
             return BackendChoice(backend=triton_backend(), missing=None)
-        if wanted == "triton":
-            raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
-    else:
-        missing = native_fault() if kind == "cpu" and dtype in NATIVE_DTYPES else None
-        if wanted == "auto" and runs_native(dtype, device):
-            return BackendChoice(backend=NATIVE, missing=None)
-    return BackendChoice(
-        backend=REFERENCE if exactness == "exact" else FUSED, missing=missing if wanted == "auto" else None
-    )
+        case "auto" if torch.device(device).type == "cuda":
+            missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
+            return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
+        case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
+            missing = native_fault()
+            return BackendChoice(backend=torchs if missing else NATIVE, missing=missing)
+        case "auto":
+            return BackendChoice(backend=torchs, missing=None)
+        case unknown:
+            assert_never(unknown)
 
 
 def runs_native(dtype: torch.dtype, device: str) -> bool:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
 from forerun.cli.declare import given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
@@ -109,8 +109,10 @@ class DrafterOptions:
                 return self._parallel(model)
             case "prompt_lookup" | "ngram":
                 return PromptLookup()
-            case _:
+            case "auto" | "layer_skip":
                 return paper_layer_skip() if self._given(("search",)).get("search") == "paper" else LayerSkip()
+            case unknown:
+                assert_never(unknown)
 
     def _parallel(self, model: str) -> Parallel:
         address = self._given(("drafter_address",)).get("drafter_address")

@@ -8,13 +8,15 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import typer
 
+from forerun.core.config import WeightsName
+
 YES: Final = ("1", "true", "yes", "on", "y", "t")
 NO: Final = ("0", "false", "no", "off", "n", "f", "")  # as an environment variable
 DTYPE_ALIASES: Final = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
     "double": "float64",
 }  # fmt: skip
-QUANTISED: Final = ("int8", "int4")
+QUANTISED: Final = tuple(name for name in get_args(WeightsName) if name != "stored")
 
 
 def plain_kind(annotation: Any) -> Any:

@@ -103,9 +103,7 @@ def pack(
     weight: Weight, bias_O: Tensor | None, *, compute: torch.dtype, paired: bool = False, head_dim: int | None = None
 ) -> DeviceLinear:
     """A weight for the kernels here; `head_dim` if it is that of queries, keys and values: a program does a head."""
-    weight_format: WeightFormat = "plain"
-    if not isinstance(weight, DenseWeight):
-        weight_format = "int8" if isinstance(weight, Int8Weight) else "int4"
+    weight_format = format_of(weight)
     num_out, num_in = weight.values_OI.shape
     assert not paired or num_out % 2 == 0, num_out
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=compute, head_dim=head_dim)
@@ -127,6 +125,17 @@ def pack(
         tiles=tiles,
         paired=paired,
     )
+
+
+def format_of(weight: Weight) -> WeightFormat:
+    """The name of a weight's format."""
+    match weight:
+        case DenseWeight():
+            return "plain"
+        case Int8Weight():
+            return "int8"
+        case Int4Weight():
+            return "int4"
 
 
 def pack_words(weight: Int4Weight, block_in: int) -> Tensor:
