@@ -65,6 +65,14 @@ def test_every_module_that_the_architecture_page_names_is_there() -> None:
     assert [path for path in paths if not list(source.glob(path.rstrip("/") + "*"))] == []
 
 
+def test_every_class_that_the_architecture_page_names_is_there() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "forerun").rglob("*.py"))
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", page))
+    assert len(named) > 10
+    assert {name for name in named if not re.search(rf"^(class {name}\b|{name}: TypeAlias)", source, re.M)} == set()
+
+
 def test_every_decision_has_the_four_parts() -> None:
     for path in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         headings = re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
