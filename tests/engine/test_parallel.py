@@ -5,6 +5,7 @@ The target is paced, so that it leaves the drafter time even where both share on
 
 import gc
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun import CheckpointError, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
+from forerun import CheckpointError, DraftModel, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import CorePlacement
 from forerun.wires.starvation import process_state
@@ -151,6 +152,18 @@ def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.Mon
         parallel_engine()
     gc.collect()
     assert_all_end(children_of(os.getpid()) - before)
+
+
+def test_what_the_small_files_say_is_read_before_anything_slow_is_begun(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(target, folder)
+    (folder / "generation_config.json").write_text("{broken")
+    monkeypatch.setattr(Checkpoint, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    for drafter in (NoDrafter(), Parallel(draft=DraftModel(model=target))):
+        with pytest.raises(CheckpointError, match=r"generation_config\.json is not valid JSON"):
+            Engine(EngineConfig(target=str(folder), drafter=drafter))
 
 
 @needs_proc

@@ -1,14 +1,17 @@
 """Who works on which cores."""
 
 import os
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun.backends.cpu.backend import CpuBackend
+from forerun.backends.cpu.binding import fault
 from forerun.cli.about import About
 from forerun.core.pace import Pace
-from forerun.engine import placement
+from forerun.engine import opening, placement
 from forerun.engine.placement import CorePlacement
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no core affinity")
@@ -139,3 +142,16 @@ def test_an_engine_leaves_the_host_its_threads_and_says_its_own() -> None:
             assert About.of(engine).num_threads == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(fault() is not None, reason="the C library is not built")
+def test_the_kernels_threads_are_where_they_belong_before_any_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def note(_: CpuBackend, cores: Sequence[int]) -> None:
+        told.append(tuple(cores))
+
+    monkeypatch.setattr(CpuBackend, "place_threads", note)
+    monkeypatch.setattr(opening, "rehearse", lambda *_: told.append("rehearsal"))
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)):
+        assert told == [(), "rehearsal"], "another engine may have kept them on a few cores"

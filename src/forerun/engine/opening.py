@@ -83,6 +83,7 @@ def open_engine(
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
     tokenizer, max_length = source.tokenizer(), resolve_max_length(config, checkpoint.spec)
+    eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
 
@@ -95,6 +96,7 @@ def open_engine(
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
+    cores.place_pool()  # where an engine before this one has kept it elsewhere, every pass timed below would be slow
     drafter.wait_until_ready(START_S)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
@@ -109,8 +111,8 @@ def open_engine(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
         tokenizer=tokenizer,
-        eos_ids=source.stop_ids(),
-        default_sampling=source.default_sampling(),
+        eos_ids=eos_ids,
+        default_sampling=default_sampling,
         max_length=max_length,
         cores=cores,
         target=target,
