@@ -9,9 +9,13 @@ from xml.etree import ElementTree
 import pytest
 
 from forerun.cli.timeline import check_timeline_path, draw_svg, shares, trace_json, write_timeline
+from forerun.core.drafter_config import paper_layer_skip
 from forerun.core.errors import ConfigError
 from forerun.core.steps import DecodeStep
 from forerun.core.timing import Span
+from forerun.drafting.policies import Policies
+from forerun.drafting.remote.policy import RemotePolicy
+from forerun.engine import engine
 from forerun.engine.stream import GenerationStream
 from tests.cli.conftest import Run
 
@@ -198,6 +202,24 @@ def test_a_generation_draws_itself_and_says_what_it_says_without(
     svg = path.read_text(encoding="utf-8")
     assert 1 <= sum("target" in box.get("class", "") for box in elements(svg, "rect", "span")) <= 24
     assert Path(target).name in texts(svg)
+
+
+def test_a_timeline_leaves_a_drafter_its_own_policies(
+    run: Run, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Policies] = []
+
+    def note(_: object, __: object, policies: Policies, ___: object) -> None:
+        seen.append(policies)
+        raise ConfigError("enough was seen")
+
+    monkeypatch.setattr(engine, "open_engine", note)
+    paper = ("generate", target, "--drafter", "layer_skip", "--search", "paper", *SAMPLED)
+    for flags in ((), ("--timeline", str(tmp_path / "run.svg"))):
+        run(*paper, *flags)
+    plain, traced = seen
+    assert plain == Policies.of(paper_layer_skip())
+    assert traced == replace(plain, remote=RemotePolicy(is_traced=True))
 
 
 def test_a_trace_has_the_passes_of_every_round(run: Run, target: str, tmp_path: Path) -> None:

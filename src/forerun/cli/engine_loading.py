@@ -40,7 +40,7 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
     from forerun.drafting.remote.policy import RemotePolicy
     from forerun.engine.engine import Engine  # imports torch
 
-    policies = Policies(remote=RemotePolicy(is_traced=True)) if is_traced else None
+    policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))
     with _load(partial(Engine, config, policies=policies)) as engine:
         yield engine
 
