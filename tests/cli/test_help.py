@@ -74,6 +74,22 @@ def test_a_variable_that_nothing_reads_is_told_with_the_nearest(run: Run, monkey
     assert run("version").stderr == f"{line}\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("FORERUN_QUANTIZATION", "is FORERUN_WEIGHTS meant?"),
+        ("FORERUN_MAX_TOKENS", "is FORERUN_MAX_NEW_TOKENS meant?"),
+        ("FORERUN_CHILDREN", "four continuations of a token are tried"),
+    ],
+)
+def test_a_variable_after_another_name_of_a_flag_or_after_one_that_is_gone_is_told_what_does_its_work(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, advice: str
+) -> None:
+    monkeypatch.setenv(name, "int8")
+    line = f"forerun: warning: the variable {name} means nothing to forerun: {advice}"
+    assert run("version").stderr.startswith(line)
+
+
 def test_no_variable_is_a_switch_for_one_command_and_a_value_for_another() -> None:
     params = [param for _, command in COMMANDS for param in command.params if getattr(param, "envvar", None)]
     switches = {param.envvar for param in params if param.is_flag}

@@ -18,8 +18,12 @@ ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
 def option(*names: str, help: str) -> Any:
     """A flag with its aliases. The environment variable FORERUN_<FLAG>, after the first name, gives its default."""
-    variable = ENVIRONMENT_PREFIX + names[0].partition("/")[0].lstrip("-").replace("-", "_").upper()
-    return typer.Option(*names, help=help, envvar=variable, show_envvar=False)
+    return typer.Option(*names, help=help, envvar=variable_of(names[0]), show_envvar=False)
+
+
+def variable_of(flag: str) -> str:
+    """FORERUN_MAX_LENGTH for --max-length; of a switch the name that turns it on counts."""
+    return ENVIRONMENT_PREFIX + flag.partition("/")[0].lstrip("-").replace("-", "_").upper()
 
 
 def output(*names: str, help: str) -> Any:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, Final
 
-from forerun.cli.declare import ENVIRONMENT_PREFIX
+from forerun.cli.declare import ENVIRONMENT_PREFIX, variable_of
+from forerun.cli.foreign_flags import FOREIGN_FLAGS
 
 OTHERS: Final = frozenset(("FORERUN_CACHE",))  # read without a flag
 
@@ -15,9 +16,26 @@ def known_variables(command: Any) -> set[str]:
     return own.union(*(known_variables(item) for item in getattr(command, "commands", {}).values()))
 
 
+def namesakes(command: Any) -> dict[str, str]:
+    """What would be the variables of flags' other names, each with the one that is read."""
+    own = {
+        variable_of(flag): param.envvar
+        for param in command.params
+        if isinstance(param.envvar, str)
+        for flag in param.opts
+        if flag.startswith("--")
+    }
+    for item in getattr(command, "commands", {}).values():
+        own |= namesakes(item)
+    return own
+
+
 def unknown_variables(command: Any, names: Iterable[str]) -> Iterator[str]:
-    """A line for each variable that looks like forerun's and that nothing reads, with the nearest that is read."""
-    known = known_variables(command) | OTHERS
+    """A line for each variable that looks like forerun's and that nothing reads, with what does its work, else with the
+    nearest that is read."""
+    known, meant = known_variables(command) | OTHERS, namesakes(command)
+    gone = {variable_of(flag): advice for flag, advice in FOREIGN_FLAGS.items()}
     for name in sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known):
-        nearest = get_close_matches(name, known, n=1)
-        yield f"the variable {name} means nothing to forerun" + (f": is {nearest[0]} meant?" if nearest else "")
+        nearest = [meant[name]] if name in meant else get_close_matches(name, known, n=1)
+        advice = gone.get(name) or (f"is {nearest[0]} meant?" if nearest else "")
+        yield f"the variable {name} means nothing to forerun" + (f": {advice}" if advice else "")
