@@ -152,6 +152,6 @@ def test_the_kernels_threads_are_where_they_belong_before_any_pass_is_timed(monk
         told.append(tuple(cores))
 
     monkeypatch.setattr(CpuBackend, "place_threads", note)
-    monkeypatch.setattr(opening, "rehearse", lambda *_: told.append("rehearsal"))
+    monkeypatch.setattr(opening, "warm_up", lambda *_: told.append("warm-up"))
     with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)):
-        assert told == [(), "rehearsal"], "another engine may have kept them on a few cores"
+        assert told == [(), "warm-up"], "another engine may have kept them on a few cores"

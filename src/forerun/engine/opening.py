@@ -96,7 +96,6 @@ def open_engine(
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
-    cores.place_pool()  # where an engine before this one has kept it elsewhere, every pass timed below would be slow
     drafter.wait_until_ready(START_S)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
@@ -106,7 +105,6 @@ def open_engine(
     baseline = None
     if config.measures_speedup and config.drafter != NoDrafter():
         baseline = PlainBaseline.of(target, plain_decoders(target, choice, on_device), cores, max_length)
-
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -153,6 +151,7 @@ def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int
 ) -> None:
     """Write a little, let the drafter know what passes cost, and let it search where it has to."""
+    cores.place_pool()  # an engine before this one may have kept it elsewhere, where every pass that is timed is slow
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
     drafter.adapt(partial(measure_pace, target))
     if drafter.early_search_s > 0.0:
