@@ -1,1 +1,1 @@
-"""Rounds of one request: who plays them, and the host's own loop."""
+"""Decoders of one request's rounds, and the host's loop."""

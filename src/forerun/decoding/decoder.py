@@ -1,4 +1,4 @@
-"""Who plays the rounds of a request: the host's loop, or a machine that needs no host between the steps of a round."""
+"""The protocol of decoders: the host's loop, or a device that needs no host between the steps of a round."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -16,8 +16,8 @@ class Request:
 
     Args:
         prompt_ids: at least one; the last of them is the first root.
-        noise: the target's own; None when greedy.
-        near_tie: choices that lead by less than this could be decided by rounding; they are counted.
+        noise: the target's sampling noise; None when greedy.
+        near_tie: choices with a smaller margin could be decided by rounding; they are counted.
     """
 
     prompt_ids: Sequence[int]
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The tokens of one verified proposal, and what it cost."""
+    """The tokens of one verified proposal, and its cost."""
 
     token_ids: tuple[int, ...]
     stats: StepStats
@@ -38,10 +38,10 @@ Rounds: TypeAlias = Generator[PrefillStep | Round, None, None]
 
 
 class NothingToChooseError(Exception):
-    """A decoder met scores that it can choose nothing from; another one goes on, or finds out why.
+    """A decoder met scores that permit no choice; the next decoder continues, or finds the cause.
 
     Args:
-        token_ids: the text so far, which the target's cache holds but for the last token.
+        token_ids: the text so far; the target's cache holds all but the last token.
     """
 
     def __init__(self, token_ids: Sequence[int]) -> None:
@@ -60,7 +60,7 @@ class Decoder(Protocol):
         ...
 
     def begin(self, request: Request) -> None:
-        """Start a request; whatever was left of the one before is forgotten."""
+        """Start a request; the previous request's state is dropped."""
         ...
 
     def rounds(self, num_tokens: int) -> Rounds:
@@ -70,17 +70,17 @@ class Decoder(Protocol):
 
         Raises:
             NothingToChooseError: another decoder must go on.
-            NumericalError: nothing can be chosen by anybody.
+            NumericalError: no decoder can choose a token.
         """
         ...
 
     def end(self) -> None:
-        """The request has ended; nothing is wanted until the next one begins."""
+        """End the request; no work is needed until the next one begins."""
         ...
 
 
 def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
-    """The rounds of a request by the first decoder that can play it; where that one gives up, the next goes on."""
+    """The rounds of a request by the first decoder that can play it; where that fails, the next continues."""
     num_prompt, is_read = len(request.prompt_ids), False
     for decoder in decoders:
         if not decoder.can_play(request.params):

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Verifier:
     """Runs trees and chooses a token after each node.
 
-    The token after a prefix is a function of the prefix, the parameters and the seed alone; see `sampling.sample`.
+    The token after a prefix is a function of only the prefix, the parameters and the seed; see `sampling.sample`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Verifier:
         return [*self._runner.cached_ids, self.root]
 
     def choose(self, tree: TokenTree, drafter: Drafter | None = None) -> Choices:
-        """One forward over the tree, one row per node, and over what the drafter adds; the choice after each node."""
+        """One forward over the tree, one row per node, and over the drafter's rows; the choice after each node."""
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -67,7 +67,7 @@ class Verifier:
             raise
 
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
-        """The logits of these rows; those of rows that the drafter adds are for it alone."""
+        """The logits of these rows; those of the drafter's rows go to the drafter only."""
         extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
         logits, num_rows = self._runner.forward(extended).logits, len(inputs.token_ids)
         if drafter is None or extended is inputs:
@@ -101,27 +101,27 @@ class Verifier:
 
 
 class Stretches(Protocol):
-    """Plain rounds to be played among the drafted ones now and then; see engine/speedup."""
+    """Plain rounds played among the drafted ones; see engine/speedup."""
 
     @property
     def is_due(self) -> bool:
-        """True where some are to be played now."""
+        """True if a stretch is due."""
         ...
 
     def pass_by(self, seconds: float) -> None:
-        """A round took so long."""
+        """Record a round's time."""
         ...
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """Pause the drafter, play them, and begin the request anew for it."""
+        """Pause the drafter, play them, and restart the drafter on the request."""
         ...
 
 
 class PlainTiming(Protocol):
-    """Whoever wants plain rounds of drafted requests timed."""
+    """Source of the stretches of plain rounds that are timed in drafted requests."""
 
     def stretches(self, drafter: Drafter, request: Request) -> Stretches | None:
-        """Those of a request; None where there are to be none."""
+        """The stretches of a request, or None."""
         ...
 
 
@@ -156,7 +156,7 @@ class HostDecoder(Decoder):
 
 
 def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
-    """The proposal, or the root alone where it is not one: a drafter can cost speed, never a token."""
+    """The proposal, or only the root if it is malformed: a drafter can cost speed, never a token."""
     fault = find_fault(tree, root=target.root, max_nodes=max_nodes, vocab_size=target.vocab_size)
     if fault is None:
         return tree
@@ -174,7 +174,7 @@ def decode(
 
     Args:
         near_tie: margins below this could be decided by rounding; they are counted.
-        stretches: of plain rounds, which are timed; None: there are none.
+        stretches: plain rounds to time; None: there are none.
     """
     try:
         num_emitted = 0
@@ -224,7 +224,7 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
 def spans_of_round(
     began: float, drafted: float, verified: float, report: DraftReport, *, num_accepted: int
 ) -> tuple[Span, ...]:
-    """Who worked when. A drafter that works elsewhere says so itself; here one was waited for, or drafted itself."""
+    """Busy times by worker. A remote drafter reports them; a local one is waited for, or drafts itself."""
     verify = Span("target", drafted, verified, f"+{num_accepted + 1}")
     if report.wait_s:
         return (*report.spans, Span("wait", began, drafted), verify)

@@ -8,7 +8,7 @@ from forerun.model.runner import Runner
 
 
 def prefill(target: Runner, prompt_ids: Sequence[int], drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
-    """Read all prompt tokens but the last, pass by pass, the drafter beside the target where it reads here too."""
+    """Read all prompt tokens but the last, pass by pass; a local drafter reads them beside the target."""
     num_tokens = len(prompt_ids) - 1
     passes = target.read(prompt_ids[:-1])
     num_reused = num_read = next(passes)

@@ -1,4 +1,4 @@
-"""What passes cost on the machine at hand: a profile for the planner."""
+"""Measured times of passes on this machine: a profile for the planner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,12 +33,12 @@ from forerun.speculation.payoff import WidthRule
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 CONTEXT: Final = 256
-ROOM: Final = 256  # in the cache, behind it
-BUDGET_S: Final = 2.0  # for one model on one number of cores
+ROOM: Final = 256  # cache rows behind the context
+BUDGET_S: Final = 2.0  # per model and number of cores
 NUM_EXPANSIONS: Final = 60
-MOST_ANSWERS: Final = 8  # until the process has drafted
+MOST_ANSWERS: Final = 8  # limit on retries until the process has drafted
 EXPANSIONS_PER_ROUND: Final = 4
-NUM_TOKENS: Final = 60  # of an answer whose rounds are measured
+NUM_TOKENS: Final = 60  # length of the answer that is measured
 
 OnStep = Callable[[str], None]
 
@@ -50,7 +50,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
 
     Args:
         config: target, dtype, device and the most threads; its drafter and its pace do not matter.
-        on_step: told what is being measured.
+        on_step: called with what is being measured.
     """
     most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most)
@@ -86,7 +86,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
 def measure_units(
     config: EngineConfig, name: str, rows: Sequence[int], units: Sequence[int], on_step: OnStep
 ) -> dict[int, Pace]:
-    """A model's pace on every number of units; it is loaded for that and let go of again."""
+    """A model's pace on every number of units; the model is loaded for this and freed afterwards."""
     runner = load(config, name)
     paces = {}
     for num_units in units:
@@ -138,7 +138,7 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
 def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
     """The same of a drafter's process at work for a target that leaves it a core.
 
-    How many nodes its expansions had it does not tell: as many as they may have, for the most part.
+    It does not report the nodes per expansion; most expansions have the maximum.
     """
     shape = DraftModel(model=draft)
     config = replace(config, drafter=Parallel(draft=shape), num_threads=max(1, (config.num_threads or 1) - 1))

@@ -34,7 +34,7 @@ HANDSHAKE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterProcess:
-    """What one process drafts with.
+    """Configuration of one drafter process.
 
     Args:
         config: the draft model as the target of this process; its device may be paced.
@@ -49,7 +49,7 @@ class DrafterProcess:
     unused: SkipSet = NOTHING
 
     def under_engine(self, descriptor: int, parent: int) -> None:
-        """Be the forkserver of an engine, which holds the other end of the control socket `descriptor`.
+        """Run as an engine's forkserver; the engine holds the other end of the control socket `descriptor`.
 
         Args:
             parent: the engine's pid if this process is to be killed with it at once, else 0.
@@ -64,7 +64,7 @@ class DrafterProcess:
             run_forkserver(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[Address], None]) -> None:
-        """Serve targets that connect, one after another, until interrupted; `on_ready` is told where."""
+        """Serve targets that connect, one after another, until interrupted; `on_ready` gets the address."""
         with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
             draft = self._load()
             server, port = listener.getsockname()[:2]
@@ -87,7 +87,7 @@ class DrafterProcess:
         checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
         placement = read_device(config.device)
-        # A draft's bits can change no token, so it always takes the fast kernels.
+        # Rounding in the draft can change no token, so it always uses the fast kernels.
         runner = checkpoint.load(
             config,
             exactness="fast",
@@ -96,7 +96,7 @@ class DrafterProcess:
             on_progress=None,
             unused=self.unused,
         )
-        runner.extend([0], num_logit_rows=1)  # let every library choose and load its code now
+        runner.extend([0], num_logit_rows=1)  # warm-up: libraries select and load their kernels here
         runner.forget()
         return LoadedDraft(
             hello=Hello(
@@ -116,9 +116,9 @@ def grow_with(runner: Runner, setup: Setup) -> DraftTree:
 
 
 def guesses_ahead(setup: Setup) -> GuessedTree:
-    """What decides in that tree."""
+    """The policies of that tree."""
     return GuessedTree(
-        replace(setup.tree, min_mass=0.0),  # nobody waits for an expansion: what it adds is gained
+        replace(setup.tree, min_mass=0.0),  # expansions run in idle time, so each is worth its cost
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
         horizon=setup.verify_width * EXPANSION.trees_per_cut,

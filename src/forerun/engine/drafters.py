@@ -1,4 +1,4 @@
-"""The drafter of an engine: load what it needs, here or in a process of its own."""
+"""The drafter of an engine: load what it needs, in this process or in a separate one."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class DrafterLoader:
     ) -> None:  # fmt: skip
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
         self._policies, self._cores = policies, cores
-        self._judged: tuple[bytes, str | None] | None = None  # a draft's vocabulary, and why it is of no use
+        self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and why it does not fit
 
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
@@ -46,7 +46,7 @@ class DrafterLoader:
         """A drafter that is ready, and the target.
 
         Args:
-            load_target: given how many rows its cache needs behind the text.
+            load_target: called with the number of cache rows needed behind the text.
 
         Raises:
             CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
@@ -66,7 +66,7 @@ class DrafterLoader:
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)
-        # A draft's bits can change no token, so it always takes the fast kernels.
+        # Rounding in the draft can change no token, so it always uses the fast kernels.
         runner = draft.load(
             self._config,
             exactness="fast",
@@ -87,7 +87,7 @@ class DrafterLoader:
         return build_drafter(drafter, self._policies, target=self._target, supply=supply, check=self._find_fault)
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
-        """What a process is told of the model it drafts with. Complains here, where somebody reads it."""
+        """The draft model's settings for the process. Errors are raised here, where the user sees them."""
         match draft:
             case DraftModel():
                 self._open(draft.model)
@@ -122,7 +122,7 @@ class DrafterLoader:
         return draft
 
     def _judge(self, draft: Vocabulary, name: str) -> str | None:
-        """Why a draft with this vocabulary is of no use, or None. Of the one judged last nothing is said again."""
+        """Why a draft with this vocabulary does not fit, or None. The last result is cached, and logged once."""
         marks = draft.to_bytes()
         if self._judged is None or self._judged[0] != marks:
             target = Vocabulary.of(self._tokenizer)
@@ -143,6 +143,6 @@ class DrafterLoader:
 
 
 def rows_behind(verify_width: int) -> int:
-    """Rows of a cache behind the text: a round's, those of a round launched before the one ahead has ended, and one
-    that nobody reads."""
+    """Rows of a cache behind the text: a round's, those of a round launched before the previous one has ended, and a
+    scratch row that is never read."""
     return 2 * verify_width + 1

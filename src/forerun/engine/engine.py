@@ -40,7 +40,7 @@ class Engine:
         """Open it.
 
         Args:
-            on_progress: told how far the weights are read.
+            on_progress: called while the weights are read.
             policies: for experiments, in place of those that suit the drafter.
         """
         require_config(config)
@@ -65,7 +65,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End what is running, in another thread behind its round, and forget the text. Nothing more is answered."""
+        """End the running request, another thread's after its round, and drop the text. No request is served after."""
         if self._running is not None:
             self._running.cancel()
             self._running = None
@@ -86,7 +86,7 @@ class Engine:
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
-            ConfigError: the prompt is empty, or prompt or params name ids that the model does not know.
+            ConfigError: the prompt is empty, or prompt or params have ids outside the vocabulary.
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
@@ -113,23 +113,23 @@ class Engine:
     def _play(self, request: Request, num_tokens: int) -> Rounds:
         """A request from its first pass to its last round.
 
-        Nothing of it outlives it but what the caches hold: whatever an interrupt leaves half done elsewhere is made
-        anew when the next request begins.
+        Only the caches outlive it: state that an interrupt leaves half done elsewhere is rebuilt when the next
+        request begins.
         """
         self.cores.place_pool()
         yield from play(self._decoders, request, num_tokens)
 
     def forget(self) -> None:
-        """End what is running and empty all caches, the drafter's too, so that the next prompt is computed whole."""
+        """End the running request and empty all caches, the drafter's too: the next prompt is computed whole."""
         with self._exclusive, inference():
             self._end_running()
             forget_text(self._target, self._drafter)
 
     def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
-        """How far the token chosen after these ids leads the next best one, in the units of `near_tie`.
+        """The margin of the token chosen after these ids over the next best one, in the units of `near_tie`.
 
-        Where two texts part, this says whether rounding can have been the cause. Penalties take all ids for the
-        prompt's. The target's cache is empty afterwards.
+        Where two texts differ, it shows whether rounding can be the cause. Penalties treat all ids as the prompt's.
+        The target's cache is empty afterwards.
         """
         with self._exclusive, inference():
             self._end_running()
@@ -149,12 +149,12 @@ class Engine:
 
     @property
     def drafter_pid(self) -> int | None:
-        """The process that drafts; None where it is this one, or one on another host, or none just now."""
+        """Pid of the drafter's process; None if that is this process, on another host, or not running."""
         return self._drafter.process_id
 
     @property
     def drafter(self) -> Drafter:
-        """What proposes trees, for tools that look at what it has learnt."""
+        """The drafter, for tools that inspect its learnt state."""
         return self._drafter
 
     def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
@@ -168,7 +168,7 @@ class Engine:
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
-        """Tokens to write at most."""
+        """The limit on new tokens."""
         room = self.max_length - num_prompt
         asked_for = params.max_new_tokens
         wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for

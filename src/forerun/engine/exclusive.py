@@ -8,30 +8,30 @@ from typing import Final
 
 from forerun.core.errors import EngineBusyError
 
-LOOKS_EVERY_S: Final = 1e-3  # for the end of another thread's work; a round takes as long or longer
+LOOKS_EVERY_S: Final = 1e-3  # polling interval for the end of another thread's work; a round takes as long or longer
 
 
 class ExclusiveUse:
-    """A lock that an engine holds while it works. Whoever comes meanwhile, or after the end, is turned away at once.
+    """A lock that an engine holds while it works. A caller meanwhile, or after the end, gets an error at once.
 
-    It belongs to the call that took it, and lasts no longer than that call is on its thread's stack. An interrupt can
-    keep `__exit__` from being run, at its first instruction for one; the lock is free all the same.
+    It is held by a stack frame and lasts as long as that frame is on its thread's stack. An interrupt can prevent
+    `__exit__`, for example at its first instruction; the lock is released all the same.
     """
 
     def __init__(self) -> None:
-        self._calls: dict[FrameType, int] = {}  # calls that want the lock, with their threads; the first at work has it
+        self._calls: dict[FrameType, int] = {}  # frames that wait for the lock, and their threads; the first holds it
         self._is_over = False
 
     def end(self) -> None:
-        """Let nobody in any more, and return when no other thread is at work."""
+        """Refuse new callers, and return when no other thread is at work."""
         self._is_over = True
         while any(thread != get_ident() and is_at_work(call, thread) for call, thread in list(self._calls.items())):
             sleep(LOOKS_EVERY_S)
 
     def __enter__(self) -> None:
         caller = sys._getframe(1)
-        self._calls[caller] = get_ident()  # one instruction: of two threads one comes first
-        if self._is_over:  # after that, so that who ends it sees this call, or this one sees the end
+        self._calls[caller] = get_ident()  # atomic under the GIL, so two threads get an order
+        if self._is_over:  # checked after the insert: either `end` sees this call, or this call sees the end
             del self._calls[caller]
             raise EngineBusyError("this engine was closed: open a new one")
         for call, thread in list(self._calls.items()):

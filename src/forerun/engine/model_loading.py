@@ -1,4 +1,4 @@
-"""A stored model to a runner: read, pack."""
+"""Load a stored model into a runner: read, pack."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from forerun.core.pace import Pace, read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.runner import Runner
 
-Progress = Callable[[str, int, int], None]  # what is loaded, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # name of the model, bytes read, total bytes
 DEFAULT_MAX_LENGTH = 8192
 SUPPORTED = ("cpu", "cuda")  # kinds of device
 PLANNED = ("mps", "xpu")
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model that was found and understood, before its weights are read.
+    """A model whose config has been read and checked, before its weights are.
 
     Args:
-        dtype: of what is computed, of the cache, and of all weights that are not quantised.
-        weight_format: of the linear layers' weights.
+        dtype: of activations, cache and all weights that are not quantised.
+        weight_format: format of the linear layers' weights.
     """
 
     source: CheckpointSource
@@ -40,10 +40,10 @@ class Checkpoint:
 
     @classmethod
     def open(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
-        """Read what there is to know before the weights.
+        """Read everything but the weights.
 
         Raises:
-            CheckpointError: it is no model that is supported.
+            CheckpointError: the model is not supported.
             ConfigError: the device is not there.
         """
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
@@ -59,14 +59,14 @@ class Checkpoint:
 
     @property
     def dtype_name(self) -> str:
-        """What a user calls it: the format of quantised weights, else the dtype."""
+        """Its name in the user interface: the format of quantised weights, else the dtype."""
         return str(self.dtype).removeprefix("torch.") if self.weight_format == "plain" else self.weight_format
 
     def choose_backend(self, config: EngineConfig, exactness: Exactness) -> BackendChoice:
         """What the model runs on.
 
         Raises:
-            ConfigError: the kernels that are asked for cannot run.
+            ConfigError: the requested kernels cannot run.
         """
         device = read_device(config.device).torch_device
         return choose_backend(
@@ -106,10 +106,10 @@ class Checkpoint:
 
 
 def find_device(name: str) -> torch.device:
-    """A device that is there.
+    """An available device.
 
     Raises:
-        ConfigError: it is not, or forerun runs on no such device.
+        ConfigError: it is unavailable or not supported.
     """
     kind = name.partition(":")[0]
     try:
@@ -128,18 +128,18 @@ def find_device(name: str) -> torch.device:
 
 @cache
 def hint_at_gpu(device: str) -> None:
-    """Say once that a GPU stands idle beside a model on the CPU, which is the default device."""
+    """Log once that a GPU is idle while the model runs on the CPU, the default device."""
     if device == "cpu" and torch.cuda.is_available():
         logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
 
 
 def weight_format_of(name: WeightsName) -> WeightFormat:
-    """How the weights of linear layers are held."""
+    """The weight format of linear layers."""
     return "plain" if name == "stored" else name
 
 
 def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
-    """Tokens of prompt and answer together.
+    """Limit on the tokens of prompt and answer together.
 
     Raises:
         ConfigError: the configuration asks for more than the model was made for.

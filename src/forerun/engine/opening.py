@@ -1,4 +1,4 @@
-"""Opening an engine: its parts, one after the other."""
+"""Opening an engine, part by part."""
 
 import logging
 from collections.abc import Sequence
@@ -34,24 +34,23 @@ from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Margins below which rounding may decide a choice where rows are not exact, that is with torch's kernels in the fast
-# mode: over twice the largest difference of a one-row and an eight-row pass that was measured in each dtype, see
-# docs/benchmarks.md.
+# Margins below which rounding may decide a choice where rows are not exact (torch's kernels in the fast mode): over
+# twice the largest difference measured between a one-row and an eight-row pass in each dtype, see docs/benchmarks.md.
 NEAR_TIE: Final = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
-START_S: Final = 120.0  # a draft model that takes longer to load joins the request that runs by then
+START_S: Final = 120.0  # wait for the draft model to load; a slower one joins a request later
 WARM_UP_TOKENS: Final = 4
 EARLY_TOKENS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """All that an engine holds.
+    """The parts of an engine.
 
     Args:
-        dtype_name: of the target's weights, as a user calls it.
+        dtype_name: name of the target's dtype or weight format in the user interface.
         max_length: tokens of prompt and answer together.
-        decoders: who plays rounds, the fastest first; the host's loop last.
-        baseline: what times plain rounds; None where nothing is compared.
+        decoders: the fastest first; the host's loop last.
+        baseline: times plain rounds; None if there is no comparison.
         near_tie: the margin of two scores below which rounding may decide; 0 where rows are exact.
     """
 
@@ -72,12 +71,12 @@ class EngineParts:
 def open_engine(
     config: EngineConfig, cores: CorePlacement, policies: Policies, on_progress: Progress | None = None
 ) -> EngineParts:
-    """Find and load the models, choose who plays rounds, warm up, and measure what has to be known.
+    """Find and load the models, choose the decoders, warm up, and measure what the policies need.
 
     Raises:
         CheckpointError, VocabularyError: a model cannot be read, or the draft does not fit the target.
-        ConfigError: what is asked for cannot be had here.
-        NumericalError: `exact` is asked for, and this machine's kernels do not keep it.
+        ConfigError: the configuration is not possible on this machine.
+        NumericalError: `exact` is set, but this machine's kernels are not row-exact.
     """
     hint_at_gpu(config.device)
     source = open_source(config.target)
@@ -122,13 +121,13 @@ def open_engine(
 
 
 def plain_decoders(target: Runner, choice: BackendChoice, drafted: Sequence[Decoder]) -> Sequence[Decoder]:
-    """Who would play rounds without a drafter: a machine by itself where it plays drafted ones too, and the host."""
+    """The decoders of plain decoding: the backend's where it decodes drafted rounds too, and the host's loop."""
     none = NoneDrafter()
     return (*(choice.backend.decoders(target, none) if drafted else ()), HostDecoder(target, none))
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:
-    """One line where kernels made for the device would have run, if they could."""
+    """Log one line where the device's own kernels could not run."""
     if choice.missing is not None and not choice.backend.row_exact:
         logger.warning(
             "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
@@ -150,7 +149,7 @@ def require_exact_bits(target: Runner, name: str) -> None:
 def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int
 ) -> None:
-    """Write a little, let the drafter know what passes cost, and let it search where it has to."""
+    """Generate a short text, measure pass times for the drafter, and run its search if it has one."""
     cores.place_pool()  # an engine before this one may have kept it elsewhere, where every pass that is timed is slow
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
     drafter.adapt(partial(measure_pace, target))
@@ -159,8 +158,8 @@ def rehearse(
 
 
 def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> None:
-    """Let every library choose and load its code now, not during the first request."""
-    temperatures = (0.0,) if len(decoders) == 1 else (0.0, 1.0)  # sampled rounds of a GPU have kernels of their own
+    """Warm-up: libraries select and load their kernels now, not during the first request."""
+    temperatures = (0.0,) if len(decoders) == 1 else (0.0, 1.0)  # a GPU has separate kernels for sampled rounds
     for temperature in temperatures:
         request = own_text(target, temperature)
         write(decoders, request, cores, num_tokens=min(WARM_UP_TOKENS, max_length - 1), until=float("inf"))
@@ -168,7 +167,7 @@ def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, m
 
 
 def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_length: int) -> None:
-    """Let a drafter that searches look at a text of the model's own making, before anybody waits."""
+    """Run a drafter's search on text that the model generates, before the first request."""
     until = perf_counter() + drafter.early_search_s
     drafter.search_early(drafter.early_search_s)
     decoders, request = (HostDecoder(target, drafter),), own_text(target, 1.0)
@@ -178,7 +177,7 @@ def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_len
 
 
 def own_text(target: Runner, temperature: float) -> Request:
-    """A request for whatever the model writes after token 0."""
+    """An unconstrained request that begins with token 0."""
     noise = KeyedNoise(0, target.spec.vocab_size, device=target.device) if temperature else None
     return Request(prompt_ids=(0,), params=SamplingParams(temperature=temperature), noise=noise)
 
@@ -186,7 +185,7 @@ def own_text(target: Runner, temperature: float) -> Request:
 def write(
     decoders: Sequence[Decoder], request: Request, cores: CorePlacement, *, num_tokens: int, until: float
 ) -> None:
-    """Play the rounds of a request, until then at most."""
+    """Play the rounds of a request, at most until the deadline."""
     rounds = play(decoders, request, num_tokens)
 
     def finish() -> None:
@@ -201,7 +200,7 @@ def write(
 
 def forget_text(target: Runner, drafter: Drafter) -> None:
     """Empty all caches, the drafter's too."""
-    # A request of one token has nothing before its root, so that no drafter keeps anything of another text.
+    # A one-token request has no prefix, so no drafter keeps any cached text.
     drafter.begin((0,), SamplingParams(), None)
     drafter.end()
     target.forget()

@@ -1,4 +1,4 @@
-"""How many threads an engine has, and which cores target and draft run on when they work at the same time."""
+"""An engine's number of threads, and the cores of target and draft when they run at the same time."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorePlacement:
-    """An engine's threads and, where a drafter's process works beside it, disjoint cores; else nobody is kept anywhere.
+    """An engine's threads and, beside a drafter's process, disjoint cores; else no thread is pinned.
 
-    One thread more than there are cores free makes a pass several times slower: the others wait for it at every step.
+    One thread more than free cores makes a pass several times slower: the others wait for it at every step.
 
     Args:
-        num_threads: of the target's passes and torch calls.
-        plain_threads: that plain decoding would have on `every` core.
-        every: the cores that both have together, and plain decoding would have.
-        place: keeps the target's backend's own threads on some cores, see `ModelBackend.place_threads`.
+        num_threads: threads of the target's passes and torch calls.
+        plain_threads: threads that plain decoding would use on `every` core.
+        every: the cores of both together, which plain decoding would use.
+        place: pins the threads of the target's backend, see `ModelBackend.place_threads`.
     """
 
     num_threads: int = 1
@@ -42,7 +42,7 @@ class CorePlacement:
 
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
-        """All cores for whoever works alone; for a drafter's process here its own, the target keeps the others."""
+        """All cores without a local drafter process; with one, it gets separate cores and the target the others."""
         drafter, most = config.drafter, usable_cores()
         alone = allowed_threads(config.num_threads, most)
         if not isinstance(drafter, Parallel):
@@ -66,11 +66,11 @@ class CorePlacement:
         )
 
     def place_pool(self) -> None:
-        """Keep the kernels' own threads on the target's cores from now on."""
+        """Pin the kernels' threads to the target's cores from now on."""
         self.place(self.target)
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """Do the work on every core, and with as many threads as plain decoding has."""
+        """Do the work on every core, with plain decoding's number of threads."""
         try:
             self.place(self.every)
             return on_threads(self.plain_threads, partial(run_on, self.every, work))
@@ -78,33 +78,33 @@ class CorePlacement:
             self.place_pool()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do the work on the target's cores, with its threads; afterwards the calling thread is its owner's again."""
+        """Do the work on the target's cores with its threads, then restore the calling thread's affinity."""
         if self.target:
             self.place_pool()
         return on_threads(self.num_threads, partial(run_on, self.target, work))
 
 
 def allowed_threads(wanted: int | None, most: int) -> int:
-    """So many threads as are wanted, else as torch would take, as far as there are cores for them."""
+    """The configured number of threads, else torch's default, at most one per core."""
     if wanted is not None and wanted > most:
         logger.warning("%d threads were asked for, and there are cores for %d: so many run", wanted, most)
     return min(torch.get_num_threads() if wanted is None else wanted, most)
 
 
 def require_own(wanted: Sequence[int], own: Sequence[int]) -> None:
-    """Raise ConfigError for cores that a drafter's process could not have: it would end as often as it is started."""
+    """Raise ConfigError for cores that a drafter's process cannot use: it would end at every start."""
     foreign = [core for core in wanted if core not in own]
     if foreign:
         raise ConfigError(f"cores {wanted}: core {foreign[0]} is not among those this process may use, {own}")
 
 
 def warn_of_few_cores(config: EngineConfig, alone: int, left: int, most: int) -> None:
-    """Say that a drafter's process here takes from the target what it needs itself.
+    """Log that a local drafter process takes cores from the target.
 
     Args:
-        alone: threads that plain decoding would have.
-        left: cores that the process leaves to the target.
-        most: cores in all.
+        alone: threads of plain decoding.
+        left: cores left to the target.
+        most: total cores.
     """
     device = read_device(config.device)
     if device.torch_device != "cpu" or device.is_paced or (most > 1 and min(alone, left) >= min(alone, 2)):

@@ -27,14 +27,14 @@ class Profile:
     """The step times of a pair of models.
 
     Args:
-        source: where the numbers come from; only "measured" ones are facts about a machine.
-        unit: what is divided between target and draft: "GPU" or "core".
-        target: number of units to the time of a target pass by its rows.
-        draft: the same of a draft pass; empty without a draft.
+        source: origin of the numbers; only "measured" ones describe a real machine.
+        unit: resource that target and draft divide: "GPU" or "core".
+        target: maps the number of units to the time of a target pass by its rows.
+        draft: the same for a draft pass; empty without a draft.
         serial_overhead_s: a serial round's time beyond its passes.
         parallel_overhead_s: a parallel round's time beyond the longer side.
-        expansion_overhead_s: an expansion's time beyond its draft pass, where it is waited for.
-        worker_expansion_overhead_s: the same in a process of its own, whose caches are colder and whose tree is larger.
+        expansion_overhead_s: a serial drafter's time per expansion beyond its draft pass.
+        worker_expansion_overhead_s: the same in a separate process, with colder caches and a larger tree.
         about: free text by key: models, dtype, machine, versions.
     """
 
@@ -60,7 +60,7 @@ class Profile:
                 raise ConfigError(f"{name} {seconds}, which must be finite and at least 0")
 
     def write(self, path: Path) -> None:
-        """Write the profile whole or not at all.
+        """Write the profile atomically.
 
         Raises:
             ConfigError: the file cannot be written.

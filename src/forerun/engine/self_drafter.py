@@ -1,4 +1,4 @@
-"""A target that drafts for itself: its cache shared, a copy of its weights if one is wanted, what it may skip."""
+"""Self-drafting: the target's shared cache, an optional copy of its weights, and its skip sets."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from forerun.model.shared_cache import SharedCacheRunner
 
 
 def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> Drafter:
-    """The drafter, which has yet to be told what passes cost.
+    """The drafter, without measured pass times yet.
 
     Raises:
-        CheckpointError, ConfigError: a file of sets was named that cannot be read, or is another model's.
+        CheckpointError, ConfigError: the configured file of sets cannot be read, or is another model's.
     """
     known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
@@ -29,7 +29,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
-    """The sets of the file that is named, else of the one beside the model."""
+    """The sets of the configured file, else of the one beside the model."""
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())
@@ -39,7 +39,7 @@ def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
 def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> SharedCacheRunner:
     """The target's cache, with a rounded copy of its weights to run draft passes on.
 
-    Where nothing is searched for, what is skipped has no copy at all.
+    Without a search, skipped sublayers have no copy.
 
     Source: QuantSpec (arXiv 2502.10424) drafts with a 4-bit copy; ours skips sublayers of it as well.
     """
@@ -51,7 +51,7 @@ def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known:
 
 
 def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpoint) -> float:
-    """Bytes of a weight in this format against those of the target's own."""
+    """Bytes of a weight in this format relative to the target's."""
     shape, size = (spec.intermediate_size, spec.hidden_size), checkpoint.dtype.itemsize
     own = weight_bytes(shape, checkpoint.weight_format, size)
     return weight_bytes(shape, weight_format, size) / own

@@ -1,4 +1,4 @@
-"""Find skip sets for a model before anybody waits for an answer."""
+"""Find skip sets for a model offline."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,20 +21,20 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]
-FEWEST_ROWS: Final = 32.0  # of a set worth keeping
+FEWEST_ROWS: Final = 32.0  # rows scored for a set worth keeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a search found.
+    """The result of a search.
 
     Args:
-        sets: the one in use first, then others that were seen often enough to be of use.
-        num_layers: of the model.
-        chance: that a guess of the best set is right.
-        speedup: expected tokens per second with it against plain decoding, by what passes cost here.
-        num_evaluations: sets scored over 32 tokens each, or as much in smaller portions.
-        has_settled: nothing better was found for long.
+        sets: the one in use first, then others with enough rows scored.
+        num_layers: layers of the model.
+        chance: probability that a guess of the best set is right.
+        speedup: expected tokens per second with it over plain decoding, from the pass times measured here.
+        num_evaluations: sets scored over 32 tokens each, or the equivalent in smaller portions.
+        has_settled: the search found nothing better for long.
     """
 
     sets: tuple[NamedSet, ...]
@@ -52,15 +52,15 @@ def find_skip_sets(
     params: SamplingParams,
     on_answer: OnAnswer = lambda _: None,
 ) -> Findings:
-    """Let the target answer prompts with candidates scored in every pass, until the search has settled.
+    """Answer prompts with candidates scored in every pass, until the search has settled.
 
     Args:
-        drafter: how the model will draft for itself; its search takes all the time it wants.
-        prompts: given the engine, the prompts as ids.
-        on_answer: told after every answer how many there are.
+        drafter: config of the self-drafting; its search has no time limit.
+        prompts: maps the engine to the prompts as ids.
+        on_answer: called after every answer with their number.
 
     Raises:
-        ConfigError: the model has no sublayer that could be skipped.
+        ConfigError: the model has no sublayer that can be skipped.
     """
     policies = Policies(tree=TreePolicy(looks_up=False), skip=SkipPolicy(search_share=1.0, seed=params.seed or 0))
     with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
@@ -85,10 +85,10 @@ def find_skip_sets(
 
 
 def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | None = None) -> Path:
-    """Where sets can be written: `out`, else where an engine for this model looks, beside it, or in a cache folder.
+    """Where to write sets: `out`, else where an engine for this model reads them, beside it, or in a cache folder.
 
     Raises:
-        ConfigError: there is no place that can be written to.
+        ConfigError: none of these is writable.
     """
     if out is not None:
         require_writable(out)
@@ -106,6 +106,6 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
 
 
 def keep_sets(target: str, sets: Sequence[NamedSet], num_layers: int, place: Path) -> Path:
-    """Write a model's sets, where `place_for_sets` says."""
+    """Write a model's sets to the path of `place_for_sets`."""
     write_sets(place, open_source(target).identity(), num_layers, sets)
     return place

@@ -1,7 +1,7 @@
-"""Plain rounds of drafted requests, timed: what drafting gains is told by them.
+"""Timed plain rounds within drafted requests, the baseline of the speed-up.
 
-They go through the loop that drafted rounds go through, on the request's own text, about the same time, and on all the
-cores that plain decoding would have.
+They use the same loop as drafted rounds, on the request's own text, at about the same time, on all the cores that plain
+decoding would use.
 """
 
 from collections.abc import Generator, Sequence
@@ -30,10 +30,10 @@ LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of the time that stretches may
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainBaseline:
-    """An engine's plain decoding, beside which its drafter is measured.
+    """An engine's plain decoding, the reference for its drafter.
 
     Args:
-        decoders: of the target without a drafter.
+        decoders: the target's decoders without a drafter.
     """
 
     target: Runner
@@ -49,18 +49,18 @@ class PlainBaseline:
         return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=times)
 
     def stretches(self, drafter: Drafter, request: Request) -> "PlainStretches | None":
-        """What times plain rounds among the drafted ones of a request.
+        """The timed plain rounds among the drafted ones of a request.
 
-        None where the bits of the text could depend on the number of threads, which plain rounds have more of; and
-        under penalties on the answer alone: a drafter that begins anew takes what was written for the prompt, does not
-        count it, and guesses worse to the end.
+        None where the text's bits could depend on the number of threads, which plain rounds have more of; and under
+        penalties on the answer only: a restarted drafter treats the text so far as prompt, does not count it, and
+        guesses worse to the end.
         """
         is_safe = self.target.backend.thread_exact or not self.cores.every
         is_counted = request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0
         return PlainStretches(self, drafter, request) if is_safe and not is_counted else None
 
     def compare(self, request: Request) -> Compare:
-        """How a request's stream learns its speed-up: plain rounds behind the text are timed too."""
+        """The function that gives a request's speed-up; it also times plain rounds after the text."""
         began, prompt_ids = perf_counter(), request.prompt_ids
 
         def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float) -> Speedup | None:
@@ -77,7 +77,7 @@ class PlainBaseline:
         return compare
 
     def _time(self, rounds: Rounds, context: int, request_began: float, until: float) -> None:
-        """Note what these rounds take, until enough are known of the request, at most until then."""
+        """Time these rounds until the request has enough samples, at most until the deadline."""
         stretch, began = Stretch(self.times), perf_counter()
         for played in rounds:
             if isinstance(played, Round):
@@ -91,7 +91,7 @@ class PlainBaseline:
 
 
 class PlainStretches:
-    """A few plain rounds in a row, among the drafted ones of a request, whenever their share of the time allows."""
+    """Short runs of plain rounds among a request's drafted ones, as their share of the time allows."""
 
     def __init__(self, baseline: PlainBaseline, drafter: Drafter, request: Request) -> None:
         self._baseline, self._times = baseline, baseline.times
@@ -99,11 +99,11 @@ class PlainStretches:
 
     @property
     def is_due(self) -> bool:
-        """True where a stretch is to be played now."""
+        """True if a stretch is due."""
         return self._times.is_due
 
     def pass_by(self, seconds: float) -> None:
-        """A round took so long."""
+        """Record a round's time."""
         self._times.pass_by(seconds)
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
@@ -131,8 +131,8 @@ def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> tuple[Ro
 
 @torch.inference_mode()
 def context_cost(runner: Runner) -> float:
-    """Seconds that a one-row pass takes longer for a token more of context. 0 where passes are slow: the weights are
-    most of them then, and to measure it would take long. Empties the cache.
+    """Added seconds of a one-row pass per token of context. 0 where passes are slow: the weights dominate then, and
+    measuring it would take long. Empties the cache.
     """
     if time_pass(runner, 1) > SLOW_PASS_S:
         return 0.0

@@ -28,11 +28,11 @@ Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's toke
 class GenerationStream:
     """Iterate for the steps; `result()` for the whole. Closing early cancels and leaves nothing behind.
 
-    Nothing is computed before the first step is asked for. The prompt is read first, in one go, or pass by pass by
-    whoever wants to see how far that is: `for part in stream.prefill(): print(part.num_read)`.
+    Nothing is computed before the first step is requested. The prompt is read first, in one go, or pass by pass to
+    show progress: `for part in stream.prefill(): print(part.num_read)`.
 
-    Invariant: every id a step carries is final. The steps' texts joined are the result's text, except that a cancelled
-    one's result also has what was still held back.
+    Invariant: every id in a step is final. The steps' texts joined are the result's text, except that the result of a
+    cancelled stream also has the text that was still held back.
 
     Args:
         request: the passes that read the prompt, then the rounds.
@@ -54,7 +54,7 @@ class GenerationStream:
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
         self._prefill_s = self._decode_s = 0.0
-        self._is_torn = False  # a step was interrupted: what it did is not known, and nothing can come after it
+        self._is_torn = False  # a step was interrupted: its effect is unknown, so no step can follow
         self._error: BaseException | None = None
         self._compare = compare
         self._speedup: Speedup | None = None
@@ -63,7 +63,7 @@ class GenerationStream:
         return self
 
     def prefill(self) -> Iterator[PrefillStep]:
-        """Read the prompt pass by pass; nothing where that was done before."""
+        """Read the prompt pass by pass; no passes if that was done before."""
         while self._is_reading and isinstance(played := self._play(), PrefillStep):
             yield played
 
@@ -71,7 +71,7 @@ class GenerationStream:
         while self._is_reading:
             self._play()
         match self._play():
-            case DecodeStep() as step:  # no call between here and there: a step that is done reaches the caller
+            case DecodeStep() as step:  # no call until the return, so an interrupt cannot lose a finished step
                 return step
         raise StopIteration
 
@@ -81,7 +81,7 @@ class GenerationStream:
         return self._assembly.finish is None and (read is None or read.num_read < read.num_tokens)
 
     def _play(self) -> PrefillStep | DecodeStep | None:
-        """The next pass or round; None at the end. What else it ends with ends the text, and `result` raises it too."""
+        """The next pass or round; None at the end. An error ends the text, and `result` raises it too."""
         if self._assembly.finish is not None:
             return None
         try:
@@ -133,11 +133,11 @@ class GenerationStream:
     def cancel(self) -> None:
         """End the text where it stands; without effect once it has ended."""
         self._end()
-        with suppress(EngineBusyError), self._exclusive:  # a round that another thread is in comes to its own end
+        with suppress(EngineBusyError), self._exclusive:  # another thread's round runs to its end
             self._request.close()
 
     def discard(self) -> None:
-        """The same, for the engine, which holds the lock: the caches are another text's from now on."""
+        """The same for the engine, which holds the lock: the caches belong to another text from now on."""
         self._compare = None
         self._end()
         self._request.close()
@@ -147,7 +147,7 @@ class GenerationStream:
             self._assembly.end(FinishReason.CANCELLED)
 
     def result(self) -> Generation:
-        """Run to the end and return the whole text with its statistics; raise again what ended it early."""
+        """Run to the end and return the whole text with its statistics; re-raise the error that ended it early."""
         for _ in self:
             pass
         if self._error is not None:
@@ -163,7 +163,7 @@ class GenerationStream:
         )
 
     def _measure_speedup(self) -> None:
-        """Compare with plain decoding, once, unless nobody asked for it, nothing was drafted, or the text was ended."""
+        """Compare with plain decoding once, if requested, and if the text was drafted and not cancelled."""
         was_drafted = any(item.num_drafted for item in self._stats)
         if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
             return

@@ -1,4 +1,4 @@
-"""What a draft would have guessed at every place of an answer: the planner's picture of a pair of models."""
+"""A draft's guesses at every position of an answer: the planner's data on a pair of models."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from typing import Any, Final
 from forerun.core.errors import ConfigError
 
 FIELDS: Final = ("prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed")
-DIGITS: Final = 5  # of a log-probability in a file
+DIGITS: Final = 5  # decimals of a log-probability in a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class AnswerTrace:
         children: for each answer token the ids the draft would have tried, as the drafter ranks them: likeliest first,
             at a temperature above 0 with the target's own noise.
         log_probs: their log-probabilities, none above 0, falling.
-        temperature: the answer was written at.
-        seed: of the answer's noise; None when greedy.
+        temperature: the answer's temperature.
+        seed: seed of the answer's noise; None when greedy.
     """
 
     prompt_ids: tuple[int, ...]
@@ -63,7 +63,7 @@ class AnswerTrace:
 
 def falls(values: tuple[float, ...]) -> bool:
     """True for log-probabilities in order, likeliest first."""
-    limits = (1e-3, *values)  # rounding may leave a hair above zero
+    limits = (1e-3, *values)  # rounding may leave a value slightly above zero
     return all(not isnan(value) and value <= before for before, value in zip(limits, values, strict=False))
 
 
@@ -90,7 +90,7 @@ def read_traces(path: Path) -> list[AnswerTrace]:
     """All traces of a file.
 
     Raises:
-        ConfigError: there is no such file, a line of it is no trace, or it holds none.
+        ConfigError: the file does not exist, has no trace, or has a line that is not one.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -137,7 +137,7 @@ def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
     """Token ids out of JSON.
 
     Raises:
-        ValueError: one of them is none.
+        ValueError: an element is not a token id.
     """
     ids = tuple(values)
     wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool) or item < 0), None)
