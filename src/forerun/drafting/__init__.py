@@ -1,1 +1,1 @@
-"""The drafters: who proposes the tree that the target verifies."""
+"""The drafters, which propose the trees that the target verifies."""

@@ -32,11 +32,11 @@ def build_drafter(
     """A drafter for `target`.
 
     Args:
-        draft_runner: the loaded draft model, where the config names one for this process.
-        supply: connections to the process that drafts, where the config wants one.
-        check: what such a process must be, to be of use.
-        shared: the target itself, where it drafts for itself.
-        known: what it may skip then, as far as that is known.
+        draft_runner: the loaded draft model, if the config runs one in this process.
+        supply: connections to the drafter process, if the config has one.
+        check: the compatibility check of such a process.
+        shared: the target, for self-drafting.
+        known: the skip sets known for it.
     """
     match config:
         case NoDrafter():

@@ -48,7 +48,7 @@ class DraftModelDrafter(Drafter):
             self.take_paces(measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths))
 
     def take_paces(self, target: Pace, draft: Pace) -> None:
-        """Choose widths by these times of passes from now on."""
+        """Choose widths by these pass times from now on."""
         self._guessed.rule, self._payoff = WidthRule(target, draft), Payoff(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
@@ -61,7 +61,7 @@ class DraftModelDrafter(Drafter):
     def propose(self) -> TokenTree:
         self._began = perf_counter()
         self._is_drafting = self._payoff is None or self._payoff.should_draft()
-        if not self._is_drafting:  # as quick as without a drafter: where drafting does not pay, nothing may cost
+        if not self._is_drafting:  # early exit: while drafting does not pay, a round must cost what a plain one does
             return TokenTree(self._root)
         self._draft.tell()
         if self._guessed.rule is not None:
@@ -72,7 +72,7 @@ class DraftModelDrafter(Drafter):
         return proposal
 
     def _grow(self) -> None:
-        while self.prefill():  # text that was committed in rounds without an expansion
+        while self.prefill():  # catch up on text committed in rounds without an expansion
             pass
         for _ in range(self._depth):
             if not self._draft.expand():

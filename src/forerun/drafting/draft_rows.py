@@ -1,4 +1,4 @@
-"""Where the rows of a draft tree stand: behind the text in the target's own cache, or in a cache of the draft's own."""
+"""Cache rows of a draft tree: behind the text in the target's cache, or in the draft's separate cache."""
 
 from collections.abc import Iterable
 
@@ -10,17 +10,17 @@ from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
 from forerun.model.shared_cache import DraftRunner
 from forerun.speculation.tree import AncestryRows, TokenTree
 
-MAX_CATCH_UP = 16  # committed tokens that go with the root's expansion; more are prefilled first
+MAX_CATCH_UP = 16  # committed tokens that join the root's expansion; more are prefilled first
 
 
 class DraftRows:
-    """Rows of expanded nodes behind the text of a cache that is the target's own: no row of a draft becomes text there.
+    """Rows of expanded nodes behind the text of the target's cache, where no draft row is ever committed.
 
     Invariants: a node has a row exactly if it was expanded; an expanded node's parent was expanded; rows stand in the
     order of their nodes.
 
     Args:
-        max_rows: that there may be.
+        max_rows: limit on the rows.
     """
 
     def __init__(self, runner: DraftRunner, max_rows: int) -> None:
@@ -33,17 +33,17 @@ class DraftRows:
         return 0 in self._rows
 
     def has_room(self, num_nodes: int) -> bool:
-        """Whether so many nodes more can be expanded."""
+        """Whether this many more nodes can be expanded."""
         num_new = num_nodes + (0 if self.is_rooted else MAX_CATCH_UP)
         return self.runner.cache.num_tree + num_new <= self._max_rows
 
     def expand(
         self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
     ) -> Tensor:
-        """Run nodes, before the root what it follows; return their logits [len(batch), V].
+        """Run nodes, preceded by any missing text before the root; return their logits [len(batch), V].
 
         Args:
-            token_ids: of the nodes.
+            token_ids: tokens of the nodes.
             text: the committed tokens, the root last.
             skipped: sublayers to leave out.
         """
@@ -78,14 +78,14 @@ class DraftRows:
 
         Args:
             tree: the new one.
-            places: old nodes that live on, with their new numbers.
+            places: retained nodes, old number to new.
             text: the committed tokens, the root last.
         """
         assert not places, "rows of a shared cache do not outlive a round"
         self._forget_nodes()
 
     def close(self) -> None:
-        """Let go of the text, where it is the draft's."""
+        """Drop the text, if the cache is the draft's."""
         return
 
     def _forget_nodes(self) -> None:
@@ -97,7 +97,7 @@ class DraftRows:
         return []
 
     def _place(self, tree: TokenTree, batch: list[int], num_catch_up: int) -> None:
-        """Give every node of `batch` a row, which sees those of its ancestors; before the root's what it follows."""
+        """Give every node of `batch` a row that sees its ancestors' rows; missing text comes before the root's."""
         rows, sees = self._rows, self._sees
         for row in range(num_catch_up):
             sees.add(row - 1)
@@ -106,10 +106,10 @@ class DraftRows:
 
 
 class OwnRows(DraftRows):
-    """Rows in a cache of the draft's own, which holds the text up to some token; behind it lies one row for each token
+    """Rows in the draft's separate cache, which holds the text up to some token; behind it lies one row for each token
     committed since, and one for each expanded node.
 
-    When tokens are committed, the rows of accepted nodes become text, and those of nodes that live on stay; no pass is
+    When tokens are committed, the rows of accepted nodes become text, and those of retained nodes stay; no pass is
     needed for either. Without lookup at most two tokens lack a row once the root has been expanded in between, an
     accepted leaf that was never expanded and the new root.
     Source: SwiftSpec, arXiv 2506.11309, section 3 ("evolving tree cache").

@@ -1,4 +1,4 @@
-"""A draft's tree of guesses: what decides, which knows no model, and the tree that a draft model grows by it."""
+"""A draft's tree of guesses: the policy, which is independent of a model, and the tree that a draft model grows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from forerun.speculation.tree import TokenTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """What became of a tree when tokens were committed below its root.
+    """The outcome of committing tokens below a tree's root.
 
     Args:
         is_hit: the last of them, which is the new root, was a node of the tree.
         path: the nodes between the old root and the new one that held committed tokens.
-        places: old nodes that live on, with their new numbers.
+        places: retained nodes, old number to new.
     """
 
     is_hit: bool
@@ -34,12 +34,12 @@ class Advance:
 
 
 class GuessedTree:
-    """Grows best-first, with looked-up text in it, and is planted anew or re-rooted when text is committed.
+    """Grows best-first, with looked-up text in it; replaced or re-rooted when text is committed.
 
     Args:
-        horizon: nodes that growing looks for; the rows of one proposal, or of several where the subtree is kept.
-        keeps_subtree: what lies below the new root lives on.
-        calibrates: a guess is worth what guesses of its kind were worth so far, not what the draft says.
+        horizon: nodes to grow; the rows of one proposal, or of several where the subtree is kept.
+        keeps_subtree: the subtree below the new root is retained.
+        calibrates: probabilities are hit rates of similar guesses so far, not the draft's own.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class GuessedTree:
         self._hang_lookup()
 
     def next_batch(self) -> list[int]:
-        """The nodes to expand now, likeliest first; empty where that is not worth it."""
+        """The nodes to expand now, likeliest first; empty if no expansion pays."""
         return self._growth.next_batch(self._num_worth if self.rule else None)
 
     def add_children(self, node: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
-        """Add what the draft guesses behind an expanded node, likeliest first."""
+        """Add the draft's guesses below an expanded node, likeliest first."""
         if self._guesses is None:
             self._growth.add_children(node, token_ids, log_probs)
             return
@@ -101,7 +101,7 @@ class GuessedTree:
         return Advance(is_hit=is_hit, path=nodes[:-1] if is_hit else nodes, places=places)
 
     def proposal(self) -> TokenTree:
-        """The best of the tree, as many rows as are worth their time."""
+        """The likeliest nodes of the tree, as many as pay."""
         return rows_to_verify(self.tree, self.verify_width, self.rule, self._growth.chances)
 
     def _num_worth(self, frontier: Sequence[float]) -> int:
@@ -127,16 +127,16 @@ class DraftTree:
     """Grows a tree of guesses by one pass of the draft at a time.
 
     Args:
-        guessed: what decides.
-        rows: where the draft runs.
+        guessed: the tree and its policy.
+        rows: the draft's cache rows.
         target_vocab_size: guesses are tokens below it.
     """
 
     def __init__(self, guessed: GuessedTree, rows: DraftRows, *, target_vocab_size: int) -> None:
-        self.skipped: SkipSet = NOTHING  # sublayers that draft passes leave out; to be changed between trees alone
+        self.skipped: SkipSet = NOTHING  # sublayers that draft passes skip; may change only between trees
         self._guessed, self._rows, self._runner = guessed, rows, rows.runner
         self._vocab_size = min(target_vocab_size, self._runner.spec.vocab_size)
-        self._is_known_whole = self._runner.spec.vocab_size == self._vocab_size  # the target knows all of its tokens
+        self._is_known_whole = self._runner.spec.vocab_size == self._vocab_size  # the draft has no extra token ids
 
     @property
     def tree(self) -> TokenTree:
@@ -145,22 +145,22 @@ class DraftTree:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """The committed text that the tree knows, the root last."""
+        """The committed text up to the tree's root, the root last."""
         return self._token_ids
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the whole committed text, those included of which the tree is still to be told."""
+        """Length of the committed text, with the tokens noted but not yet applied to the tree."""
         return len(self._token_ids) + len(self._pending)
 
     @property
     def first_guess(self) -> int | None:
-        """What the draft thinks likeliest behind the root; None before the root was expanded."""
+        """The draft's likeliest token after the root; None before the root was expanded."""
         return self._first_guess
 
     @property
     def is_rooted(self) -> bool:
-        """True once the root has been expanded: the draft has had its say about the next token."""
+        """True once the root has been expanded: the draft has predicted the next token."""
         return self._rows.is_rooted
 
     @property
@@ -169,7 +169,7 @@ class DraftTree:
         return self._guessed.frontier_chance
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        """Start a request; the last prompt token is the root. `noise` is the target's own, None when greedy."""
+        """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
         self._pending: list[int] = []
         self._token_ids = self._known(prompt_ids)
         self._first_guess: int | None = None
@@ -183,7 +183,7 @@ class DraftTree:
         return self._rows.prefill(self._token_ids)
 
     def expand(self) -> bool:
-        """One draft pass over the likeliest unexpanded nodes; False when nothing is worth it or room is out."""
+        """One draft pass over the likeliest unexpanded nodes; False if none pays or there is no room."""
         batch = self._guessed.next_batch() if self._rows.has_room(self._guessed.draft_width) else []
         if not batch:
             return False
@@ -199,11 +199,11 @@ class DraftTree:
         return [tokens[0] for tokens in self._rank(logits, places, None, 1)[0]]
 
     def note(self, token_ids: Sequence[int]) -> None:
-        """Tokens were committed, of which the tree is told by `tell`: where drafting rests, that may wait."""
+        """Note committed tokens; `tell` applies them to the tree, later if drafting rests."""
         self._pending += token_ids
 
     def tell(self) -> bool:
-        """Tell the tree of all tokens noted; True if the last of them was a node of it."""
+        """Apply all noted tokens to the tree; True if the last of them was a node of it."""
         if not self._pending:
             return False
         token_ids, self._pending = self._pending, []
@@ -224,15 +224,15 @@ class DraftTree:
         return done.is_hit
 
     def close(self) -> None:
-        """Let go of the draft's text."""
+        """Drop the draft's text."""
         self._rows.close()
 
     def _known(self, token_ids: Sequence[int]) -> list[int]:
-        """The ids as the draft can read them: one that only the target has becomes id 0, at the price of a guess."""
+        """The ids for the draft: one that only the target has becomes id 0, which may cost a guess."""
         return [token_id if token_id < self._vocab_size else 0 for token_id in token_ids]
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
-        """Guess what the target will choose after each node of `batch`."""
+        """Guess the target's choice after each node of `batch`."""
         tree, next_position = self.tree, len(self._token_ids)
         paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         places = [next_position + tree.depths[node] for node in batch]

@@ -1,4 +1,4 @@
-"""The seam: what a drafter is to the decode loop and to the engine."""
+"""The interface of a drafter to the decode loop and the engine."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from forerun.speculation.walk import Acceptance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftReport:
-    """One round as the drafter saw it.
+    """One round from the drafter's side.
 
     Args:
         was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
-        wait_s: how long the proposal had to be waited for, where somebody else made it.
-        state: how the drafter was when it proposed.
-        spans: when somebody else was at work for it, as far as it is known by now.
+        wait_s: time spent waiting for a remote proposal.
+        state: the drafter's state when it proposed.
+        spans: busy times of remote workers, as far as reported by now.
     """
 
     was_hit: bool = False
@@ -39,12 +39,12 @@ class DraftReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """What a machine needs to play a drafter's rounds by itself.
+    """The data a device needs to run a drafter's rounds without the host.
 
     Args:
-        draft: the model that drafts; None: nothing is drafted.
-        shape: of the tree that it grows.
-        policy: how it grows, beyond its shape.
+        draft: the draft model; None: nothing is drafted.
+        shape: shape of the tree.
+        policy: growth policy beyond the shape.
     """
 
     draft: Runner | None
@@ -60,20 +60,20 @@ class Measure(Protocol):
 
         Args:
             widths: numbers of rows, ascending.
-            budget_s: no further repeat once this has passed.
+            budget_s: time limit, in seconds, after which no repeat starts.
         """
         ...
 
 
 class Drafter(Protocol):
-    """Proposes trees and is told what became of them. It can cost speed, never a token.
+    """Proposes trees and learns from their outcome. It can cost speed, never a token.
 
-    A drafter subclasses this and defines `verify_width`, `begin`, `propose` and `accept`; all else does nothing unless
-    it says otherwise. The engine calls `wait_until_ready`, then `adapt`, before the first request.
+    A drafter subclasses this and defines `verify_width`, `begin`, `propose` and `accept`; the other methods default to
+    no effect. The engine calls `wait_until_ready`, then `adapt`, before the first request.
 
     Args:
         verify_width: the most nodes a proposal may have, root included.
-        adds_rows: `extend` is to be asked before every verification.
+        adds_rows: `extend` must be called before every verification.
     """
 
     verify_width: int
@@ -81,41 +81,41 @@ class Drafter(Protocol):
 
     @property
     def process_id(self) -> int | None:
-        """The process that drafts, where it is another one of this machine and there just now."""
+        """Pid of the drafter process, if it is a separate one on this machine and running."""
         return None
 
     @property
     def round_plan(self) -> RoundPlan | None:
-        """What a machine needs that plays whole rounds by itself; None: rounds need this object."""
+        """The data a device needs to run whole rounds without the host; None: rounds need this object."""
         return None
 
     @property
     def early_search_s(self) -> float:
-        """Seconds for which text of the model's own making is wanted before anybody waits for an answer."""
+        """Seconds of model-generated text needed for the search before the first request."""
         return 0.0
 
     def search_early(self, seconds: float) -> None:
-        """That text is being written from now on, for so long; 0: that is over."""
+        """Start of that text, with its duration; 0 ends it."""
         return
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait for what drafts to come up; False when it does not, and decoding goes on without it.
+        """Wait until the draft side has started; False on timeout, and decoding continues without it.
 
         Raises:
-            VocabularyError: it came up and does not fit the target.
+            VocabularyError: its vocabulary does not fit the target.
         """
         return True
 
     def adapt(self, measure: Measure) -> None:
-        """Choose what to do by what passes of the target cost from now on, where that is wanted."""
+        """From now on base decisions on measured pass times of the target, if the drafter is adaptive."""
         return
 
     @abstractmethod
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        """Start a request. The last prompt token is the first root; `noise` is the target's own, None when greedy."""
+        """Start a request. The last prompt token is the first root; `noise` is the target's, None when greedy."""
 
     def prefill(self) -> bool:
-        """One wide pass over text that this drafter has yet to read in this process; False when there is none."""
+        """One wide pass over text that this drafter has not read yet in this process; False if there is none."""
         return False
 
     @abstractmethod
@@ -123,11 +123,11 @@ class Drafter(Protocol):
         """A tree whose root is the last committed token."""
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        """The pass that verifies the proposal, with rows of the drafter's own behind it, which are not kept."""
+        """The verification pass with the drafter's extra rows appended, which are not kept."""
         return inputs
 
     def observe(self, logits_EV: Tensor) -> None:
-        """What came of the rows that `extend` added."""
+        """Take the logits of the rows that `extend` added."""
         return
 
     @abstractmethod
@@ -135,9 +135,9 @@ class Drafter(Protocol):
         """Take the outcome of the last proposal; its bonus token is the next root."""
 
     def end(self) -> None:
-        """The request has ended; nothing is wanted until the next one begins."""
+        """End the request; no work is needed until the next one begins."""
         return
 
     def close(self) -> None:
-        """Let go of everything held."""
+        """Free all resources."""
         return

@@ -1,4 +1,4 @@
-"""Prompt lookup as a chain, alone or in another drafter's tree: free guesses where the text repeats itself."""
+"""Prompt lookup as a chain, standalone or in another drafter's tree: free guesses in repetitive text."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from forerun.speculation.tree import TokenTree
 
 
 class LookupChain:
-    """Hangs one looked-up chain into a tree and learns what such chains are worth.
+    """Adds one looked-up chain to a tree and learns the acceptance of such chains.
 
     A confident chain fills the cut with likely nodes, so that the growth finds less that could enter and stops early:
     draft forwards are saved, not only added to.
@@ -25,14 +25,14 @@ class LookupChain:
         self._index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
         self._index.extend(prompt_ids)
         self._hung = Continuation(token_ids=[], match_length=0)
-        self._pending: list[tuple[Continuation, int]] = []  # chains that came true so far, and how far
+        self._pending: list[tuple[Continuation, int]] = []  # chains right so far, and their matched lengths
 
     def follow(self) -> None:
-        """Take note of the current continuation, which somebody else hangs into a tree."""
+        """Note the current continuation, which the caller adds to a tree."""
         self._hung = self._index.continuation(self._num_tokens)
 
     def log_probs(self) -> list[list[float]]:
-        """What every token of a chain is worth, for each length of its match, shortest first."""
+        """Log-probabilities of a chain's tokens, for each match length, shortest first."""
         lengths = range(self._min_match, self._max_match + 1)
         return [self._record.log_probs(length, self._num_tokens) for length in lengths]
 
@@ -43,10 +43,10 @@ class LookupChain:
         tree.add_chain(token_ids, self._record.log_probs(self._hung.match_length, len(token_ids)))
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Compare the text with the chains hung by now, whether or not all of them was verified.
+        """Compare the text with the chains added so far, whether or not they were verified in full.
 
-        A chain is followed until it goes wrong or ends, over several rounds: what no cut ever had room for is learnt
-        about too.
+        A chain is followed until it goes wrong or ends, over several rounds, so tokens that no cut had room for are
+        learnt too.
         """
         followed, self._pending = [*self._pending, (self._hung, 0)], []
         for chain, num_true in followed:
@@ -107,7 +107,7 @@ class PromptIndex:
 
 
 class LookupRecord:
-    """How often looked-up tokens were accepted, by match length and place in the chain: what it is worth in a tree.
+    """Acceptance of looked-up tokens by match length and position in the chain, for their rank in a tree.
 
     A chain whose first tokens came true is likelier to go on than a fresh one: texts repeat whole stretches. A cell
     starts from a guess that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.

@@ -16,7 +16,7 @@ NO_TREE: Final = TreePolicy(num_children=1, looks_up=False)
 
 
 class NoneDrafter(Drafter):
-    """Proposes the root alone."""
+    """Proposes only the root."""
 
     verify_width = 1
 

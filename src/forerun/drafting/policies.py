@@ -1,4 +1,4 @@
-"""How drafters decide where no setting says so: one object for each thing decided, for experiments to replace."""
+"""The drafters' policies beyond their settings: one object each, for experiments to replace."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ BEST_LOOKUP = LookupPolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """All of them. A drafter reads those that concern it: `tree` whatever grows one, the others one drafter each.
+    """All policies. A drafter reads its own: `tree` is for every drafter that grows one, the others for one each.
 
     No policy changes a token of the text.
     """
@@ -43,7 +43,7 @@ class Policies:
 
     @classmethod
     def of(cls, config: DrafterConfig) -> "Policies":
-        """Those that a drafter has unless others are given: the paper's own where its search is asked for."""
+        """A drafter's default policies: the paper's where its search is requested."""
         is_paper = isinstance(config, LayerSkip) and config.search == "paper"
         return cls(tree=PAPER_TREE) if is_paper else BEST
 

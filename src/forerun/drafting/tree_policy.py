@@ -1,4 +1,4 @@
-"""How a tree of guesses is grown, beyond its widths: what may be varied to see what it is worth."""
+"""Growth policy of a tree of guesses beyond its widths, for ablations."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ class TreePolicy:
     Args:
         num_children: children considered per expanded node.
         min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1]; 0 grows to
-            the full depth. Of no effect where costs decide.
-        min_confidence: nothing is drafted behind a token that the draft gave less than this, in [0, 1].
-        knows_noise: at temperature > 0 children are ranked by log q + g with the target's own noise, not by log q.
-        looks_up: what followed the last tokens earlier in the text is hung into the tree before it grows.
+            the full depth. No effect where costs decide.
+        min_confidence: no token is drafted after one with a lower draft probability than this, in [0, 1].
+        knows_noise: at temperature > 0 children are ranked by log q + g with the target's noise, not by log q.
+        looks_up: a looked-up chain is added to the tree before it grows.
     """
 
     num_children: int = 4
@@ -35,5 +35,5 @@ class TreePolicy:
 
 
 BEST_TREE = TreePolicy()
-# SWIFT's own (arXiv 2410.06916, section 4.2): a chain while the draft is sure of it, runners-up beside each token.
+# SWIFT's (arXiv 2410.06916, section 4.2): a chain while the draft is confident, runners-up beside each token.
 PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)

@@ -150,7 +150,7 @@ def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int
 ) -> None:
     """Generate a short text, measure pass times for the drafter, and run its search if it has one."""
-    cores.place_pool()  # an engine before this one may have kept it elsewhere, where every pass that is timed is slow
+    cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
     drafter.adapt(partial(measure_pace, target))
     if drafter.early_search_s > 0.0:

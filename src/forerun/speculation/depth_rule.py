@@ -1,20 +1,20 @@
-"""How many draft passes a round is worth, where that must be settled before it begins. No clock: times are told."""
+"""The number of draft passes per round, where it must be fixed in advance. No clock: times are passed in."""
 
 from collections.abc import Sequence
 from typing import Final
 
-FORGETTING: Final = 0.98  # what a round leaves of the weight of those before it
-FIRST_CHANCE: Final = 0.6  # that a level is accepted if the one above it was, before anything is known
-FIRST_WEIGHT: Final = 4.0  # rounds that this belief is worth
-LOOK_FURTHER: Final = 16  # every so many rounds one level more is drafted than seems best
+FORGETTING: Final = 0.98  # factor on the weight of older rounds, per round
+FIRST_CHANCE: Final = 0.6  # prior probability that a level is accepted if the one above it was
+FIRST_WEIGHT: Final = 4.0  # weight of this prior in rounds
+LOOK_FURTHER: Final = 16  # rounds between trials of one level more than seems best
 
 
 class DepthRule:
     """Chooses the depth of a round's tree so that its expected tokens per second are most.
 
-    A round is one launch on a GPU, with the number of its draft passes fixed, so what the tree turns out to hold cannot
-    stop it. What is known is how deep the rounds before were accepted: the chance of level j, given level j - 1, from
-    rounds that were deep enough.
+    A round is one launch on a GPU with a fixed number of draft passes, so the tree's contents cannot stop it. The rule
+    uses the accepted depths of earlier rounds: the probability of level j, given level j - 1, from rounds that were
+    deep enough.
 
     Args:
         round_s: seconds of a round by its depth, 0 .. max_depth; replaced by what is measured.

@@ -1,4 +1,4 @@
-"""Which nodes of the draft tree to expand next, and which children are worth keeping."""
+"""Which nodes of the draft tree to expand next, and which children to keep."""
 
 import math
 from bisect import bisect_left, insort
@@ -12,12 +12,12 @@ from forerun.speculation.tree import TokenTree
 
 NUM_BINS: Final = 10
 BIN_WIDTH: Final = 0.5  # in log-probability; the last bin is open
-NUM_RANKS: Final = 4  # the last one is open
-NUM_DEPTHS: Final = 3  # 1, 2 to 3, deeper
+NUM_RANKS: Final = 4  # rank classes; the last one is open
+NUM_DEPTHS: Final = 3  # depth classes: 1, 2 to 3, deeper
 CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
-PRIOR_TRIALS: Final = 20.0  # how many trials the draft's own word counts as for its bin, and the bin's for a cell
-LEAST_LOG_PROB: Final = -600.0  # a chance that is a float, and has a logarithm, also after many failures
-MEMORY: Final = 2000.0  # trials after which a cell forgets
+PRIOR_TRIALS: Final = 20.0  # weight, in trials, of the draft's probability as a bin's prior, and of a bin as a cell's
+LEAST_LOG_PROB: Final = -600.0  # floor that keeps the probability above 0 in a float, also after many failures
+MEMORY: Final = 2000.0  # limit on a cell's trials, above which old ones are discounted
 
 
 class BestFirstGrowth:
@@ -40,7 +40,7 @@ class BestFirstGrowth:
     ) -> None:
         self.tree = TokenTree(root_token)
         self._horizon, self._draft_width, self._min_mass = horizon, draft_width, min_mass
-        self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob of a guess alone
+        self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob given the parent
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
         self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
 
@@ -48,7 +48,7 @@ class BestFirstGrowth:
         """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended.
 
         Args:
-            num_worth: how many nodes of these chances, likeliest first, are worth expanding; None: all of them or none,
+            num_worth: how many nodes of these chances, likeliest first, pay an expansion; None: all of them or none,
                 by min_mass.
         """
         num_open = bisect_left(self._frontier, (self._best_costs[-1],))  # those that can lead into the horizon
@@ -73,7 +73,7 @@ class BestFirstGrowth:
         parent_cost, depth = -tree.log_probs[parent], tree.depths[parent] + 1
         known = tree.children(parent)
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
-            cost = parent_cost - min(log_prob, 0.0)  # rounding may leave a hair above zero
+            cost = parent_cost - min(log_prob, 0.0)  # rounding may leave a value slightly above zero
             if not cost < best_costs[-1]:
                 return  # outside the horizon, impossible, or not a number
             if token_id not in known:
@@ -82,7 +82,7 @@ class BestFirstGrowth:
                 )
 
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
-        """Hang a chain of guesses below the root; see `TokenTree.add_chain`."""
+        """Add a chain of guesses below the root; see `TokenTree.add_chain`."""
         tree = self.tree
         for node in tree.add_chain(token_ids, log_probs):
             self._push(node, -tree.log_probs[node], tree.depths[node])
@@ -96,7 +96,7 @@ class BestFirstGrowth:
         return [math.exp(-cost) for cost in self._best_costs if cost < math.inf]
 
     def reroot(self, node: int) -> dict[int, int]:
-        """Make `node` the root and forget what does not lie below it; return the map from old to new nodes."""
+        """Make `node` the root and drop all but its subtree; return the map from old to new nodes."""
         self.tree, places = self.tree.subtree(node)
         costs = [-log_prob for log_prob in self.tree.log_probs]
         kept = [places[old] for _, _, old in self._frontier if old in places]
@@ -117,9 +117,9 @@ def padded(costs: list[float], horizon: int) -> list[float]:
 
 
 class CalibratedGuesses:
-    """Hangs children into a growth by calibrated chances, and learns from what the text did.
+    """Adds children to a growth with calibrated probabilities, learnt from the text.
 
-    The table outlives trees and requests; the record of which node is of which kind lives as long as its tree.
+    The table outlives trees and requests; the map from nodes to cells lasts as long as its tree.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class CalibratedGuesses:
     ) -> list[float]:
         """Add an expanded node's children, which the draft ranked; return their chances, likeliest first."""
         tree, table = growth.tree, self._table
-        log_probs = list(takewhile(isfinite, log_probs))  # what is impossible stays so
+        log_probs = list(takewhile(isfinite, log_probs))  # impossible tokens are never added
         cells = table.cells(log_probs, tree.depths[node] + 1)
         values = list(map(table.log_prob, cells, log_probs))
         ranked = sorted(zip(values, token_ids, strict=False), key=itemgetter(0), reverse=True)
@@ -158,13 +158,13 @@ class CalibratedGuesses:
 class AcceptanceTable:
     """The share of guesses that came true, by (bin of the draft's log-probability, depth, rank among siblings).
 
-    A cell that has seen little takes the word of its bin, and a bin that has seen little the draft's own.
+    A cell with few trials is shrunk to its bin, and a bin with few to the draft's probability.
 
     Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; SwiftSpec ranks by raw log q.
     """
 
     def __init__(self) -> None:
-        self._num_true = [0.0] * (NUM_BINS * CELLS_PER_BIN + NUM_BINS)  # the bins themselves stand behind the cells
+        self._num_true = [0.0] * (NUM_BINS * CELLS_PER_BIN + NUM_BINS)  # all cells, then the bins
         self._num_tried = [0.0] * len(self._num_true)
 
     def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
@@ -174,7 +174,7 @@ class AcceptanceTable:
         return [(bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1) for rank, bin_ in enumerate(bins)]
 
     def log_prob(self, cell: int, log_prob: float) -> float:
-        """The chance of coming true, as a logarithm: what was seen, mixed with what the draft says."""
+        """Log-probability of a right guess: observed frequency, shrunk to the draft's probability."""
         num_true, num_tried, bin_ = self._num_true, self._num_tried, bin_of(cell)
         said = math.exp(max(log_prob, LEAST_LOG_PROB))
         chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
@@ -191,5 +191,5 @@ class AcceptanceTable:
 
 
 def bin_of(cell: int) -> int:
-    """Where the bin of a cell counts."""
+    """The index of a cell's bin."""
     return NUM_BINS * CELLS_PER_BIN + cell // CELLS_PER_BIN

@@ -1,6 +1,6 @@
-"""What drafting is worth: how many rows to verify, how many nodes to expand, and whether to draft at all.
+"""The gain of drafting: how many rows to verify, how many nodes to expand, and whether to draft at all.
 
-No clock: times are told.
+No clock: times are passed in.
 """
 
 import math
@@ -13,29 +13,29 @@ from forerun.core.pace import Pace
 from forerun.speculation.tree import TokenTree
 
 SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
-FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # chances of a node's children before anything is known
-FORGETTING: Final = 0.95  # what a round leaves of the weight of those before it
-FIRST_ROUNDS: Final = 12  # rounds after which either way is judged
-MARGIN: Final = 1.03  # by so much the other way must be better: two equal ways would change places for ever
+FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # prior probabilities of a node's children
+FORGETTING: Final = 0.95  # factor on the weight of older rounds, per round
+FIRST_ROUNDS: Final = 12  # rounds of either mode before the first comparison
+MARGIN: Final = 1.03  # factor by which the other mode must be better, so that equal modes do not alternate
 FIRST_STRETCH: Final = 32  # rounds without drafting before it is tried again
 LONGEST_STRETCH: Final = 512
-TRIAL: Final = 6  # rounds of such a trial
+TRIAL: Final = 6  # drafting rounds of a trial
 
 
 class WidthRule:
     """Chooses the widths of a round so that its expected tokens per second are most.
 
-    A token that this round does not bring has to be written by the next one, which will be much like it: so a row or an
-    expansion is worth its time exactly if it raises the round's own tokens per second. The long-run speed would be the
-    wrong measure where a text has easy and hard stretches: no hard one can be skipped for an easy one.
+    A token that this round does not give is left to the next one, which is much like it: so a row or an expansion pays
+    exactly if it raises the round's tokens per second. The long-run speed would be the wrong measure in a text with
+    easy and hard stretches: no hard one can be skipped for an easy one.
 
-    Source: OPT-Tree (arXiv 2406.17276) and Sequoia (arXiv 2402.12374) weigh rows against their time with a size fixed
-    beforehand; here every round is weighed by itself.
+    Source: OPT-Tree (arXiv 2406.17276) and Sequoia (arXiv 2402.12374) optimise a fixed tree size in advance; here each
+    round is optimised separately.
 
     Args:
         target: seconds of a verification by its rows.
-        draft: seconds of an expansion by its nodes; None: expansions are not waited for.
-        round_s, expansion_s: seconds that a round and an expansion take beyond their passes, until that is measured.
+        draft: seconds of an expansion by its nodes; None: expansions run in parallel.
+        round_s, expansion_s: initial seconds of a round and of an expansion beyond their passes.
     """
 
     def __init__(self, target: Pace, draft: Pace | None, *, round_s: float = 0.0, expansion_s: float = 0.0) -> None:
@@ -46,24 +46,24 @@ class WidthRule:
         self._num_rows = 1
 
     def change_draft(self, draft: Pace | None) -> None:
-        """Draft passes take other times from now on."""
+        """Replace the times of draft passes."""
         self._expansion_s = None if draft is None else cache(draft.step_s)
 
     @property
     def round_overhead_s(self) -> float:
-        """What rounds took beyond their passes, in the mean of late."""
+        """Recent mean time of rounds beyond their passes."""
         return self._beyond_round_s
 
     @property
     def expansion_overhead_s(self) -> float:
-        """What expansions took beyond theirs."""
+        """Recent mean time of expansions beyond theirs."""
         return self._beyond_expansion_s
 
     def begin_round(self) -> None:
         self._spent_s = 0.0
 
     def end_round(self, seconds: float) -> None:
-        """Take what the round took in all."""
+        """Take the round's total time."""
         pass_s = self._target_s[self._num_rows - 1]
         self._beyond_round_s = blend_time(self._beyond_round_s, seconds - self._spent_s - pass_s, pass_s)
 
@@ -85,14 +85,14 @@ class WidthRule:
         """Rows to verify, root included.
 
         Args:
-            chances: of every node that it will be accepted, likeliest first, the root (1) included.
+            chances: acceptance probability of every node, likeliest first, the root (1) included.
         """
         speeds = self._speeds(chances[:most], 0.0)
         self._num_rows = 1 + max(range(len(speeds)), key=speeds.__getitem__)
         return self._num_rows
 
     def num_nodes(self, frontier: Sequence[float], tree: Sequence[float], most: int) -> int:
-        """Nodes to expand next, likeliest first; 0 where an expansion is not worth its time.
+        """Nodes to expand next, likeliest first; 0 if an expansion does not pay.
 
         Their likely children are put into the tree, and the fastest cut with them is compared with the fastest without:
         a child that only takes the row of another node is worth no more than the difference. A root without any guess
@@ -118,7 +118,7 @@ class WidthRule:
         return num_nodes if faster > speed else 0
 
     def _speeds(self, chances: Sequence[float], extra_s: float) -> list[float]:
-        """Expected tokens per second of this round by its rows, if it takes so much longer."""
+        """Expected tokens per second of this round by its rows, with this added time."""
         base_s = self._spent_s + self._beyond_round_s + extra_s
         return [gain / (base_s + cost_s) for gain, cost_s in zip(accumulate(chances), self._target_s, strict=False)]
 
@@ -126,7 +126,7 @@ class WidthRule:
 def rows_to_verify(
     tree: TokenTree, most: int, rule: WidthRule | None, chances: Callable[[], Sequence[float]] | None = None
 ) -> TokenTree:
-    """The best of a tree: at most so many rows, and fewer where the rule says that more are not worth their time.
+    """The likeliest nodes of a tree, up to a limit of rows, and fewer where the rule finds that more do not pay.
 
     Args:
         chances: gives the chances of the tree's likeliest nodes, where these are known without looking through it.
@@ -143,8 +143,8 @@ def blend(mean: float, newest: float) -> float:
 
 
 def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:
-    """A running mean of times beyond a pass, from 0 up; none counts as more than the pass, since a machine that was
-    busy for a moment would be remembered for long."""
+    """A running mean of times beyond a pass, from 0 up; each is capped at the pass, since one on a briefly busy machine
+    would distort the mean for long."""
     return mean_s + SMOOTHING * (min(max(newest_s, 0.0), max(pass_s, 2.0 * mean_s)) - mean_s)
 
 
@@ -173,8 +173,8 @@ class Payoff:
         return self._is_drafting
 
     def see_verification(self, seconds: float) -> None:
-        """A verification took so long, and a pass of one row no longer. What was measured before may have been measured
-        while the machine was busy."""
+        """Record a verification's time, an upper bound of a one-row pass. The earlier measurement may be from a time
+        when the machine was busy."""
         self._pass_s = min(self._pass_s, seconds)
 
     def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
@@ -189,7 +189,7 @@ class Payoff:
         """At the end of a stretch of rounds of one kind, choose the kind of the next and how long it lasts."""
         if not self._is_drafting:
             self._is_drafting, self._left = True, TRIAL
-            self._drafted = Speed()  # what it was worth before says little about the text here
+            self._drafted = Speed()  # its earlier speed says little about the text here
         elif self._pays():
             self._left, self._stretch = 1, FIRST_STRETCH
         else:

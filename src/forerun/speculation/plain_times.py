@@ -1,6 +1,6 @@
-"""What plain decoding takes while a drafter writes: when to time it, and what drafting gains over it.
+"""Plain decoding's time during a drafted text: when to time it, and the speed-up of drafting over it.
 
-No clock: times are told.
+No clock: times are passed in.
 """
 
 from collections import deque
@@ -13,35 +13,35 @@ from typing import Final
 from forerun.core.steps import Speedup
 from forerun.speculation.time_share import TimeShare
 
-WARM_UP_S: Final = 2e-3  # of plain rounds that do not count: the caches still hold what the drafter worked on
-COUNTED: Final = 3  # rounds of a stretch among drafted ones that do
-SHARE: Final = 0.03  # of the time that is spent on such stretches; their tokens are part of the text
-ENOUGH: Final = 16  # plain rounds ...
-ENOUGH_S: Final = 0.02  # ... and their seconds, after which no more are timed behind a text
-FEWEST: Final = 6  # plain rounds that say anything
-FEWEST_TOKENS: Final = 24  # of a text that a speed-up can be told of
-MEDIAN_ERROR: Final = 0.93  # of n values' median: so many interquartile ranges over sqrt(n), for a normal distribution
-WIDEST: Final = 0.10  # relative half-width of an interval that is still worth telling
-KEPT: Final = 4096  # rounds
+WARM_UP_S: Final = 2e-3  # seconds of uncounted plain rounds: the CPU caches still hold the drafter's data
+COUNTED: Final = 3  # rounds counted in a stretch among drafted ones
+SHARE: Final = 0.03  # share of the time spent on such stretches; their tokens are part of the text
+ENOUGH: Final = 16  # plain rounds after a text, if they also take ENOUGH_S
+ENOUGH_S: Final = 0.02  # seconds of plain rounds after a text, if they are also ENOUGH
+FEWEST: Final = 6  # fewest plain rounds for an estimate
+FEWEST_TOKENS: Final = 24  # shortest text with a reported speed-up
+MEDIAN_ERROR: Final = 0.93  # standard error of a normal median of n values, in interquartile ranges over sqrt(n)
+WIDEST: Final = 0.10  # largest relative half-width of a reported interval
+KEPT: Final = 4096  # limit on stored rounds
 
 
 class PlainTimes:
     """Plain rounds as they were timed, and whether it is time for more.
 
-    Rounds behind a text have more context than those in its middle had. In models of a few million parameters a hundred
-    tokens more are some percent of the time, which is taken off.
+    Rounds after a text have more context than those in its middle. In models of a few million parameters a hundred more
+    tokens are some percent of the time, which is subtracted.
 
     Args:
-        context_s: seconds that a round takes longer for a token more of context.
+        context_s: added seconds of a round per token of context.
     """
 
     def __init__(self, context_s: float = 0.0) -> None:
         self._context_s = context_s
-        self._timed: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when each ended, what it took without context
-        self._share: TimeShare | None = None  # None: no round went by
+        self._timed: deque[tuple[float, float]] = deque(maxlen=KEPT)  # end of each, and its time less the context's
+        self._share: TimeShare | None = None  # None before the first round
 
     def pass_by(self, seconds: float) -> None:
-        """A round took so long. The first one tells what a stretch will take, which is to be earned beforehand."""
+        """Record a round's time. The first one estimates a stretch's time, which must be saved up beforehand."""
         if self._share is None:
             self._share = TimeShare(SHARE, WARM_UP_S)
             self._share.spend(WARM_UP_S + (1 + COUNTED) * seconds)
@@ -53,34 +53,34 @@ class PlainTimes:
         return self._share is not None and self._share.is_open
 
     def spend(self, seconds: float) -> None:
-        """A stretch has taken so long, with everything that it brought along."""
+        """Record a stretch's total time, with all its overhead."""
         assert self._share is not None, "a stretch before any round"
         self._share.spend(seconds)
 
     def note(self, ended_at_s: float, seconds: float, context: int) -> None:
-        """A plain round was timed that counts, with so many tokens before it."""
+        """Record a counted plain round's time and context length."""
         self._timed.append((ended_at_s, seconds - self._context_s * context))
 
     def since(self, began_at_s: float, context: float) -> list[float]:
-        """Seconds of the plain rounds since then, latest first, as they would be with so many tokens before them."""
+        """Seconds of the plain rounds since then, latest first, adjusted to this context length."""
         late = takewhile(lambda timed: timed[0] > began_at_s, reversed(self._timed))
         return [seconds + self._context_s * context for _, seconds in late]
 
     def has_enough(self, began_at_s: float) -> bool:
-        """Whether the plain rounds since then tell what plain decoding takes."""
+        """Whether the plain rounds since then suffice to estimate plain decoding."""
         timed = self.since(began_at_s, 0)
         return len(timed) >= ENOUGH and sum(timed) >= ENOUGH_S
 
 
 class Stretch:
-    """Plain rounds in a row. The first of them do not count: a round of a quarter of a millisecond takes a fifth longer
-    until the caches hold what plain decoding reads."""
+    """Plain rounds in a row. The first ones do not count: a round of a quarter of a millisecond takes a fifth longer
+    until the CPU caches hold plain decoding's data."""
 
     def __init__(self, times: PlainTimes) -> None:
         self._times, self._played_s, self.num_counted = times, 0.0, 0
 
     def note(self, ended_at_s: float, seconds: float, context: int) -> None:
-        """A round was timed."""
+        """Record a timed round."""
         if self._played_s >= WARM_UP_S:
             self._times.note(ended_at_s, seconds, context)
             self.num_counted += 1
@@ -88,14 +88,14 @@ class Stretch:
 
 
 def speedup_of(num_tokens: int, num_rounds: int, seconds: float, plain: Sequence[float]) -> Speedup | None:
-    """The speed-up of a text over plain rounds timed about the same time; None where that is not known well enough.
+    """The speed-up of a text over plain rounds timed at about the same time; None if the estimate is too uncertain.
 
-    A round cannot be quicker than a plain one, so that no text is written faster than by its tokens per round: where
-    noise says so, that limit stands, and where more than noise does, nothing is told. Of the plain rounds the median
-    counts, which those that others on the machine disturbed do not move.
+    A round cannot be quicker than a plain one, so the speed-up cannot exceed the tokens per round: an estimate above
+    that is capped if noise explains the excess, else discarded. Plain rounds enter by their median, which other load on
+    the machine hardly moves.
 
     Args:
-        num_tokens, num_rounds, seconds: of the text.
+        num_tokens, num_rounds, seconds: totals of the text.
         plain: seconds of plain rounds.
     """
     if num_tokens < FEWEST_TOKENS or len(plain) < FEWEST or seconds <= 0.0:

@@ -1,14 +1,14 @@
-"""A share of the time that something may take, kept to as the time goes by. No clock: times are told."""
+"""A limit on an activity's share of the time. No clock: times are passed in."""
 
 
 class TimeShare:
-    """An account into which a share of all time is paid, and from which what was used is taken.
+    """A budget that earns a share of all time and is charged for time used.
 
-    What is not used is saved up to `most_saved_s`, so that a long silence allows no long burst.
+    Unused time is saved up to `most_saved_s`, so that a long pause allows no long burst.
 
     Args:
-        share: of all time, in (0, 1].
-        most_saved_s: seconds.
+        share: share of all time, in (0, 1].
+        most_saved_s: limit in seconds.
     """
 
     def __init__(self, share: float, most_saved_s: float) -> None:
@@ -16,24 +16,24 @@ class TimeShare:
         self._saved_s = 0.0
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:
-        """Time went by; `wanted` is the part of the share that is made use of."""
+        """Earn for elapsed time; `wanted` is the part of the share that is used."""
         if self._saved_s < self._most_saved_s:
             self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
 
     def hurry(self, seconds: float) -> None:
-        """So much may be used at once, beyond the share; 0 takes back what was left of that."""
+        """Permit this much at once, beyond the share; 0 withdraws the rest of it."""
         self._saved_s = min(self._saved_s, self._most_saved_s) + seconds
 
     def spend(self, seconds: float) -> None:
-        """So much was used."""
+        """Charge the time used."""
         self._saved_s -= seconds
 
     @property
     def is_eager(self) -> bool:
-        """True while there is more than can be saved up, or most of all time is to be used."""
+        """True while the budget exceeds the saving limit, or most of all time may be used."""
         return self._saved_s > self._most_saved_s or self._share >= 0.5
 
     @property
     def is_open(self) -> bool:
-        """True while there is anything left."""
+        """True while there is budget left."""
         return self._saved_s > 0.0

@@ -10,7 +10,7 @@ class TokenTree:
     """Nodes with parents before children; node 0 is the root, the last committed token.
 
     Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]; growing only
-    appends. Whoever grows the tree is its only writer. Plain lists: at these sizes they beat arrays.
+    appends. The grower is the tree's only writer. Plain lists: at these sizes they beat arrays.
     """
 
     __slots__ = ("depths", "log_probs", "parents", "token_ids")
@@ -35,7 +35,7 @@ class TokenTree:
         return len(self.token_ids)
 
     def add(self, parent: int, token_id: int, log_prob: float) -> int:
-        """Append a child of `parent` with its own cumulative log-probability; return its index."""
+        """Append a child of `parent` with its cumulative log-probability; return its index."""
         self.token_ids.append(token_id)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
@@ -43,7 +43,7 @@ class TokenTree:
         return len(self.token_ids) - 1
 
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """Hang a chain below the root, each token as likely as its log_prob given the one before; return the new nodes.
+        """Add a chain below the root, with log_probs conditional on the previous token; return the new nodes.
 
         Where the tree has a token of the chain already, the chain goes on below that node.
         """
@@ -72,7 +72,7 @@ class TokenTree:
         return tokens[::-1]
 
     def descend(self, token_ids: Sequence[int]) -> list[int]:
-        """The nodes that `token_ids` lead through from below the root, as far as the tree knows them."""
+        """The nodes along `token_ids` from below the root, as far as the tree has them."""
         nodes: list[int] = []
         here = 0
         for token_id in token_ids:
@@ -84,7 +84,7 @@ class TokenTree:
         return nodes
 
     def copy(self) -> "TokenTree":
-        """A tree of its own with the same nodes."""
+        """An independent tree with the same nodes."""
         return self.select(range(len(self)))
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
@@ -103,7 +103,7 @@ class TokenTree:
         return chosen
 
     def subtree(self, root: int) -> tuple["TokenTree", dict[int, int]]:
-        """The tree below `root` as a tree of its own, and the map from old to new indices."""
+        """The tree below `root` as a separate tree, and the map from old to new indices."""
         nodes = [root]
         reached = {root}
         for node in range(root + 1, len(self)):

@@ -45,7 +45,7 @@ def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
 
 
 def find_fault(tree: TokenTree, *, root: int, max_nodes: int, vocab_size: int) -> str | None:
-    """What is wrong with a proposal, or None. Drafters are not trusted.
+    """A proposal's fault, or None. Drafters are not trusted.
 
     Args:
         root: the last committed token, which node 0 has to be.

@@ -12,15 +12,15 @@ from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, SearchSett
 
 IN_USE, CHALLENGER, SAMPLE, RANDOM = range(4)
 CYCLE: Final = (IN_USE, *(CHALLENGER, SAMPLE) * 3, CHALLENGER)
-KINDS: Final = (*CYCLE * 2, RANDOM)  # of candidates, one after the other
+KINDS: Final = (*CYCLE * 2, RANDOM)  # kinds of candidates, in turn
 
 
 class SkipCandidates:
     """The set in use, members of the pool, samples from the penalty model and now and then a random set, in turn.
 
     Args:
-        num_skipped: how many sublayers each set skips; None: as many as pay. The number has to vary for the model to
-            learn what one more costs.
+        num_skipped: sublayers skipped per set; None: as many as pay. The number must vary for the model to learn the
+            cost of one more.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class SkipCandidates:
         self._challenger = pool.in_use
 
     def next(self, count: int, context: int, num_rows: float) -> list[SkipSet]:
-        """At most so many different sets: those whose scoring is due, then each kind in turn, at random instead of
-        twice.
+        """At most this many different sets: those due for scoring, then each kind in turn, a random set for a
+        duplicate.
 
         Args:
-            num_rows: rows scored so far, which tell how much the model may have learnt.
+            num_rows: rows scored so far, a measure of what the model has learnt.
         """
         due = sorted((one for one in self._pool if one.num_due), key=lambda one: one is not self._pool.in_use)
         chosen = {member.skipped: None for member in due[:count]}
@@ -71,14 +71,14 @@ class SkipCandidates:
         return self._challenger.skipped
 
     def _is_undecided(self, context: int) -> bool:
-        """Whether the last challenger has been seen too little and may yet be faster than the set in use."""
+        """Whether the last challenger has too few rows and may still be faster than the set in use."""
         one, pool = self._challenger, self._pool
         if one is pool.in_use or one not in pool or one.num_rows >= self._settings.comparable_rows:
             return False
         return pool.speed(one, context, self._settings.hope) >= pool.speed(pool.in_use, context)
 
     def _find(self, context: int) -> None:
-        """Let the set that the model thinks best into the pool."""
+        """Add the set that the model rates best to the pool."""
         found = self._best(self._model.intercept, self._model.penalties, context)
         if self._pool.find(found) is None:
             self._num_found += 1

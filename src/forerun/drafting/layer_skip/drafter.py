@@ -33,14 +33,14 @@ from forerun.speculation.payoff import Payoff, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-PROBED_ROWS: Final = (3, 9, 17)  # of passes with probe rows, beside the usual ones that are timed
+PROBED_ROWS: Final = (3, 9, 17)  # sizes of passes with probe rows, timed beside the usual ones
 NO_NEWS: Final = DraftReport()
 
 
 class LayerSkipDrafter(Drafter):
-    """Grows a chain or a tree behind the text in the target's own cache, and takes its rows out before verification.
+    """Grows a chain or a tree behind the text in the target's cache, and removes its rows before verification.
 
-    In a plain round nothing is done but noting the token, so that where drafting does not pay it costs nothing.
+    A plain round only notes the token, so that drafting costs nothing where it does not pay.
     """
 
     adds_rows = True
@@ -67,7 +67,7 @@ class LayerSkipDrafter(Drafter):
 
     @property
     def search(self) -> SkipSearch:
-        """What is skipped, and how that is found."""
+        """The search, which holds the set in use."""
         return self._search
 
     @property
@@ -79,7 +79,7 @@ class LayerSkipDrafter(Drafter):
 
     @property
     def needs_costs(self) -> bool:
-        """True where it has to be known what passes cost."""
+        """True if pass times must be measured."""
         return self._config.adaptive or self._config.search == "gated"
 
     def adapt(self, measure: Measure) -> None:
@@ -89,7 +89,7 @@ class LayerSkipDrafter(Drafter):
             self.take_costs(target, measure_skip_costs(self.runner, draft))
 
     def take_costs(self, target: Pace, costs: SkipCosts) -> None:
-        """Choose what to skip and how far to draft by what passes cost from now on."""
+        """Choose the skip set and draft depth by these pass times from now on."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
         usual = {"round_s": TUNED.round_s, "expansion_s": TUNED.expansion_s}
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
@@ -164,13 +164,13 @@ class LayerSkipDrafter(Drafter):
         return DraftReport(was_hit=was_hit)
 
     def _elapsed_s(self) -> float:
-        """Seconds of this round without what searching took of them: no draft is blamed for that."""
+        """Seconds of this round less the search's, which must not count against the draft."""
         return perf_counter() - self._began - (self._search.spent_s - self._searched_s)
 
     def _first_search(self) -> SkipSearch:
         config, num_layers = self._config, self.runner.spec.num_layers
         if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
-            load_library()  # the first that is needed is needed in the middle of an answer
+            load_library()  # otherwise its first use would import it in the middle of an answer
             return SwiftSearch(SwiftCandidates(num_layers, seed=self._policy.seed), self.runner)
         return FixedSet(first_set(num_layers, self._known))
 
@@ -181,7 +181,7 @@ class LayerSkipDrafter(Drafter):
         self.runner.drop_rows()
 
     def _follow_search(self) -> None:
-        """Skip what the search says from here on, and reckon with what that costs where the text stands now."""
+        """Apply the search's set from now on, with its cost at the current context length."""
         draft, skipped = self._draft, self._search.skipped
         self._num_rounds += 1
         is_due = self._num_rounds % TUNED.costs_every == 0
@@ -198,7 +198,7 @@ class LayerSkipDrafter(Drafter):
 
 
 def search_of(drafter: Drafter) -> SkipSearch | None:
-    """How a target that drafts for itself finds what to skip; None where another one drafts."""
+    """The skip settings of a self-drafting target; None for other drafters."""
     return drafter.search if isinstance(drafter, LayerSkipDrafter) else None
 
 

@@ -1,4 +1,4 @@
-"""Shares of right guesses that forget, and whether one has fallen below its own past."""
+"""Hit rates with exponential forgetting, and a test for a fall below the past rate."""
 
 import math
 
@@ -6,11 +6,11 @@ from forerun.drafting.layer_skip.settings import SearchSettings
 
 
 class HitShare:
-    """Hits and rows, of which older ones count for less.
+    """Hits and rows, with less weight on older ones.
 
     Args:
-        memory: rows that count at most, all together.
-        num_hits, num_rows: from before.
+        memory: limit on the total weight, in rows.
+        num_hits, num_rows: initial counts.
     """
 
     def __init__(self, memory: float, num_hits: float = 0.0, num_rows: float = 0.0) -> None:
@@ -23,16 +23,16 @@ class HitShare:
         self.num_rows += num_rows
 
     def forget(self, share: float) -> None:
-        """Give up this share of what was seen."""
+        """Discount the counts by this share."""
         self.num_hits *= 1.0 - share
         self.num_rows *= 1.0 - share
 
 
 class FallDetector:
-    """Says when the recent share of hits lies well below the one before, as it does when the text becomes another.
+    """Detects a recent hit rate well below the past one, as after a change of text.
 
     Args:
-        num_hits, num_rows: what it is held against, from before.
+        num_hits, num_rows: initial counts of the past rate.
     """
 
     def __init__(self, settings: SearchSettings, num_hits: float, num_rows: float) -> None:

@@ -1,4 +1,4 @@
-"""Our search: candidates are scored by rows with sublayer gates of their own, within the verification passes."""
+"""Our search: candidates are scored by rows with separate sublayer gates, within the verification passes."""
 
 from time import perf_counter
 
@@ -19,11 +19,11 @@ from forerun.speculation.time_share import TimeShare
 class InPassSearch(SkipSearch):
     """Adds probe rows to verification passes as long as that stays within its share of the time.
 
-    Where the draft has weights of its own, the candidates are run with these, in a pass of their own.
+    If the draft has separate weights, the candidates run with these, in a separate pass.
 
     Args:
-        target: seconds of a verification by its rows, as many as there may be with all probe rows.
-        share: of all time.
+        target: seconds of a verification by its rows, up to the most with all probe rows.
+        share: share of all time.
         early_s: see `SkipSearch`.
     """
 
@@ -108,7 +108,7 @@ class InPassSearch(SkipSearch):
         self.spent_s += seconds
 
     def _num_rows(self, num_own: int) -> int:
-        """The number of probe rows that tells most for its time, beside so many of the pass's own."""
+        """The number of probe rows with the most evidence per second, beside this many verified rows."""
         found = self._best_numbers.get(num_own)
         if found is None:
             step_s, chain = self._target.step_s, self._settings.chain
@@ -119,7 +119,7 @@ class InPassSearch(SkipSearch):
         return found
 
     def _gather(self, draft: DraftTree, num_rows: int) -> ProbeRows | None:
-        """Candidates over the newest text whose next token is known; None where too little was written as yet.
+        """Candidates over the newest text whose next token is known; None if the text is still too short.
 
         Only what the target wrote counts: a prompt's next token is not what the target would have chosen.
         """

@@ -1,4 +1,4 @@
-"""A skip set with its name and what it was seen to be worth: what a search hands on to the next one."""
+"""A named skip set with its hit record, which one search passes to the next."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ class NamedSet:
     """Sublayers to skip, and how often the rest of the model guessed the next token.
 
     Args:
-        name: for reports; nothing hangs on it.
+        name: used only in reports.
         skipped: the sublayers that a draft pass leaves out.
-        num_hits: guesses that came true; old ones may count for less than one.
-        num_rows: guesses in all, weighed alike.
+        num_hits: right guesses; old ones may count for less than one.
+        num_rows: all guesses, weighted alike.
     """
 
     name: str

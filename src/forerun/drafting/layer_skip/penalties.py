@@ -1,4 +1,4 @@
-"""What skipping each sublayer costs in acceptance: a Bayesian logistic ridge, learnt portion by portion."""
+"""The acceptance penalty of skipping each sublayer: an online Bayesian logistic ridge regression."""
 
 import math
 from typing import Final, TypeAlias
@@ -12,14 +12,14 @@ from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, TUNED, Sea
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 NEWTON_STEPS: Final = 12
-CLOSE: Final = 1e-6  # in log-odds, where Newton's method ends
+CLOSE: Final = 1e-6  # tolerance of Newton's method, in log-odds
 
 
 class PenaltyModel:
     """log-odds(S) = intercept - the sum of the penalties of the sublayers in S, normally distributed.
 
-    Each portion of hits is taken in at its mode along the one direction that it speaks about (Laplace); the covariance
-    itself is kept, so that nothing need be solved: O(items^2) a portion.
+    Each portion of hits updates the posterior by a Laplace approximation along its feature vector; the covariance is
+    stored, so no system has to be solved: O(items^2) a portion.
 
     Source: own. SWIFT (arXiv 2410.06916) fits a Gaussian process to the same scores, which ranks unseen sets no better.
 
@@ -51,7 +51,7 @@ class PenaltyModel:
         return self._mean[1:]
 
     def features(self, skipped: SkipSet) -> Floats:
-        """[1 + items]: 1 for the intercept, -1 for what is skipped."""
+        """[1 + items]: 1 for the intercept, -1 for skipped sublayers."""
         row = np.zeros(len(self._mean))
         row[0] = 1.0
         row[[self._place[sublayer] for sublayer in skipped]] = -1.0
@@ -62,8 +62,8 @@ class PenaltyModel:
 
         Args:
             num_hits: of `num_rows` positions, those where the rest of the model guessed the token.
-            weight: of a row of it. Rows of a set seen often say little more about other sets, since no set is quite
-                the sum of its parts.
+            weight: weight of a row. Rows of a set seen often add little about other sets, since no set is exactly the
+                sum of its parts.
         """
         num_hits, num_rows = weight * num_hits, weight * num_rows
         if num_rows <= 0.0:
@@ -87,14 +87,14 @@ class PenaltyModel:
         return rows @ self._mean, np.sqrt(((rows @ self._covariance) * rows).sum(axis=1))
 
     def sample(self, rng: np.random.Generator) -> tuple[float, Floats]:
-        """Intercept and penalties [items] as they may be (Thompson)."""
+        """A sample of intercept and penalties [items] from the posterior (Thompson)."""
         if self._factor is None:
             self._factor = np.linalg.cholesky(self._covariance).astype(np.float64, copy=False)
         drawn = self._mean + self._factor @ rng.standard_normal(len(self._mean))
         return float(drawn[0]), drawn[1:]
 
     def forget(self, share: float) -> None:
-        """Give up this share of all evidence, from 0 up to 1, in favour of what was believed before any."""
+        """Discount all evidence by this share, in [0, 1), towards the prior."""
         precision = (1.0 - share) * np.linalg.inv(self._covariance)
         weighted = precision @ self._mean + share * self._prior_precision * self._prior_mean
         precision[np.diag_indices_from(precision)] += share * self._prior_precision
@@ -105,7 +105,7 @@ class PenaltyModel:
 
 
 def mode(before: float, variance: float, num_hits: float, num_rows: float) -> float:
-    """The likeliest log-odds after hits, when they were normal around `before`: Newton, kept within bounds."""
+    """The posterior mode of log-odds after hits, with a normal prior around `before`: bounded Newton steps."""
     low, high = before - variance * (num_rows - num_hits), before + variance * num_hits
     logit = before
     for _ in range(NEWTON_STEPS):

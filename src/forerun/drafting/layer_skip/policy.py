@@ -1,4 +1,4 @@
-"""How a target drafts for itself, beyond its settings: what may be varied to see what it is worth."""
+"""Policy of self-drafting beyond its settings, for ablations."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class SkipPolicy:
 
     Args:
         draft_width: nodes one draft pass expands; 1 drafts a chain, with the runners-up of every token beside it.
-        search_share: part of the time that the gated search may take at most.
-        seed: of the search, which has no influence on the text.
+        search_share: limit on the gated search's share of the time.
+        seed: seed of the search, without influence on the text.
     """
 
     draft_width: int = 1

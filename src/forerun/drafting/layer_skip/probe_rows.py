@@ -1,4 +1,4 @@
-"""Rows added to a pass: known text run again with sublayers left out, to see what would be guessed.
+"""Probe rows in a pass: known text run again with sublayers skipped, to score the guesses.
 
 Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every row sees.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.inputs import ForwardInput
 
-MOST_REMEMBERED: Final = 256  # sets whose gates are kept at hand
+MOST_REMEMBERED: Final = 256  # sets whose gates are cached
 NO_ROWS: Final = np.zeros((0, 0), np.bool_)
 
 
@@ -22,13 +22,13 @@ NO_ROWS: Final = np.zeros((0, 0), np.bool_)
 class ProbeRows:
     """Chains of rows over committed text, one for each set of sublayers to leave out.
 
-    A chain sees the text before its first row as the cache holds it, and its own rows: just what a draft from there
-    would see. So its guesses are those that a real draft would make at these places.
+    A chain sees the cached text before its first row, and its own rows, as a draft from there would. So its guesses are
+    those of a real draft at these places.
 
     Args:
         token_ids: the text at the places of one chain, the same for all of them.
-        start: the place of the first.
-        skipped: what each chain leaves out.
+        start: position of the first.
+        skipped: the sublayers that each chain skips.
     """
 
     token_ids: Sequence[int]
@@ -46,12 +46,12 @@ class ProbeRows:
 
 
 class ProbeLayout:
-    """Puts probe rows into passes of one model.
+    """Adds probe rows to passes of one model.
 
-    What depends on the shape or on a set alone is made once.
+    Values that depend only on the shape or on a set are cached.
 
     Args:
-        num_layers: of the model.
+        num_layers: layers of the model.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -70,13 +70,13 @@ class ProbeLayout:
         return self._pass(inputs.token_ids, inputs.positions, sees, inputs.first_slot, probes)
 
     def alone(self, probes: ProbeRows, first_slot: int) -> ForwardInput:
-        """A pass of probe rows alone, in slots behind the text."""
+        """A pass of only probe rows, in slots behind the text."""
         return self._pass([], [], NO_ROWS, first_slot, probes)
 
     def _pass(
         self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
     ) -> ForwardInput:
-        """Rows of a tree, who sees whom among them, and probe rows behind them."""
+        """Rows of a tree, their ancestry, and probe rows behind them."""
         num_own, num_rows, length = len(token_ids), len(token_ids) + probes.num_rows, len(probes.token_ids)
         num_text = first_slot - probes.start
         assert num_text >= 0, "probe rows run over text"
@@ -109,5 +109,5 @@ class ProbeLayout:
 
 @cache
 def chains(length: int, number: int) -> NDArray[np.bool_]:
-    """[number * length, number * length]: so many chains side by side, each row seeing those of its own before it."""
+    """[number * length, number * length]: the block-diagonal causal mask of `number` chains."""
     return np.kron(np.eye(number, dtype=np.bool_), np.tri(length, dtype=np.bool_))

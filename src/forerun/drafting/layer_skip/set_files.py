@@ -29,13 +29,13 @@ VERSION: Final = 1
 KEYS: Final = frozenset(("version", "model", "num_layers", "sets"))
 SET_KEYS: Final = frozenset(("name", "attention", "mlp", "hits", "rows"))
 MAX_COUNT: Final = 2.0**53
-LAYERS_BY_SIZE: Final = {"7b": 32, "13b": 40, "34b": 48, "70b": 80}  # of the Llama models that SWIFT's names speak of
+LAYERS_BY_SIZE: Final = {"7b": 32, "13b": 40, "34b": 48, "70b": 80}  # layers of the Llama models in SWIFT's set names
 SIZE: Final = re.compile(r"(?<![\d.])(7b|13b|34b|70b)(?![a-z\d])", re.IGNORECASE | re.ASCII)
 ADVICE: Final = "give a file that `forerun prepare` wrote for this model, or SWIFT's own for one of its size"
 
 
 def sets_beside(folder: Path) -> Path:
-    """The file of skip sets in a checkpoint's own folder."""
+    """The file of skip sets in a checkpoint's folder."""
     return folder / "forerun_layer_skip.json"
 
 
@@ -45,7 +45,7 @@ def sets_in_cache(cache_folder: Path, identity: str) -> Path:
 
 
 def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedSet]) -> None:
-    """Write the sets of a model whole or not at all.
+    """Write the sets of a model atomically.
 
     Raises:
         ConfigError: the file cannot be written, or would not be read again.
@@ -63,16 +63,16 @@ def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedS
 
 
 def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[NamedSet]:
-    """The sets in a file, in its order; of SWIFT's file those that suit a model of so many layers, not tried yet.
+    """The sets in a file, in its order; of SWIFT's file those for a model of `num_layers` layers, without a record.
 
     One of SWIFT's sets suits if every layer it names can be skipped, and if the size in its name, where it has one, is
     that of a Llama model of `num_layers` layers.
 
     Args:
-        identity: of the model; a file of forerun's own that is for another one is refused. None: not compared.
+        identity: the model's identity; a forerun file for another model is refused. None: not compared.
 
     Raises:
-        ConfigError: there is no such file, it is not one of skip sets, or it holds none for this model.
+        ConfigError: the file does not exist, is not one of skip sets, or has none for this model.
     """
     try:
         values = json.loads(read_bounded(path, MAX_JSON_BYTES), object_pairs_hook=_without_repeats)
@@ -88,7 +88,7 @@ def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[
 
 
 def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet]:
-    """The sets of a file that nobody named: none where there is no such file, or another model left it there."""
+    """The sets of a file at a default path: none if it does not exist or belongs to another model."""
     try:
         return read_sets(path, num_layers, identity) if path.is_file() else []
     except ConfigError as error:
@@ -96,7 +96,7 @@ def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet
         return []
 
 
-# What follows reads foreign data: every fault of it is a ValueError that says what was seen.
+# The functions below parse untrusted data: every fault is a ValueError with the value seen.
 
 
 def _read_own(values: Mapping[str, object], num_layers: int, identity: str | None) -> list[NamedSet]:
@@ -163,7 +163,7 @@ def _read_count(entry: Mapping[str, object], key: str) -> float:
 
 
 def _read_sublayers(name: str, entry: object) -> SkipSet:
-    """What a set skips; every layer from 1 on may be in it, since whose set this is may not be known yet."""
+    """A set's sublayers; any layer from 1 on is valid, since its model may not be known yet."""
     match entry:
         case {"attention": list(attention), "mlp": list(mlp)}:
             pass

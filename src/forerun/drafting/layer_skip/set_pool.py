@@ -1,4 +1,4 @@
-"""A few skip sets by name, each with its own record of hits, weighed with what the penalty model thinks of it."""
+"""A pool of skip sets, each with a hit record that is combined with the penalty model's prior."""
 
 import math
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ class PooledSet:
     """A set in the pool.
 
     Args:
-        numbers: how many attentions and MLPs it skips.
-        features: of the penalty model.
-        seen: its own hits.
-        prior_hits, prior_rows: the model's word, as if it had been seen.
-        num_due: rows it is to be scored at before anything else is.
-        kept_since: how many sets were kept before it; 0 if it is not kept.
+        numbers: attentions and MLPs skipped.
+        features: its features in the penalty model.
+        seen: its measured hits.
+        prior_hits, prior_rows: the model's prior as pseudo-counts.
+        num_due: rows it must be scored at before other sets.
+        kept_since: number of sets kept before it; 0 if it is not kept.
     """
 
     name: str
@@ -40,16 +40,16 @@ class PooledSet:
 
     @property
     def num_rows(self) -> float:
-        """Rows that it was scored at."""
+        """Rows scored."""
         return self.seen.num_rows
 
     def chance(self, num_deviations: float = 0.0) -> float:
-        """Its chance of a hit, so many deviations off its mean."""
+        """Its hit probability, this many deviations off the mean."""
         chance = (self.seen.num_hits + self.prior_hits) / (self.seen.num_rows + self.prior_rows)
         return chance + num_deviations * self.deviation(chance) if num_deviations else chance
 
     def deviation(self, chance: float) -> float:
-        """Of this chance."""
+        """Standard deviation of this probability."""
         return math.sqrt(chance * (1.0 - chance) / (self.seen.num_rows + self.prior_rows + 1.0))
 
     def record(self, num_hits: float, num_rows: float) -> None:
@@ -61,9 +61,9 @@ class SetPool:
     """A few sets; one of them is in use and never leaves.
 
     Args:
-        model: what is thought of a set before it was seen itself.
-        speed_model: what a chance is worth.
-        first: the set that is in use at first.
+        model: the prior of a set without a record.
+        speed_model: maps hit probability to speed.
+        first: the set in use at first.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SetPool:
         return self._members.get(skipped)
 
     def add(self, named: NamedSet, context: int) -> PooledSet:
-        """Let a set in; where the pool is full, the one worth least at its best leaves it."""
+        """Add a set; a full pool drops the one with the lowest optimistic speed."""
         if (member := self._members.get(named.skipped)) is not None:
             return member
         if len(self._members) == self._settings.pool_size:
@@ -94,7 +94,7 @@ class SetPool:
         return self._enter(named)
 
     def keep(self) -> None:
-        """Let the set in use stay even after others have taken its place; the one kept for longest loses this right."""
+        """Keep the set in use after others have replaced it; the one kept for longest is no longer kept."""
         self._num_kept += 1
         self.in_use.kept_since = self._num_kept
         for member in self:
@@ -102,7 +102,7 @@ class SetPool:
                 member.kept_since = 0
 
     def refresh(self) -> None:
-        """Ask the model anew what it thinks of the members."""
+        """Recompute the members' priors from the model."""
         logits, deviations = self._model.estimates(np.stack([member.features for member in self]))
         variances = deviations * deviations + self._settings.unexplained**2
         chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # the mean of a chance (MacKay)
@@ -111,12 +111,12 @@ class SetPool:
             member.prior_hits, member.prior_rows = chance * rows, rows
 
     def speed(self, member: PooledSet, context: int, num_deviations: float = 0.0) -> float:
-        """Tokens per second of one member if its chance is so many deviations off its mean."""
+        """Tokens per second of one member at this many deviations off its mean probability."""
         chance = min(1.0, max(0.0, member.chance(num_deviations)))
         return self.speed_model.speed(chance, member.skipped, context)
 
     def ranked(self, context: int, num_deviations: float) -> list[PooledSet]:
-        """The members, fastest first, if each one's chance is so many deviations off its mean."""
+        """The members, fastest first, each at this many deviations off its mean probability."""
         members = list(self)
         chances = np.array([member.chance(num_deviations) for member in members])
         numbers = np.array([member.numbers for member in members], dtype=float)
@@ -124,7 +124,7 @@ class SetPool:
         return [members[place] for place in (-speeds).argsort(kind="stable").tolist()]
 
     def forget(self, share: float) -> None:
-        """Give up this share of every record."""
+        """Discount every record by this share."""
         for member in self:
             member.seen.forget(share)
 

@@ -1,4 +1,4 @@
-"""Which sublayers a draft by the target itself skips: learnt from how often guesses of such drafts come true."""
+"""Search for the sublayers that self-drafting skips, from the hit rates of such drafts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,18 +17,18 @@ from forerun.drafting.layer_skip.stopping_rule import StoppingRule
 
 
 class SetSearch:
-    """Learns penalties, tries the sets they point at beside the one in use, and changes only for what is surely faster.
+    """Learns penalties, tests the sets they suggest against the one in use, and switches only to one surely faster.
 
-    One search serves all requests of an engine. It draws from a generator of its own.
+    One search serves all requests of an engine. It has a separate random generator.
 
     Source: SWIFT (arXiv 2410.06916) tries random sets and keeps the best score seen, which is mostly luck.
 
     Args:
-        num_layers: of the target, at least 3.
-        speed_model: what drafting costs and brings on this machine.
-        seed: of its random choices.
-        known: sets of earlier sessions with what they were worth.
-        num_skipped: how many sublayers each set skips; None: as many as pay.
+        num_layers: layers of the target, at least 3.
+        speed_model: cost and gain of drafting on this machine.
+        seed: seed of its random choices.
+        known: sets of earlier sessions with their records.
+        num_skipped: sublayers skipped per set; None: as many as pay.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SetSearch:
         self._candidates = SkipCandidates(num_layers, self._model, self._pool, rng, settings, num_skipped)
         self._stopping = StoppingRule(settings)
         self._num_rows = self._judged_at = 0.0
-        self._num_changes = 0  # of anything that `is_worth_it` depends on
+        self._num_changes = 0  # changes of any input of `is_worth_it`
         self._answer: tuple[int, int, bool] = (-1, -1, False)
         self._watch_set_in_use()
         for member in self._pool:
@@ -63,7 +63,7 @@ class SetSearch:
 
     @property
     def speed_model(self) -> SpeedModel:
-        """What drafting is expected to cost and to bring."""
+        """Expected cost and gain of drafting."""
         return self._pool.speed_model
 
     @property
@@ -73,7 +73,7 @@ class SetSearch:
 
     @property
     def share(self) -> float:
-        """Of the evaluation rows that a pass could carry, how many are wanted."""
+        """The share of a pass's possible evaluation rows to use."""
         return 1.0 if any(member.num_due for member in self._pool) else self._stopping.share
 
     @property
@@ -83,21 +83,21 @@ class SetSearch:
 
     @property
     def num_reopened(self) -> int:
-        """How often the text turned out to be another."""
+        """Number of detected changes of text."""
         return self._stopping.num_reopened
 
     def begin_request(self) -> None:
-        """A new text begins: the best of the pool are scored first, since one of them may suit it better."""
+        """A new text begins: the best of the pool are scored first, since one of them may fit it better."""
         for member in self._pool.ranked(self._context, 0.0)[: self._settings.request_sets]:
             member.num_due = max(member.num_due, self._settings.request_rows)
 
     def take_overheads(self, round_s: float, expansion_s: float, plain_s: float = 0.0) -> None:
-        """Take what rounds, drafted tokens and plain rounds were measured to cost beyond their passes, in seconds."""
+        """Take the measured seconds of rounds, drafted tokens and plain rounds beyond their passes."""
         self._pool.speed_model = replace(self.speed_model, round_s=round_s, expansion_s=expansion_s, plain_s=plain_s)
         self._num_changes += 1
 
     def candidates(self, count: int, context: int) -> list[SkipSet]:
-        """At most so many different sets to score next, all at the same positions."""
+        """At most this many different sets to score next, all at the same positions."""
         self._context = context
         return self._candidates.next(count, context, self._num_rows) if count > 0 else []
 
@@ -106,8 +106,8 @@ class SetSearch:
 
         Args:
             num_hits: of `num_rows` positions, those where the set's guess was the text's token.
-            is_draft: these are guesses of a draft in use. They tell how well that goes, but they lie where the
-                draft led, so that sets are not compared by them.
+            is_draft: these are guesses of the draft in use. They measure its hit rate, but at positions that it
+                selected itself, so they do not serve to compare sets.
         """
         if num_rows <= 0:
             return
@@ -125,7 +125,7 @@ class SetSearch:
             self._judge()
 
     def chance(self) -> float:
-        """That a guess of the set in use is right, by how it has done lately."""
+        """Probability of a right guess by the set in use, from its recent record."""
         in_use, recent = self._pool.in_use, self._recent
         return (recent.num_hits + in_use.prior_hits) / (recent.num_rows + in_use.prior_rows)
 
@@ -134,7 +134,7 @@ class SetSearch:
         return self.speed_model.speed(self.chance(), self.skipped, context)
 
     def is_worth_it(self, context: int) -> bool:
-        """Whether drafting surely beats plain decoding; once it does, until it is expected not to."""
+        """Whether drafting surely beats plain decoding; after that, while it is still expected to."""
         place, num_changes, is_worth_it = self._answer
         step = context // self._settings.context_step
         if (place, num_changes) != (step, self._num_changes):
@@ -148,11 +148,11 @@ class SetSearch:
         return is_worth_it
 
     def known(self) -> tuple[NamedSet, ...]:
-        """What to hand on to a later search: the pool, the set in use first."""
+        """The state for a later search: the pool, the set in use first."""
         return self._pool.known()
 
     def _limited(self, named: NamedSet) -> NamedSet:
-        """The set with a record that does not outweigh what is to come."""
+        """The set with its record capped, so that new evidence can outweigh it."""
         share = min(1.0, self._settings.known_rows / max(named.num_rows, 1.0))
         return replace(named, num_hits=share * named.num_hits, num_rows=share * named.num_rows)
 
@@ -165,7 +165,7 @@ class SetSearch:
             member.record(num_hits, num_rows)
 
     def _judge(self) -> None:
-        """Take the challenger that is surely faster than the set in use, if both have been seen enough."""
+        """Switch to the challenger if it is surely faster than the set in use and both have enough rows."""
         pool, context, settings = self._pool, self._context, self._settings
         pool.forget(settings.ageing * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
@@ -191,7 +191,7 @@ class SetSearch:
         self._of_drafts = FallDetector(settings, chance * draft_rows, draft_rows)
 
     def _reopen(self) -> None:
-        """The text is another: give up most of what was learnt and begin with the sets that served before."""
+        """The text has changed: discount most of the evidence and start with the sets kept before."""
         self._stopping.reopen(self.num_evaluations)
         self._pool.keep()
         self._pool.forget(1.0)

@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """What the search takes for granted.
+    """Constants of the search.
 
     Origin: numbers of rows, shares and deviations were chosen on emulators fitted to the random candidates of two
     published SWIFT runs (skip_emulator.py among the tests); seconds, shares of a pass and numbers of rounds on the
@@ -15,51 +15,52 @@ class SearchSettings:
 
     Args:
         whole_logit: log-odds that a guess of the whole model is right: nearly always.
-        whole_deviation: of that belief.
+        whole_deviation: standard deviation of that prior.
         whole_penalty: log-odds lost when all is skipped; from 0.40 hits at 45 % of 13B and 0.26 at 50 % of 70B.
         penalty_spread: deviation of a sublayer's penalty as a share of its mean.
-        outer_penalty: how many times the penalty of a middle layer the first and the last one are given.
-        discount: what a hundred evaluations leave of the weight of those before them.
-        rows_alike: rows of one set that say as much about other sets as all that follow.
-        least_penalty: log-odds that skipping a sublayer costs at least: luck that makes it look better does not last.
-        pool_size: sets with a record of their own.
+        outer_penalty: penalty of the first and the last layer as a multiple of a middle one's.
+        discount: factor on the weight of older evidence per hundred evaluations.
+        rows_alike: rows of one set that are as much evidence about other sets as all its later ones.
+        least_penalty: lower bound in log-odds of skipping a sublayer: a better look is luck and does not last.
+        pool_size: sets with a separate record.
         num_kept: sets in it that served other texts and may do so again.
-        comparable_rows: of a set before it can be compared with another.
-        record_memory: rows after which a set's record forgets.
-        unexplained: deviation, in log-odds, of what sets are from the sum of their penalties.
-        most_prior_rows: rows that the model's word on a set counts as, at most.
-        ageing: share of every record given up with an evaluation, since texts change unnoticed too.
-        known_rows: rows that the record of an earlier session counts as, at most.
+        comparable_rows: rows of a set before it can be compared with another.
+        record_memory: limit on a set's record, in rows.
+        unexplained: deviation, in log-odds, of sets from the sum of their penalties.
+        most_prior_rows: limit on the rows that the model's prior of a set counts as.
+        ageing: discount of every record per evaluation, since texts also change undetected.
+        known_rows: limit on the rows that the record of an earlier session counts as.
         caution: deviations below its mean at which a set that is not in use is judged.
         hope: deviations above its mean at which a challenger must still match the set in use.
-        margin: how many times as fast as the set in use a challenger must be.
-        judged_every: rows between two judgements.
-        most_random: share of the sublayers that a random candidate skips, at most.
-        request_sets, request_rows: when a request begins, so many of the best sets are scored at so many rows first.
+        margin: required speed of a challenger as a multiple of the set in use.
+        judged_every: rows between two comparisons.
+        most_random: limit on the share of sublayers that a random candidate skips.
+        request_sets, request_rows: best sets scored first when a request begins, and rows for each.
         stable: evaluations without a gain after which the search has settled.
-        longest: evaluations after which it has, whatever happens.
-        gain: how many times as fast another set must be to count as one.
-        settled_share: of the scoring, once the search has settled.
-        recent_rows: by which the set in use is said to do well or badly.
-        fall_recent, fall_past: rows after which the two shares of hits forget that are held against each other.
-        fall_least: rows of either before anything is said.
-        fall_deviations: by so many the recent share must lie lower for the text to count as another one.
+        longest: limit on evaluations, after which it always has.
+        gain: speed of a new set over the old that counts as a gain.
+        settled_share: share of the scoring that goes on once the search has settled.
+        recent_rows: memory, in rows, of the recent hit rate of the set in use.
+        fall_recent, fall_past: memory, in rows, of the two hit rates that are compared.
+        fall_least: least rows of either for a comparison.
+        fall_deviations: deviations by which the recent rate must be lower for the text to count as changed.
         overdispersion: variance of hits over that of independent ones: texts have easy and hard stretches.
-        draft_rows: of a set's record that its drafts are first held against.
-        forgotten: share of what is known of penalties that is given up when the text turns out to be another.
-        begin_margin: how many times as fast as plain decoding drafting must surely be to begin.
-        context_step: tokens by which a context must grow before drafting is weighed anew.
-        chain: rows that score a candidate at a time, the first steps of a draft.
-        most_probe_rows: added to a pass.
-        probe_s: seconds that probe rows take beside their pass, however few.
-        trial_margin: times plain speed at which a draft is tried, since drafts stop where they are unsure ...
-        trial_overhead: ... as long as a round takes less than this share of a pass beyond its passes.
-        passes_saved: seconds in passes for which searching can be saved up.
-        early_s: seconds of searching while the engine opens, where no set is known.
-        rest_rounds: plain rounds in a row where nothing is drafted; to ask costs a hundredth of one of a small model.
-        plain_rise: times its time of late that a plain round counts as, at most: others on the machine only add time.
-        costs_every: drafting rounds after which costs are reckoned anew: overheads, and the context has grown.
-        round_s, expansion_s: of a drafting round and of an expansion beyond their passes, until that is measured.
+        draft_rows: rows of a set's record that its drafts are first compared with.
+        forgotten: discount of the evidence on penalties when the text has changed.
+        begin_margin: speed over plain decoding that drafting must surely reach to begin.
+        context_step: tokens of context growth before drafting is reassessed.
+        chain: rows per scoring of a candidate, the first steps of a draft.
+        most_probe_rows: limit on the rows added to a pass.
+        probe_s: fixed seconds that probe rows take beside their pass.
+        trial_margin: expected speed over plain decoding at which a draft is tried, since drafts stop where they are
+            unsure, as long as `trial_overhead` is kept.
+        trial_overhead: limit for such a trial on a round's time beyond its passes, as a share of a pass.
+        passes_saved: limit on saved-up search time, in passes.
+        early_s: seconds of searching while the engine opens, if no set is known.
+        rest_rounds: plain rounds in a row without drafting; the check costs 1 % of a small model's round.
+        plain_rise: cap on a plain round's time over its recent time: other load on the machine only adds time.
+        costs_every: drafting rounds between updates of costs: of overheads, and for the grown context.
+        round_s, expansion_s: initial seconds of a drafting round and of an expansion beyond their passes.
     """
 
     whole_logit: float = 4.5

@@ -1,4 +1,4 @@
-"""What a pass of a model costs when some of its sublayers are left out: measured, and reckoned from that."""
+"""Time of a pass with some sublayers skipped, derived from measurements."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,21 +12,21 @@ from forerun.model.measure import empty_cache, quartiles, stand_in, time_pass
 from forerun.model.shared_cache import DraftRunner
 
 KINDS: Final = (ATTENTION, MLP)
-LONG_CONTEXT: Final = 1024  # tokens, where attention takes enough to see what each of them costs
+LONG_CONTEXT: Final = 1024  # tokens, enough to measure attention's time per token
 SHORT_CONTEXT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipCosts:
-    """Seconds of draft passes by what they skip; layers of a model are alike, so that only the kind counts.
+    """Seconds of draft passes by skipped sublayers; layers of a model are alike, so only the kind counts.
 
     Args:
         whole: seconds of a draft pass with every sublayer, by its rows.
-        attention_s: what one attention sublayer takes of a pass of one row, at `context`.
-        mlp_s: what one MLP takes of it.
-        context: tokens before the rows when this was measured.
-        attention_slope_s: by how much one attention sublayer takes longer for each further token before the rows.
-        num_layers: of the model.
+        attention_s: seconds of one attention sublayer in a one-row pass, at `context`.
+        mlp_s: seconds of one MLP in it.
+        context: tokens before the rows during the measurement.
+        attention_slope_s: added seconds of one attention sublayer per token before the rows.
+        num_layers: layers of the model.
     """
 
     whole: Pace
@@ -37,7 +37,7 @@ class SkipCosts:
     num_layers: int
 
     def attention_at(self, context: int) -> float:
-        """Seconds of one attention sublayer with so many tokens before it."""
+        """Seconds of one attention sublayer at this context length."""
         return max(0.0, self.attention_s + self.attention_slope_s * (context - self.context))
 
     def whole_at(self, context: int) -> float:
@@ -45,31 +45,31 @@ class SkipCosts:
         return self.whole.step_s(1) + self.num_layers * (self.attention_at(context) - self.attention_s)
 
     def draft_s(self, num_attention: int, num_mlp: int, context: int) -> float:
-        """Seconds of a pass of one row that skips so many sublayers of each kind; never below a hundredth of a pass."""
+        """Seconds of a one-row pass that skips this many sublayers of each kind, at least 1 % of a pass."""
         whole_s = self.whole_at(context)
         return max(whole_s / 100, whole_s - num_attention * self.attention_at(context) - num_mlp * self.mlp_s)
 
     def draft(self, skipped: SkipSet, context: int) -> Pace:
-        """The pace of draft passes that skip these; more rows cost as much more as they do in a whole pass."""
+        """The pace of draft passes that skip these; its ratio between numbers of rows is that of a whole pass."""
         share = self.draft_s(*numbers_of(skipped), context) / self.whole.step_s(1)
         return Pace(steps=tuple((rows, seconds * share) for rows, seconds in self.whole.steps))
 
 
 def numbers_of(skipped: SkipSet) -> tuple[int, int]:
-    """How many attentions and how many MLPs are skipped."""
+    """Numbers of attentions and MLPs skipped."""
     num_attention = sum(kind == ATTENTION for _, kind in skipped)
     return num_attention, len(skipped) - num_attention
 
 
 @torch.inference_mode()
 def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
-    """What sublayers take of a pass, by passes without those of a kind, with little text before them and with much.
+    """Time of each kind of sublayer, from passes without that kind at a short and at a long context.
 
     Empties the cache.
 
     Args:
         whole: seconds of a pass with all sublayers, by its rows.
-        budget_s: no further repeat once this has passed.
+        budget_s: time limit after which no repeat starts.
     """
     cache, num_layers = empty_cache(runner), runner.spec.num_layers
     short, long = min(SHORT_CONTEXT, (cache.capacity - 1) // 2), min(LONG_CONTEXT, cache.capacity - 1)

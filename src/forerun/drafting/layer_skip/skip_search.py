@@ -1,4 +1,4 @@
-"""What a search for skipped sublayers is to the drafter."""
+"""The interface of a search for skip sets to the drafter."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from forerun.model.inputs import ForwardInput
 
 
 class SkipSearch(Protocol):
-    """Says what to skip, and looks for something better while text is written. It can cost time, never a token.
+    """Gives the skip set, and searches for a better one during generation. It can cost time, never a token.
 
     Args:
-        spent_s: seconds that the search has taken so far.
-        early_s: seconds that it wants for text of the model's own making before anybody waits for an answer.
+        spent_s: seconds spent on the search so far.
+        early_s: seconds of model-generated text that it needs before the first request.
     """
 
     spent_s: float = 0.0
@@ -26,41 +26,41 @@ class SkipSearch(Protocol):
     @property
     @abstractmethod
     def skipped(self) -> SkipSet:
-        """What draft passes leave out now."""
+        """The sublayers that draft passes skip now."""
 
     @property
     def wants_pass(self) -> bool:
-        """True where a pass of its own is wanted."""
+        """True if it needs a separate pass."""
         return False
 
     @property
     def wants_rows(self) -> bool:
-        """True where rows are wanted in the next verification."""
+        """True if it needs rows in the next verification."""
         return False
 
     @property
     def uses_every_round(self) -> bool:
-        """True where every round is to be made use of, because nobody waits for an answer."""
+        """True if every round should be used, because no request is waiting."""
         return False
 
     def begin(self, num_prompt: int) -> None:
-        """A request with so many prompt tokens begins."""
+        """A request with this many prompt tokens begins."""
         return
 
     def is_worth_it(self, context: int) -> bool:
-        """False where plain decoding is expected to be faster than drafting with what is skipped now."""
+        """False if plain decoding is expected to be faster than drafting with the current set."""
         return True
 
     def run_pass(self, draft: DraftTree) -> None:
-        """Search a little in a pass of its own, before the draft of a round grows."""
+        """Run one search step in a separate pass, before the draft of a round grows."""
         return
 
     def extend(self, inputs: ForwardInput, draft: DraftTree) -> ForwardInput:
-        """The verification pass with rows of the search behind its own, or as it is."""
+        """The verification pass, with the search's rows appended if any."""
         return inputs
 
     def observe(self, logits_EV: Tensor, draft: DraftTree) -> None:
-        """What those rows gave."""
+        """Take the logits of those rows."""
         return
 
     def take_guess(self, skipped: SkipSet, is_hit: bool) -> None:
@@ -68,20 +68,20 @@ class SkipSearch(Protocol):
         return
 
     def take_time(self, seconds: float) -> None:
-        """Rounds took so long."""
+        """Record the time of rounds."""
         return
 
     def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
-        """Rounds, expansions and plain rounds take so many seconds beyond their passes."""
+        """Take the seconds of rounds, expansions and plain rounds beyond their passes."""
         return
 
     def allow(self, seconds: float) -> None:
-        """Take so much time at once, where nobody waits for an answer; 0: that is over."""
+        """Permit this much search time at once, while no request is waiting; 0 ends it."""
         return
 
 
 class FixedSet(SkipSearch):
-    """What is skipped stays as it is."""
+    """A fixed skip set."""
 
     def __init__(self, skipped: SkipSet) -> None:
         self._skipped = skipped
@@ -92,6 +92,5 @@ class FixedSet(SkipSearch):
 
 
 def first_set(num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
-    """What to skip before anything was searched for: the first of the known sets, which is what a search left in use,
-    else every other layer."""
+    """The initial skip set: the first of the known sets, which the last search had in use, else every other layer."""
     return known[0].skipped if known else every_other_layer(num_layers)

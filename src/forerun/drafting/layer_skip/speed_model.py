@@ -1,4 +1,4 @@
-"""What a skip set is worth in tokens per second, and the one worth most if penalties add up."""
+"""Tokens per second of a skip set, and the fastest set under additive penalties."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +14,10 @@ from forerun.drafting.layer_skip.skip_costs import SkipCosts, numbers_of
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedModel:
-    """What drafting with a skip set costs and brings on one machine: chains of the length that brings most.
+    """Cost and gain of drafting with a skip set on one machine, with chains of the best length.
 
     Args:
-        costs: seconds of draft passes by what they skip.
+        costs: seconds of draft passes by skipped sublayers.
         target: seconds of a verification by its rows.
         round_s: seconds of a round beyond its passes.
         expansion_s: seconds beyond its pass that each drafted token takes.
@@ -40,7 +40,7 @@ class SpeedModel:
         """Expected tokens per second of drafting with this set.
 
         Args:
-            chance: that a drafted token is right if the ones before it are.
+            chance: probability that a drafted token is right if the ones before it are.
         """
         token_s = self.costs.draft_s(*numbers_of(skipped), context) + self.expansion_s
         best, gain, power = 0.0, 1.0, 1.0
@@ -51,7 +51,7 @@ class SpeedModel:
         return best
 
     def speeds(self, chances: Floats, num_attention: Floats, num_mlp: Floats, context: int) -> Floats:
-        """`speed` of many sets at once, given how many sublayers of each kind they skip; the shapes broadcast."""
+        """`speed` of many sets at once, from the sublayers of each kind they skip; the shapes broadcast."""
         costs, whole_s = self.costs, self.costs.whole_at(context)
         saved_s = num_attention * costs.attention_at(context)
         token_s = np.maximum(whole_s / 100, whole_s - saved_s - num_mlp * costs.mlp_s) + self.expansion_s
@@ -65,8 +65,7 @@ class SpeedModel:
         return best
 
     def best_set(self, intercept: float, penalties: Floats, context: int, num_skipped: int | None = None) -> SkipSet:
-        """The set of most expected tokens per second if log-odds are the intercept less the penalties of what is
-        skipped.
+        """The set of most expected tokens per second if log-odds are the intercept less the skipped penalties.
 
         Sublayers of a kind cost the same. So whatever the number of each kind, the best set skips the least harmful
         ones, and trying all pairs of numbers is exact. The empty set is none where its drafts cost what
@@ -76,7 +75,7 @@ class SpeedModel:
 
         Args:
             penalties: in log-odds, [items] in the order of `skippable`.
-            num_skipped: how many sublayers to skip; None: as many as pay.
+            num_skipped: sublayers to skip; None: as many as pay.
         """
         penalties = np.maximum(penalties, TUNED.least_penalty)
         orders = [kind.argsort(kind="stable") for kind in (penalties[0::2], penalties[1::2])]
@@ -100,5 +99,5 @@ class SpeedModel:
 
     @cached_property
     def _verify_s(self) -> list[float]:
-        """Seconds of a round but for its drafting, by depth from 0 up."""
+        """Seconds of a round without its drafting, by depth from 0 up."""
         return [self.target.step_s(depth + 1) + self.round_s for depth in range(self.max_depth + 1)]

@@ -1,4 +1,4 @@
-"""When a search has found what it can, and how much scoring it still deserves."""
+"""When a search has converged, and how much scoring continues."""
 
 from forerun.drafting.layer_skip.settings import TUNED, SearchSettings
 
@@ -12,16 +12,16 @@ class StoppingRule:
 
     @property
     def share(self) -> float:
-        """Of the scoring that could be done, how much should be."""
+        """The share of the possible scoring to do."""
         return 1.0 if self.is_open else self._settings.settled_share
 
     def change(self, num_evaluations: int, gain: float) -> None:
-        """Another set has been taken, so many times as fast as the one before."""
+        """Another set is in use, faster than the one before by this factor."""
         if gain >= self._settings.gain:
             self._gained_at = num_evaluations
 
     def settles(self, num_evaluations: int) -> bool:
-        """Close the search where that is due; True where this has just happened."""
+        """Settle the search if due; True if this has just happened."""
         since_gain, since_opening = num_evaluations - self._gained_at, num_evaluations - self._opened_at
         is_stable = since_gain >= self._settings.stable or since_opening >= self._settings.longest
         if not (self.is_open and is_stable):

@@ -1,4 +1,4 @@
-"""SWIFT's own search for a set of sublayers to skip: random sets, and every so often one by Bayesian optimisation."""
+"""SWIFT's search for a skip set: random sets, and at intervals one by Bayesian optimisation."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -11,9 +11,9 @@ from forerun.core.sublayers import SkipSet, every_other_layer, skippable
 
 KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds to the mean
 NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
-MAX_SEED: Final = 2**32  # of the library's generator, exclusive
+MAX_SEED: Final = 2**32  # exclusive limit of the library's generator
 WINDOW: Final = 32  # tokens over which a candidate is scored
-FEWEST_ITEMS: Final = 4  # sublayers of which nearly one half can be skipped at all
+FEWEST_ITEMS: Final = 4  # fewest sublayers of which nearly one half can be skipped
 
 
 class SwiftCandidates:
@@ -29,13 +29,13 @@ class SwiftCandidates:
     never averaged or measured again, and the start set, every other layer, is never scored: the best score starts at 0,
     so the first candidate with any score above 0 replaces it.
 
-    Source: SWIFT, arXiv 2410.06916, section 4.1, with the rules of its published code. We differ once: that code tells
-    the Gaussian process the point inside the cube for which a Bayesian candidate stands, although the score is that of
-    the corner it was rounded to; we tell the corner. A corner seen again is told once, with the mean of its scores,
-    since the library takes no point twice without printing to the terminal.
+    Source: SWIFT, arXiv 2410.06916, section 4.1, with the rules of its published code. We differ once: for a Bayesian
+    candidate that code registers the point inside the cube with the Gaussian process, although the score is that of
+    the corner it was rounded to; we register the corner. A repeated corner is registered once, with its mean score,
+    since the library prints to the terminal when given a point twice.
 
     Args:
-        num_layers: of the model.
+        num_layers: layers of the model.
         skip_ratio: the share of the skippable sublayers that a candidate skips.
         seed: equal seeds and scores give equal candidates; global generators are neither read nor moved.
         bayes_interval: candidates from one Bayesian one to the next.
@@ -84,7 +84,7 @@ class SwiftCandidates:
         return self._candidate
 
     def record(self, score: float) -> None:
-        """Tell the score of the last candidate: the share of tokens that it foretold, 0 to 1."""
+        """Record the score of the last candidate: the share of tokens that it predicted, 0 to 1."""
         assert self._candidate is not None and 0.0 <= score <= 1.0, "a score is a share, and that of a candidate"
         self._scores.setdefault(self._candidate, []).append(score)
         if score > self.best_score:
@@ -105,7 +105,7 @@ class SwiftCandidates:
         return (self.num_steps + 1) % self._bayes_interval == 0
 
     def _bayesian_point(self) -> np.ndarray:
-        """Where the upper confidence bound is highest, as far as the library finds it: a number for each item."""
+        """The library's estimate of where the upper confidence bound is highest: a number for each item."""
         corner_scores = {
             tuple(float(item in skipped) for item in self._items): fmean(scores)
             for skipped, scores in self._scores.items()

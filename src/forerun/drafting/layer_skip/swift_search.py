@@ -1,4 +1,4 @@
-"""SWIFT's own search, step by step as published: one candidate a round, scored over the first tokens of the answer."""
+"""SWIFT's search, step by step as published: one candidate a round, scored over the first tokens of the answer."""
 
 from dataclasses import replace
 from time import perf_counter
@@ -12,10 +12,10 @@ from forerun.model.shared_cache import SharedCacheRunner
 
 
 class SwiftSearch(SkipSearch):
-    """Scores candidates by the share of a window's tokens that they name themselves (matchness), in a pass of its own.
+    """Scores candidates by the share of a window's tokens that they predict (matchness), in a separate pass.
 
-    Where its code copies the whole cache to run the window behind the prompt, our rows just do not look at the text
-    behind it; the scores are the same.
+    Its code copies the whole cache to run the window behind the prompt; ours masks the text behind it. The scores are
+    the same.
 
     Source: SWIFT, arXiv 2410.06916, algorithm 1 and section 4.2; window and order of steps as in its code.
     """

@@ -1,4 +1,4 @@
-"""Which rounds of a target that drafts for itself draft: three kinds of rounds, and which comes next."""
+"""Which rounds of a self-drafting target draft: three kinds of rounds, and which comes next."""
 
 from dataclasses import dataclass
 from math import inf
@@ -8,19 +8,19 @@ from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
 from forerun.speculation.payoff import Payoff
 
-TIMED: Final = 2  # rounds before the end of a rest, when neither the question nor probe rows disturb a round
+TIMED: Final = 2  # rounds left in a rest at the timed one, where neither the check nor probe rows disturb it
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """A tree is proposed; it is grown by draft passes only where `grows`, else it is what the text said before."""
+    """A tree is proposed; draft passes grow it only if `grows`, else it is looked up in earlier text."""
 
     grows: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """A plain round that the search makes use of, while nobody waits for an answer."""
+    """A plain round that the search uses, while no request is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,27 @@ RoundKind: TypeAlias = Drafting | Probing | Resting
 
 
 class DraftingSchedule:
-    """Says of every round whether it drafts.
+    """Decides for every round whether it drafts.
 
     One round of a rest is timed and stands for all of them.
 
     Args:
-        looks_up: earlier text is proposed where no draft is worth its time.
+        looks_up: earlier text is proposed where no draft pays.
     """
 
     def __init__(self, looks_up: bool) -> None:
         self.payoff: Payoff | None = None  # None: a round always drafts
         self.kind: RoundKind = Probing()
-        self.plain_round_s: float | None = None  # a plain round at its quickest of late
+        self.plain_round_s: float | None = None  # the fastest recent plain round
         self._timed_s: float | None = None
         self._looks_up = looks_up
 
     def begin(self) -> None:
-        """A request begins, and no rest goes on."""
+        """A request begins; a rest ends."""
         self.kind = Probing()
 
     def next(self, search: SkipSearch, num_tokens: int) -> RoundKind:
-        """The kind of the round that begins, on so many tokens of text."""
+        """The kind of the round that begins, at this text length."""
         kind = self.kind
         if isinstance(kind, Resting) and kind.rounds_left > 1:
             self.kind = Resting(kind.rounds_left - 1)
@@ -69,11 +69,11 @@ class DraftingSchedule:
 
     @property
     def may_carry_rows(self) -> bool:
-        """True where the search may add rows to the round's verification."""
+        """True if the search may add rows to the round's verification."""
         return not isinstance(self.kind, Resting) or self.kind.rounds_left == 1
 
     def take_time(self, seconds: float) -> None:
-        """The round of a rest that is timed took so long."""
+        """Record the time of the rest's timed round."""
         self._timed_s = seconds
 
     def _choose(self, search: SkipSearch, num_tokens: int) -> RoundKind:
@@ -84,7 +84,7 @@ class DraftingSchedule:
         return Probing() if search.uses_every_round else Resting(TUNED.rest_rounds)
 
     def _end_rest(self, search: SkipSearch) -> None:
-        """Tell what the rounds of a rest took, if one of them was timed."""
+        """Report the time of a rest's rounds, if one of them was timed."""
         if self._timed_s is None:
             return
         num_rounds = TUNED.rest_rounds

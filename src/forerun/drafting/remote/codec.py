@@ -30,7 +30,7 @@ MAX_TEXT: Final = 1 << 15
 
 
 class MessageError(ValueError):
-    """A payload that is none."""
+    """An invalid payload."""
 
 
 _HELLO = struct.Struct("<IIII")
@@ -78,7 +78,7 @@ def unpack(kind: int, request: int, payload: bytes) -> Message:
     """The inverse of `pack`.
 
     Raises:
-        MessageError: no such kind, or a payload that no message of this kind has.
+        MessageError: unknown kind, or a payload invalid for it.
     """
     read = _READERS.get(kind)
     if read is None:
@@ -169,7 +169,7 @@ def _read_proposal(request: int, payload: bytes) -> Proposal:
     below = parents[1:]
     _need(all(map(lt, below, range(1, num_nodes))), "a parent after its child")
     _need(log_probs[0] <= 0.0 and min(log_probs) > -1e6, "a log-probability out of range")
-    # Also false for what is no number; and no node is then likelier than the root, which is certain.
+    # Also false for NaN; and no node is then likelier than the root, which is certain.
     _need(all(map(le, log_probs[1:], map(log_probs.__getitem__, below))), "a child likelier than its parent")
     return Proposal(
         request=request, base_len=base_len, serial=serial, repair_s=repair_s, token_ids=token_ids, parents=parents,

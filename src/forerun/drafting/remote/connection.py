@@ -1,4 +1,4 @@
-"""The target's way to a drafter's process: its wire, whether it is to be believed in, and the next one after it."""
+"""The target's connection to a drafter process: wire, health check and replacement."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from forerun.drafting.remote.liveness import Liveness
 from forerun.drafting.remote.messages import Hello, Message, Proposal
 from forerun.drafting.remote.worker import Wire
 
-HelloCheck: TypeAlias = Callable[[Hello], str | None]  # what is wrong with a worker, None: nothing
+HelloCheck: TypeAlias = Callable[[Hello], str | None]  # a worker's fault, or None
 PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,12 @@ class WorkerSupply(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why there is no worker just now, in words; empty when nothing is wrong."""
+        """A message why there is no worker now; empty if there is no fault."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """The present worker, where it is a process of this machine."""
+        """Pid of the present worker, if it is a process on this machine."""
         ...
 
     def take(self) -> Wire | None:
@@ -37,15 +37,15 @@ class WorkerSupply(Protocol):
         ...
 
     def is_starved(self) -> bool:
-        """True when the worker could run and the machine does not let it: its silence is no fault."""
+        """True if the worker is runnable but gets no CPU time: its silence is no fault."""
         ...
 
     def replace(self) -> None:
-        """The present worker is of no use: end it, and bring up another one."""
+        """Kill the present worker, which is unusable, and start another one."""
         ...
 
     def mark_healthy(self) -> None:
-        """The present worker has done good work: its end, when it comes, is no failed start."""
+        """The present worker works: its later end does not count as a failed start."""
         ...
 
     def close(self) -> None:
@@ -57,15 +57,15 @@ class Connection:
     """One worker at a time. One that hangs, sends garbage or does not fit is disconnected; the next one is taken.
 
     Args:
-        check: says what is wrong with a worker by its hello.
+        check: finds a worker's fault from its hello.
         clock: seconds.
     """
 
     def __init__(self, supply: WorkerSupply, check: HelloCheck, clock: Callable[[], float]) -> None:
         self.supply, self._check, self._clock = supply, check, clock
-        self.is_ready = False  # a worker is there, and fits
-        self.fault: str | None = None  # why the last worker was turned away
-        self._lost_because = ""  # why this end has disconnected a worker that was ready
+        self.is_ready = False  # a worker is connected and compatible
+        self.fault: str | None = None  # why the last worker was rejected
+        self._lost_because = ""  # why this end disconnected a worker that was ready
         self._liveness = Liveness()
         self._wire: Wire | None = None
 
@@ -88,7 +88,7 @@ class Connection:
                 self._wire.send(to_frame(message))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the next message, or for a worker where there is none; False when there will be none in time."""
+        """Wait for the next message, or for a worker if there is none; False on timeout."""
         if self._wire is None:
             self._attach(self.supply.wait(timeout_s))
         if self._wire is None:
@@ -97,10 +97,10 @@ class Connection:
         return True
 
     def receive(self, *, is_wanted: bool) -> list[Message]:
-        """What has come. A worker that hangs or sends garbage is replaced.
+        """The messages received. A worker that hangs or sends garbage is replaced.
 
         Args:
-            is_wanted: a request runs, so that a worker that is silent does not do its work.
+            is_wanted: a request runs, so a silent worker counts as hanging.
         """
         now = self._clock()
         if self._wire is None or not self._wire.is_open:

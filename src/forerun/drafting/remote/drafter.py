@@ -1,4 +1,4 @@
-"""The parallel drafter as the decode loop sees it."""
+"""The parallel drafter's side in the target process."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from forerun.speculation.walk import Acceptance
 
 logger = logging.getLogger(__name__)
 
-RETELL_S: Final = 0.5  # a drafter that speaks of an earlier request by then was never told of this one
+RETELL_S: Final = 0.5  # if the drafter still answers an earlier request by then, it missed the new one
 
 
 class ParallelDrafter(Drafter):
-    """Proposes what a drafter in another process sends, and goes on without it when it does not.
+    """Proposes trees that another process sends, and decodes plainly when there are none.
 
-    Whatever happens to that process costs speed for a while: the next proposal is the root alone, which is plain
-    decoding, and a new process is told the text so far.
+    A failure of that process costs speed for a while: the next proposal is only the root, which is plain decoding, and
+    a new process gets the text so far.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ParallelDrafter(Drafter):
         self.verify_width = draft.verify_width
         self._draft, self._clock = draft, clock
         self._connection = Connection(supply, check, clock)
-        # A target that drafts for itself drafts a chain.
+        # Self-drafting drafts a chain.
         self._draft_width = draft.draft_width if isinstance(draft, DraftModel) else 1
         setup = Setup(
             target_vocab_size=target_vocab_size,
@@ -66,7 +66,7 @@ class ParallelDrafter(Drafter):
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
         self._spans: list[Span] = []
         self._state = DrafterState.READY
-        self._was_empty = False  # nothing could have been proposed without a wait
+        self._was_empty = False  # only a wait could have given a proposal
         self._began_at = self._asked_at = self._told_at = self._proposed_at = 0.0
 
     @property
@@ -86,7 +86,7 @@ class ParallelDrafter(Drafter):
         return connection.is_ready
 
     def adapt(self, measure: Measure) -> None:
-        """Choose how many rows to verify by what they cost from now on; the draft's time is hidden behind them."""
+        """Choose the rows to verify by their measured time from now on; the draft's time overlaps with it."""
         if self._draft.adaptive:
             self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
 
@@ -105,7 +105,7 @@ class ParallelDrafter(Drafter):
 
     def propose(self) -> TokenTree:
         began, self._was_empty = self._clock(), False
-        if self._end.tree() is None:  # else the poll after the verdict has brought it
+        if self._end.tree() is None:  # otherwise the poll after the verdict already received it
             self._poll()
         tree = self._best_of(self._end.tree())
         if not self._end.is_fresh and self._await_answer(began, tree):
@@ -142,7 +142,7 @@ class ParallelDrafter(Drafter):
         self._connection.close()
 
     def _await_answer(self, began: float, tree: TokenTree) -> bool:
-        """Wait for the answer to the last verdict, as long as that pays; False when there is none."""
+        """Wait for the answer to the last verdict, as long as that pays; False if none came."""
         connection, waiting = self._connection, self._waiting
         num_expected = expected_tokens(tree, self.verify_width)
         end = began + waiting.wait_s(num_expected, frontier_chance(tree, self._draft_width))
@@ -157,7 +157,7 @@ class ParallelDrafter(Drafter):
         return False
 
     def _best_of(self, sent: TokenTree | None) -> TokenTree:
-        """The best of what was sent, and of what followed the last tokens earlier in the text; at least the root."""
+        """The likeliest nodes of the received tree and of looked-up text; at least the root."""
         tree = TokenTree(self._end.root) if sent is None else sent
         if self._lookup is not None:
             tree = tree.copy()
@@ -165,7 +165,7 @@ class ParallelDrafter(Drafter):
         return rows_to_verify(tree, self.verify_width, self._rule)
 
     def _poll(self, *, is_waiting: bool = False) -> None:
-        """Take in what has come."""
+        """Process the received messages."""
         for message in self._connection.receive(is_wanted=self._end.is_active):
             self._handle(message, is_waiting)
         if not self._connection.is_ready:

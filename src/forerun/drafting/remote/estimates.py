@@ -1,4 +1,4 @@
-"""How many tokens a tree promises by its own probabilities, and running means of what was measured."""
+"""The expected tokens of a tree by its probabilities, and running means of measurements."""
 
 import math
 from typing import Final
@@ -9,7 +9,7 @@ SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean: ha
 
 
 def expected_tokens(tree: TokenTree, width: int) -> float:
-    """Tokens expected of a cut of `width` nodes by the tree's own probabilities, the root left out."""
+    """Expected tokens of a cut of `width` nodes by the tree's probabilities, without the root."""
     return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
 
 
@@ -21,5 +21,5 @@ def frontier_chance(tree: TokenTree, width: int) -> float:
 
 
 def blend(mean: float, newest: float) -> float:
-    """A running mean that forgets; 0 before the first measurement, which it then is."""
+    """An exponential running mean; 0 before the first measurement, then initialised to it."""
     return (1 - SMOOTHING) * mean + SMOOTHING * newest if mean else newest

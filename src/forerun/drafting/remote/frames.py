@@ -10,10 +10,10 @@ from forerun.drafting.remote.messages import Message
 MAGIC: Final = b"FrRn"
 VERSION: Final = 3
 HEAD: Final = struct.Struct("<4sBBHIII")  # magic, version, kind, reserved, request, payload length, payload CRC
-HEAD_CRC: Final = struct.Struct("<I")  # of the head, so that a garbled length is never waited for
+HEAD_CRC: Final = struct.Struct("<I")  # CRC of the head, so that the reader never waits for a garbled length
 HEAD_SIZE: Final = HEAD.size + HEAD_CRC.size
-MAX_PAYLOAD: Final = 8 << 20  # a prompt of two million tokens
-MAX_FAULTS: Final = 16  # faulty frames after which a peer is hung up on
+MAX_PAYLOAD: Final = 8 << 20  # bytes: a prompt of two million tokens
+MAX_FAULTS: Final = 16  # faulty frames after which a peer is disconnected
 
 
 def to_frame(message: Message) -> bytes:
@@ -27,8 +27,8 @@ def to_frame(message: Message) -> bytes:
 class FrameReader:
     """Bytes in any pieces to messages.
 
-    What is no frame is skipped up to the next place where one could begin, and counted: a garbled frame costs itself,
-    not its successors. At most one frame's bytes are held.
+    Invalid bytes are skipped up to the next possible frame start, and counted: a garbled frame does not affect its
+    successors. At most one frame's bytes are held.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class FrameReader:
 
 
 def _next_start(held: bytes, place: int) -> int:
-    """The next place where a frame begins, or where one may begin once more bytes have come."""
+    """The next offset where a frame begins, or may begin once more bytes have arrived."""
     if held.startswith(MAGIC, place):
         return place
     found = held.find(MAGIC, place)
@@ -74,7 +74,7 @@ def _next_start(held: bytes, place: int) -> int:
 
 
 def _payload_length(held: bytes, place: int) -> int | None:
-    """The payload's length; None while the head is incomplete; -1 where the head is no head."""
+    """The payload's length; None while the head is incomplete; -1 if the head is invalid."""
     if len(held) - place < HEAD_SIZE:
         return None
     magic, version, _, reserved, _, length, _ = HEAD.unpack_from(held, place)

@@ -1,17 +1,17 @@
-"""When does a drafter's process hang? Times are told; its silence is compared with those that it came back from."""
+"""Hang detection for a drafter process, by comparison with its earlier silences. Times are passed in."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessSettings:
-    """All in seconds but `gap_factor`; chosen by hand, so that a loaded machine does not pass for a process that hangs.
+    """All in seconds but `gap_factor`; chosen by hand, so that a loaded machine is not mistaken for a hanging process.
 
     Args:
-        silence_s: a drafter that is wanted and says nothing for longer hangs; ten times the interval of its beats.
-        gap_factor: one that has come back from a longer gap may be silent for this many times that gap.
+        silence_s: a needed drafter that is silent for longer hangs; ten times the interval of its beats.
+        gap_factor: one that has recovered from a longer gap may be silent for this multiple of it.
         max_silence_s: the longest silence that `gap_factor` can allow.
-        max_unheard_s: when the target has not listened for longer, that time is not counted as the drafter's silence.
+        max_unheard_s: if the target has not polled for longer, that time does not count as the drafter's silence.
     """
 
     silence_s: float = 2.0
@@ -24,7 +24,7 @@ LIVENESS = LivenessSettings()
 
 
 class Liveness:
-    """How long a drafter has been silent in the requests that it was wanted for."""
+    """How long a drafter has been silent in the requests that need it."""
 
     def __init__(self, settings: LivenessSettings = LIVENESS) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class Liveness:
             self._last_heard = now
 
     def is_hung(self, now: float) -> bool:
-        """True when a drafter that is wanted has been silent for too long."""
+        """True if a needed drafter has been silent for too long."""
         settings = self._settings
         allowed_s = min(settings.gap_factor * self._longest_gap_s, settings.max_silence_s)
         return now - self._last_heard > max(settings.silence_s, allowed_s)

@@ -1,4 +1,4 @@
-"""What target and drafter tell each other.
+"""The messages between target and drafter.
 
 Nothing but ids, counts, probabilities and seeds crosses: no object, no tensor, no code.
 """
@@ -59,7 +59,7 @@ class Verdict:
     It repeats all that the drafter has not confirmed yet, so that a lost verdict is made good by the next one.
 
     Args:
-        step_s: how long the target takes from a tree to its verdict.
+        step_s: the target's time from a tree to its verdict.
     """
 
     request: int
@@ -97,7 +97,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Drafter to target: I am alive."""
+    """Drafter to target: a heartbeat."""
 
     request: int
 

@@ -1,4 +1,4 @@
-"""How target and drafter share the work of a request, for experiments to vary."""
+"""How target and drafter share the work of a request, for ablations."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from forerun.core.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpansionSettings:
-    """When a drafter expands, and how much of its tree it sends: chosen by hand, not tuned.
+    """When a drafter expands, and how much of its tree it sends; chosen by hand, not tuned.
 
     Args:
         trees_per_cut: nodes that are kept and sent, in cuts of `verify_width`: about one cut for each outcome.
@@ -37,7 +37,7 @@ class RemotePolicy:
         max_repairs: expansions between verdict and answer, at most: the first after a miss always, others where they
             pay.
         max_lateness: an expansion may end after the verdict is expected by at most this share of its own length.
-        is_traced: the drafter tells when it was at work, for a timeline.
+        is_traced: the drafter reports its busy times, for a timeline.
     """
 
     sends_ahead: bool = True

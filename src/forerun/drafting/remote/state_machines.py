@@ -1,13 +1,13 @@
-"""Both ends of the wire as state machines: no I/O, no model, no clock of their own.
+"""Both ends of the wire as state machines: no I/O, no model, no clock.
 
-The text is the only clock the two ends share. Every message names how many tokens of the text its sender stood at, and
-the text only grows; so a message that is late, doubled, out of order or lost can be told from the number alone:
+The text is the only clock the two ends share. Every message carries the sender's text length, which only grows; so this
+number is enough to detect a message that is late, doubled, out of order or lost:
 
 * a verdict carries all tokens the drafter has not confirmed; it takes those it lacks and ignores the rest;
-* a proposal for an earlier text is still a tree, and what it says below the tokens committed since is as good as ever.
+* a proposal for an earlier text is still a tree, and its subtree below the tokens committed since remains valid.
 
 Source: SwiftSpec, arXiv 2506.11309, algorithm 1. There, a round's proposal and verdict name each other and both sides
-meet at a barrier. Here the drafter need not be asked: it may send its whole tree `ahead` of the verdict, and the target
+meet at a barrier. Here the drafter needs no request: it may send its whole tree `ahead` of the verdict, and the target
 finds its next proposal in it.
 """
 
@@ -21,8 +21,8 @@ from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
-LEAST_LOG_PROB: Final = -1e5  # of a guess when it is sent: less is as good as impossible
-MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # of a seed; greedy requests have neither
+LEAST_LOG_PROB: Final = -1e5  # floor of a sent guess; lower values are practically impossible
+MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # seed to noise; greedy requests have neither
 
 
 class Grower(Protocol):
@@ -62,12 +62,12 @@ class DrafterEnd:
         self.expansion_s = 0.0
         self.num_expansions = 0
         self._committed_len = self._serial = 0
-        self._must_answer = self._is_grown = False  # the second: nothing is left to expand
+        self._must_answer = self._is_grown = False  # `_is_grown`: no node is left to expand
         self._num_repairs = 0
         self._step_s = self._asked_at = self._verdict_due = 0.0
 
     def receive(self, message: Message) -> None:
-        """Take a message; what does not fit the state is out of date and ignored."""
+        """Take a message; one that does not fit the state is out of date and ignored."""
         match message:
             case Begin() if message.request > self.request:
                 self._begin(message)
@@ -86,11 +86,11 @@ class DrafterEnd:
             return 0.0
         late = self._clock() + self.expansion_s - self._verdict_due
         if late <= self._setup.policy.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
-            return 0.0  # there is time for one more, or the verdict is so late that nothing can be foretold
+            return 0.0  # there is time for one more, or the verdict is too late to be predicted
         return max(self.expansion_s + self._step_s - late, 1e-4)
 
     def work(self) -> list[Proposal]:
-        """Do one thing: answer, if an answer is due and the tree is fit for it, else prefill or expand."""
+        """Do one step: answer, if an answer is due and the tree is ready, else prefill or expand."""
         if self._must_answer and (self._is_grown or not self._repair_pays()):
             return self._answer()
         if self._grower.prefill():
@@ -114,7 +114,7 @@ class DrafterEnd:
     def _advance(self, verdict: Verdict) -> None:
         num_known = self._committed_len - verdict.base_len
         if not 0 <= num_known < len(verdict.token_ids):
-            return  # all known, or a gap that the next verdict closes
+            return  # no new tokens, or a gap that the next verdict closes
         self._grower.advance(verdict.token_ids[num_known:])
         self._committed_len = verdict.base_len + len(verdict.token_ids)
         self._step_s = verdict.step_s
@@ -127,10 +127,10 @@ class DrafterEnd:
         return self._setup.policy.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
-        """True when the target had better wait for one more expansion.
+        """True if it pays for the target to wait for one more expansion.
 
-        The first one after a miss always: there is nothing else to verify. Any other, when the tokens it is expected to
-        add exceed what the target would write in that time.
+        The first one after a miss always does: there is nothing else to verify. Any other does if its expected tokens
+        exceed those that the target would write in that time.
         """
         if not self._grower.is_rooted:
             return True
@@ -167,9 +167,9 @@ class DrafterEnd:
 
 
 class TargetEnd:
-    """Knows the text, and the newest tree that was sent for it.
+    """Holds the text, and the newest tree received for it.
 
-    Invariant: `confirmed_len` tokens of the text are known to the drafter; it never exceeds the text's length.
+    Invariant: the drafter has `confirmed_len` tokens of the text; it never exceeds the text's length.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -208,7 +208,7 @@ class TargetEnd:
         return self._newest is not None and self._newest.base_len == self.committed_len
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
-        """What to send when a request starts; also ends the one before it."""
+        """The message that starts a request; it also ends the one before."""
         self._request += 1
         self._begin = Begin(request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed)
         self._token_ids = list(prompt_ids)
@@ -216,23 +216,23 @@ class TargetEnd:
         return [self._begin]
 
     def stop(self) -> list[Message]:
-        """What to send when a request ends."""
+        """The message that ends a request."""
         self._begin = None
         return [Stop(request=self._request)]
 
     def resume(self) -> list[Message]:
-        """What to send to a drafter that knows nothing yet: the request, and the text so far."""
+        """The messages for a new drafter: the request, and the text so far."""
         self.forget_connection()
         return [self._setup, *self.retell()]
 
     def retell(self) -> list[Message]:
-        """The request and the text so far, for a drafter that was never told of them; one that was ignores them."""
+        """The request and the text so far, for a drafter that missed them; one that has them ignores the repeat."""
         if self._begin is None:
             return []
         return [self._begin, *([self._verdict()] if self._unconfirmed() else [])]
 
     def commit(self, token_ids: Sequence[int], step_s: float) -> list[Message]:
-        """What to send when tokens were committed; the last one is the new root."""
+        """The message for committed tokens; the last one is the new root."""
         self._token_ids.extend(token_ids)
         self._step_s = step_s
         return [self._verdict()]
@@ -250,7 +250,7 @@ class TargetEnd:
             self._newest, self._rerooted_len = proposal, -1
 
     def tree(self) -> TokenTree | None:
-        """What the newest tree has below the text's last token; None where it does not know that token."""
+        """The newest tree's subtree at the text's last token; None if it lacks that token."""
         if self._newest is None:
             return None
         if self._rerooted_len != self.committed_len:
@@ -268,7 +268,7 @@ class TargetEnd:
         return tree
 
     def forget_connection(self) -> None:
-        """The drafter is lost, with all that it knew."""
+        """The drafter is lost, with its state."""
         self._newest, self._rerooted_len = None, -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 

@@ -1,4 +1,4 @@
-"""How long it pays to wait for a proposal. No clock: times are told."""
+"""How long it pays to wait for a proposal. No clock: times are passed in."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from forerun.drafting.remote.estimates import blend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitSettings:
-    """Limits of a wait, chosen by hand; it is the rule of `wait_s` that was measured (docs/log.md).
+    """Limits of a wait, chosen by hand; only the rule of `wait_s` was measured (docs/log.md).
 
     Args:
         floor_s: the shortest wait, in seconds: the scheduling noise of a busy machine.
         response_factor: the longest wait as a multiple of the drafter's usual response time.
         step_factor: the longest wait as a multiple of the target's step, unless `floor_s` is longer.
-        first_gain: accepted tokens per awaited answer, before any was measured.
+        first_gain: initial estimate of accepted tokens per awaited answer.
         recovery: share of the way back to `first_gain` that a low gain goes in each round without a wait.
     """
 
@@ -30,15 +30,15 @@ WAITING = WaitSettings()
 class WaitPolicy:
     """Running means of one drafter's speed and gain; all times in seconds.
 
-    A deadline is a multiple of what was measured, so a drafter on a starved machine is slow, not dead. After one missed
-    deadline nothing is waited for until a proposal comes in time by itself: a stopped drafter costs one wait.
+    A deadline is a multiple of measured times, so a drafter on a starved machine counts as slow, not dead. After one
+    missed deadline there is no wait until a proposal arrives in time without one: a stopped drafter costs one wait.
     """
 
     def __init__(self, settings: WaitSettings = WAITING) -> None:
         self._settings = settings
         self.step_s = 0.0  # the target's time for one proposal
-        self.response_s = 0.0  # from a verdict to the answer that had to be waited for
-        self.gain = settings.first_gain  # accepted tokens per answer where there was nothing before
+        self.response_s = 0.0  # from a verdict to its awaited answer
+        self.gain = settings.first_gain  # accepted tokens per answer when there was nothing else to verify
         self.is_late = False
 
     def measure_step(self, elapsed_s: float) -> None:
@@ -50,7 +50,7 @@ class WaitPolicy:
         self.response_s = blend(self.response_s, elapsed_s)
 
     def miss_deadline(self, waited_s: float) -> None:
-        """An answer did not come in this time: it takes longer than was thought, and is not waited for any more."""
+        """An answer missed this deadline: it takes longer than estimated, and the waits end."""
         self.is_late = True
         self.measure_response(max(self.response_s, 2.0 * waited_s))
 
@@ -59,12 +59,11 @@ class WaitPolicy:
         self.gain = blend(self.gain, num_accepted)
 
     def wait_s(self, num_expected: float, frontier_chance: float) -> float:
-        """How long to wait for an answer rather than to verify what is there.
+        """How long to wait for an answer rather than verify the present tree.
 
         Args:
-            num_expected: tokens expected of what is there, beside the bonus token.
-            frontier_chance: the chance that the text reaches what another expansion would expand; 1 where there is
-                nothing.
+            num_expected: expected tokens of the present tree, without the bonus token.
+            frontier_chance: probability that the text reaches a node of the next expansion; 1 without a tree.
 
         A wait of r before a step of t pays when (1 + num_expected + gain * frontier_chance) / (t + r) exceeds
         (1 + num_expected) / t.
@@ -73,7 +72,7 @@ class WaitPolicy:
         if self.is_late:
             return 0.0
         if self.response_s * (1.0 + num_expected) > self.step_s * self.gain * frontier_chance:
-            # Or one bad stretch would end all waiting.
+            # Without this, one bad stretch would end all waits.
             self.gain += settings.recovery * (settings.first_gain - self.gain)
             return 0.0
         longest_s = min(settings.response_factor * self.response_s or float("inf"), settings.step_factor * self.step_s)

@@ -14,7 +14,7 @@ from forerun.sampling.noise import KeyedNoise
 
 logger = logging.getLogger(__name__)
 
-BEAT_S: Final = 0.2  # a drafter with a request is never silent for longer, unless it is at work
+BEAT_S: Final = 0.2  # heartbeat interval of a drafter that has a request and is not in a pass
 SPANS_PER_MESSAGE: Final = 64
 
 
@@ -35,12 +35,12 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDraft:
-    """What a drafter's process has to offer.
+    """The parts of a drafter process.
 
     Args:
-        hello: who it is.
-        grower: a grower of the trees that a target asks for.
-        noise: the noise of a seed over the target's vocabulary.
+        hello: its first message.
+        grower: makes the grower of the trees that a target requests.
+        noise: makes a seed's noise over the target's vocabulary.
     """
 
     hello: Hello
@@ -49,7 +49,7 @@ class LoadedDraft:
 
 
 def serve(wire: Wire, draft: LoadedDraft) -> None:
-    """Answer one target until it hangs up or sends nothing but garbage; say why, should it fail."""
+    """Answer one target until it disconnects or sends only garbage; on failure, send the reason."""
     try:
         session = WorkerSession(draft, wire.send, perf_counter)
         while wire.is_open:
@@ -66,10 +66,10 @@ def serve(wire: Wire, draft: LoadedDraft) -> None:
 
 
 class WorkerSession:
-    """One target's wishes, and the work for them. It waits for nothing: `serve` and simulations do.
+    """One target's session. It never blocks: `serve` and simulations wait.
 
     Args:
-        send: takes a frame; False where that is not possible now.
+        send: sends a frame; False if that is not possible now.
         clock: seconds.
     """
 
@@ -88,7 +88,7 @@ class WorkerSession:
         return self._reader.num_faults
 
     def receive(self, data: bytes) -> None:
-        """Take what has come."""
+        """Process received bytes."""
         for message in self._reader.feed(data):
             if self._end is not None:
                 self._end.receive(message)
@@ -96,7 +96,7 @@ class WorkerSession:
                 self._end, self._is_traced = self._begin(message), message.policy.is_traced
 
     def work(self) -> float | None:
-        """Do one thing, if there is one to do; return the seconds to rest, None until a message comes."""
+        """Do one step, if any; return the seconds until the next one, None: not before a message."""
         end = self._end
         if end is None:
             return None
