@@ -1,4 +1,4 @@
-"""What a user can ask for: frozen, checked when built, unknown keys refused by Python itself."""
+"""The user's configuration: frozen, checked when built, unknown keys refused by Python."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,18 +105,18 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """One engine: a target, where it runs, and who drafts for it.
+    """One engine: a target, where it runs, and its drafter.
 
     Args:
         target: checkpoint folder, hub name, or the built-in target.
-        drafter: who drafts; prompt lookup, which needs no model, unless another one is given.
+        drafter: the drafter; by default prompt lookup, which needs no model.
         dtype: what is computed in. "auto" takes the checkpoint's own, except where the CPU would only emulate it;
             beside weights of 8 or 4 bits a CPU takes bfloat16.
         weights: of linear layers: as they are stored, or rounded to so many bits on loading, of target and draft; the
             text is that of the rounded target.
         device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
-        exactness: "fast" uses any kernel; "exact" computes every row alone, so that its bits depend on nothing else.
+        exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
             run; "torch" leaves both aside; "triton" is an error where they cannot run.
         num_threads: CPU threads; None takes torch's own choice. Never more than this process has cores, by its affinity

@@ -84,7 +84,7 @@ class LayerSkip:
             SWIFT's own search, with a draft that ends and branches as the paper's does, see `paper_layer_skip`; "off"
             takes the best known set, else every other layer.
         sets: a file with known sets; None: the one that `forerun prepare` left beside the model.
-        weights: "int8" or "int4" drafts with a copy of the weights rounded to so many bits, beside the plain ones.
+        weights: "int8" or "int4" drafts with a copy of the weights rounded to 8 or 4 bits, beside the plain ones.
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
@@ -115,7 +115,7 @@ def require_shape(config: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """A draft model in a process of its own that grows its tree while the target verifies (SwiftSpec, 2506.11309).
+    """A draft model in a separate process that grows its tree while the target verifies (SwiftSpec, 2506.11309).
 
     Args:
         draft: the model and the shape of its tree. It grows until the verdict, so that `depth` has

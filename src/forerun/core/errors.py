@@ -7,7 +7,7 @@ ForerunError
 ├── ContextOverflowError     the text does not fit into the context
 ├── NumericalError           NaN, infinity or no token left to choose from
 ├── EngineBusyError          the engine is at work in another thread, or was closed
-└── DrafterUnreachableError  a drafter process cannot be reached or does not know the key
+└── DrafterUnreachableError  a drafter process cannot be reached or lacks the key
 """
 
 
@@ -40,7 +40,7 @@ class EngineBusyError(ForerunError):
 
 
 class DrafterUnreachableError(ForerunError):
-    """A drafter process cannot be reached or does not prove that it knows the key."""
+    """A drafter process cannot be reached or does not prove that it has the key."""
 
 
 def require(condition: bool, message: str) -> None:

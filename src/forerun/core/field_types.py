@@ -114,7 +114,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _advice(kind: Any, value: object) -> str:
-    """Where one thing stands for a tuple of it: how to write that."""
+    """A hint on how to write a tuple, where a single element was given."""
     if get_origin(kind) is tuple:
         try:
             return f": write ({_read(get_args(kind)[0], value)!r},)"

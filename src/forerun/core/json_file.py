@@ -22,7 +22,7 @@ MIN_NUMBER, MAX_NUMBER = 1e-12, 1e12  # float32 computes with these and their sq
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonFile:
-    """The object in `path`, or one nested in it. A key whose value is null counts as absent."""
+    """The object in `path`, or one nested in it. A key with value null counts as absent."""
 
     path: Path
     values: Mapping[str, object]
@@ -84,7 +84,7 @@ class JsonFile:
         return JsonFile(path=self.path, values=cast(dict[str, object], value), prefix=f"{self.prefix}{key}.")
 
     def wrong(self, key: str, needed: str) -> CheckpointError:
-        """The error to raise for a key whose value cannot be used."""
+        """The error for a key with an unusable value."""
         name = f"{self.prefix}{key}"
         shown = name if name.isprintable() and len(name) <= MAX_SHOWN else short(name)
         return CheckpointError(f"{self.path}: {shown} is {short(self.values.get(key))}, but must be {needed}")

@@ -1,4 +1,4 @@
-"""An architecture as numbers: the only thing the model knows of a checkpoint's config.json."""
+"""An architecture as numbers: all that the model takes from a checkpoint's config.json."""
 
 from dataclasses import dataclass
 from typing import Literal

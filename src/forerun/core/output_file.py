@@ -30,7 +30,7 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
 
 
 def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> None:
-    """Write a file so that others, who may write it too, see all of it or what was there before.
+    """Write a file atomically: other processes, even writers, see all of it or its previous contents.
 
     Raises:
         ConfigError: it cannot be written.
@@ -52,7 +52,7 @@ def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """A file of its own, or none yet: not a device, a pipe or a link, which must stay what they are."""
+    """A regular file, or none yet: not a device, a pipe or a link, which must not be replaced."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
 
 

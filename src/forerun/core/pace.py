@@ -61,7 +61,7 @@ def read_device(text: str) -> Placement:
     """What a device text means.
 
     A torch device stands for itself. The paced form is `paced:SIDE=...;SIDE=...` in any order: target= and draft= take
-    `TIME@ROWS,...` with times in s, ms or us, or one TIME alone; on= takes the torch device, "cpu" when left out.
+    `TIME@ROWS,...` with times in s, ms or us, or a single TIME; on= takes the torch device, "cpu" when left out.
 
     Raises:
         ConfigError: a text that begins like a paced device and is none.

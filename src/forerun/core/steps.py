@@ -16,7 +16,7 @@ class FinishReason(StrEnum):
 
 class DrafterState(StrEnum):
     """Ready; late: its proposals come too late and are not waited for; down: it is not there, and is brought back;
-    paused: it was not asked, since a plain round was timed."""
+    paused: a plain round was timed instead."""
 
     READY = "ready"
     LATE = "late"
@@ -81,7 +81,7 @@ class Speedup:
 
     low, high: the scatter of the plain rounds leaves the value between these, 95 times of 100.
     plain_token_s: seconds of a plain round, on all the cores that plain decoding would have.
-    num_plain_rounds: so many were timed, among the drafted ones and right after them.
+    num_plain_rounds: number of timed plain rounds, among the drafted ones and right after them.
     """
 
     value: float
@@ -93,7 +93,7 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationStats:
-    """A whole request in numbers. `tokens_per_s` counts decoding alone, without the prefill.
+    """A whole request in numbers. `tokens_per_s` counts only decoding, without the prefill.
 
     prompt_tokens_per_s: those that were not reused, over prefill_s; 0 where all were.
     first_token_s: from the request to its first token.

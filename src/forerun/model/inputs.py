@@ -17,8 +17,8 @@ class ForwardInput:
         positions: T places in the text; independent of the slots.
         first_slot: the rows' keys and values go to slots first_slot .. first_slot + T - 1.
         prefix_len: slots that every row sees.
-        ancestry: [T, W] bool, who sees which of the slots from prefix_len to the last new one; None means causal.
-        num_logit_rows: logits are computed for the last so many rows.
+        ancestry: [T, W] bool, which rows see which slots from prefix_len to the last new one; None means causal.
+        num_logit_rows: number of rows at the end with logits.
         skipped: sublayers left out of this pass (self-speculation).
         row_skips: [T, S] bool, sublayers in the order of `all_sublayers` that a row leaves out on its own: its residual
             stream passes them unchanged. Its keys and values are written all the same. None: every row runs them all.

@@ -49,7 +49,7 @@ def empty_cache(runner: DraftRunner) -> TreeCache:
 
 
 def quartiles(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
-    """The lower quartile of the seconds that each run tells, all taken in turn: others on the machine only add time."""
+    """The lower quartile of each run's seconds, all run in turn: other load on the machine only adds time."""
     times: list[list[float]] = [[] for _ in runs]
     began = perf_counter()
     for repeat in range(MOST_REPEATS):
@@ -66,7 +66,7 @@ def widths_up_to(most: int) -> list[int]:
 
 
 def stand_in(cache: TreeCache, num_tokens: int) -> None:
-    """Take what the slots happen to hold for a text: to read it costs what any text costs."""
+    """Treat the slots' arbitrary contents as a text: reading it takes as long as any text."""
     cache.truncate(0)
     cache.reserve(num_tokens)
     cache.move(CacheMove(length=0, rows=tuple(range(num_tokens)), num_committed=num_tokens))
@@ -107,7 +107,7 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
 
 
 def star(num_rows: int) -> NDArray[np.bool_]:
-    """The ancestry of a root and its children: a tree's mask costs what it costs whatever the tree."""
+    """The ancestry of a root and its children: a mask's cost does not depend on the tree."""
     ancestry = np.eye(num_rows, dtype=np.bool_)
     ancestry[:, 0] = True
     return ancestry

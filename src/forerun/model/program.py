@@ -24,7 +24,7 @@ class Op:
 
     Args:
         sublayer: left out with it.
-        tapped: of a tap, the layer whose output it copies, in passes that ask for it alone.
+        tapped: for a tap, the layer whose output it copies, only in passes that request it.
     """
 
     kind: OpKind

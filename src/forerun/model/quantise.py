@@ -25,7 +25,7 @@ ELEMENTS_PER_BLOCK: Final = 1 << 21  # of a weight quantised at a time: few enou
 
 
 def head_format(weight_format: WeightFormat) -> WeightFormat:
-    """The format of the head of a model whose layers have this one.
+    """The head's format in a model with this layer format.
 
     Of int4 it is int8: every rounding there reaches the scores at once. On held-out text a head of 4 bits costs the
     built-in target nearly as much perplexity again as 4 bits in all its layers do (16.51, 16.72, 16.90); one of 8 bits

@@ -1,4 +1,4 @@
-"""Cosines and sines of every position, with the scalings that checkpoints ask for.
+"""Cosines and sines of every position, with the scalings of checkpoints.
 
 Legend: P positions, D head size.
 """

@@ -27,7 +27,7 @@ class Runner:
 
     What is `unused` has neither weights here nor a part in any pass: a layer-skipped copy of a model.
     With a `pace`, no pass takes less than the pace's time for its rows.
-    Invariant: `cached_ids` are the committed tokens of the cache, in order; they enter by `sync` and `commit` alone.
+    Invariant: `cached_ids` are the committed tokens of the cache, in order; only `sync` and `commit` add to them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Runner:
 
         Args:
             executor: what runs the pass, bound to the same cache; None: the model itself.
-            share: of the model's weights that `executor` reads; only a paced model needs to know.
+            share: share of the model's weights that `executor` reads; used only by a paced model.
 
         Returns:
             what the pass gave; without one, no rows.
@@ -81,14 +81,14 @@ class Runner:
         output = executor.run(inputs, observe)
         if self._pace is not None:
             if output.logits.is_cuda:
-                torch.cuda.synchronize(self.device)  # the computing is part of the stated time, not on top of it
+                torch.cuda.synchronize(self.device)  # the stated time includes the computation
             share *= kept_share(self.spec, inputs.skipped | self._unused)
             wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
         return output
 
     @property
     def executor(self) -> Executor:
-        """What runs passes, for those who launch its kernels themselves."""
+        """The executor, for callers that launch its kernels themselves."""
         return self._executor
 
     def adopt(self, token_ids: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Does this machine keep the promise of the exact mode? A few passes of the model itself say so."""
+"""Self-test of the exact mode on this machine, by a few passes of the model."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ NUM_TAPS = 4  # layers whose output is compared, to name the first that differs
 
 @torch.inference_mode()
 def find_bit_fault(runner: Runner) -> str | None:
-    """What differs and behind which layer first, or None: rows alone, in a prefill, and in a tree with siblings.
+    """What differs and after which layer first, or None: single rows, in a prefill, and in a tree with siblings.
 
     The tree is run on another number of threads where the kernels promise that this changes nothing either.
 

@@ -23,7 +23,7 @@ class SharedCacheRunner:
     Args:
         owner: the target.
         copy: what runs draft passes, bound to the owner's cache; None: the owner's own weights.
-        copy_share: a pass of the copy against one of the owner in bytes; only a paced owner needs to know.
+        copy_share: bytes of a pass of the copy relative to the owner's; used only by a paced owner.
     """
 
     def __init__(self, owner: Runner, copy: Executor | None = None, copy_share: float = 1.0) -> None:
@@ -53,4 +53,4 @@ class SharedCacheRunner:
         self._owner.drop_rows()
 
 
-DraftRunner: TypeAlias = Runner | SharedCacheRunner  # what a draft tree grows on: a cache of its own, or its target's
+DraftRunner: TypeAlias = Runner | SharedCacheRunner  # a draft tree's runner: with a separate cache, or the target's

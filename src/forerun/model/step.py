@@ -1,7 +1,7 @@
 """A pass, and what becomes of the cache before it, as one small value.
 
-Whoever plays the same steps on the same weights holds the same cache and computes the same logits. So the steps of one
-process are all that others must be told that share a model with it.
+A process that plays the same steps on the same weights has the same cache and the same logits. So the steps of one
+process are all that the others sharing a model with it need.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class CacheMove:
     Args:
         length: committed tokens that stay.
         rows: tree rows that stay behind them, in their new order; all others go.
-        num_committed: so many of `rows`, the first ones, become text.
+        num_committed: number of `rows`, from the first, that become text.
     """
 
     length: int

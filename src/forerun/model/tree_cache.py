@@ -21,7 +21,7 @@ class TreeCache:
     """A prefix in order, and behind it tree rows that a move keeps or forgets.
 
     Slots [0, committed_len) hold the committed text in order; the next num_tree slots hold tree rows, numbered from 0
-    at slot committed_len. The forward pass writes rows into slots it was given; the runner alone reserves and moves.
+    at slot committed_len. The forward pass writes rows into slots it was given; only the runner reserves and moves.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
     """
 
@@ -65,7 +65,7 @@ class TreeCache:
         self.move(CacheMove(length=length))
 
     def adopt(self, num_tokens: int) -> None:
-        """Commit so many slots behind the text: the device has put their rows there in order. Forget all other rows."""
+        """Commit this many slots behind the text, where the device has put the rows in order. Drop all other rows."""
         assert self.committed_len + num_tokens <= self.capacity, f"{num_tokens} tokens after {self.committed_len}"
         self.committed_len, self.num_tree = self.committed_len + num_tokens, 0
 

@@ -14,7 +14,7 @@ V2_FILE: Final = "cpu.max"  # "quota period" in microseconds; "max" is no quota
 
 
 def own_cores() -> list[int]:
-    """The cores the calling thread may use; all of the machine's where the system knows no such limit."""
+    """The cores the calling thread may use; all of the machine's where the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -33,7 +33,7 @@ def usable_cores() -> int:
 def cpu_quota(root: Path = Path("/")) -> float:
     """Processor seconds per second that this process is granted: the least of its control groups' and their parents'.
 
-    Infinity where there is no quota, or the system knows none.
+    Infinity where there is no quota, or the system has no quotas.
 
     Args:
         root: where the files of /proc and of the control groups are.
@@ -69,7 +69,7 @@ def folders_up(top: Path, path: str, mount_root: str) -> list[Path]:
 
 
 def quota_of(folder: Path) -> float:
-    """The quota of one control group by itself; infinity where it has none."""
+    """The quota of one control group, without its parents'; infinity where it has none."""
     try:
         if (folder / V2_FILE).exists():
             quota, period = (folder / V2_FILE).read_text().split()

@@ -10,6 +10,6 @@ def inference() -> AbstractContextManager[Any]:
     """As `torch.inference_mode()`, but entered and left by single instructions.
 
     That one is written in Python: an interrupt inside its `__enter__` or `__exit__` leaves the mode on in the caller's
-    thread for as long as anybody keeps the traceback, and a notebook keeps it.
+    thread for as long as the traceback is referenced, and a notebook keeps it.
     """
     return torch._C._InferenceMode(True)

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def on_threads(num_threads: int, work: Callable[[], T]) -> T:
-    """Do the work with so many threads for torch's calls and the CPU kernels, by the calling thread.
+    """Do the work with this many threads for torch's calls and the CPU kernels, from the calling thread.
 
     torch keeps the number for each thread, but a thread that uses torch for the first time takes over the last number
     that any thread has set; nothing here can keep that from a host program's own threads. No interrupt can leave torch

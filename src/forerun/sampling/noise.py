@@ -1,4 +1,4 @@
-"""Gumbel noise that is a function of (seed, position, token id) and of nothing else.
+"""Gumbel noise that is a function of only (seed, position, token id).
 
 Legend: P positions, V vocabulary.
 """
@@ -69,9 +69,9 @@ def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device:
 
 
 class KeyedNoise:
-    """Noise rows of one request, kept while they may be asked for again.
+    """Noise rows of one request, cached while they may be needed again.
 
-    Nodes at the same depth, the drafter and the target all ask for the same rows: each is made once.
+    Nodes at the same depth, the drafter and the target all use the same rows: each is computed once.
     """
 
     def __init__(self, seed: int, vocab_size: int, *, device: str = "cpu") -> None:
@@ -82,7 +82,7 @@ class KeyedNoise:
         self._keys: dict[int, tuple[int, int, int]] = {}
 
     def at(self, positions: Sequence[int]) -> "KeyedRows":
-        """The noise of the tokens at `positions`, made when somebody needs it."""
+        """The noise of the tokens at `positions`, computed on demand."""
         return KeyedRows(self, positions)
 
     def key(self, position: int) -> tuple[int, int, int]:

@@ -121,7 +121,7 @@ def widened(logits_TV: Tensor) -> Tensor:
 
 
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer alone.
+    """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer only.
 
     Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Frequency and presence
     are subtracted, as in the OpenAI API.

@@ -17,12 +17,12 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 
 LEADING_TOKENS = 256
-GROWTH = 16  # times as many leading tokens, where a row may keep more
+GROWTH = 16  # factor on the number of sorted tokens, when a row may keep more
 SHARE_BITS = 40  # fine enough for top_p to 1e-7 in 150,000 tokens, and sums of 8 million tokens stay within 63 bits
 
 
 def filter_scores(scores_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Put tokens outside top_k, top_p or min_p at minus infinity; NaN stays, for whoever chooses to refuse.
+    """Set tokens outside top_k, top_p or min_p to minus infinity; NaN stays, for the sampler to refuse.
 
     Ties are broken by the lowest id, so that exactly top_k tokens stay. top_p looks at what top_k left; the token that
     carries the sum over it is kept, hence at least one is. min_p keeps tokens at least min_p times as likely as the

@@ -17,13 +17,13 @@ class DepthRule:
     deep enough.
 
     Args:
-        round_s: seconds of a round by its depth, 0 .. max_depth; replaced by what is measured.
+        round_s: initial seconds of a round by its depth, 0 .. max_depth; replaced by measurements.
     """
 
     def __init__(self, round_s: Sequence[float]) -> None:
         self._round_s = list(round_s)
-        self._reached = [FIRST_CHANCE * FIRST_WEIGHT] * self.max_depth  # rounds accepted at least so deep ...
-        self._tried = [FIRST_WEIGHT] * self.max_depth  # ... of those that could have been
+        self._reached = [FIRST_CHANCE * FIRST_WEIGHT] * self.max_depth  # rounds accepted to at least this depth
+        self._tried = [FIRST_WEIGHT] * self.max_depth  # rounds in which that was possible
         self._num_rounds = 0
 
     @property

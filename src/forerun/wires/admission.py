@@ -1,4 +1,4 @@
-"""Who is let in at a listener: several handshakes at a time, so that a silent stranger holds up no other peer."""
+"""Admission of peers at a listener: concurrent handshakes, so that a silent stranger blocks no other peer."""
 
 import logging
 import socket
@@ -10,14 +10,14 @@ from forerun.wires.channel import wait_readable
 from forerun.wires.endpoint import require_long, settle
 from forerun.wires.handshake import SocketHandshake
 
-MAX_PENDING: Final = 64  # handshakes at a time; whoever knows the key passes in a few network round trips
+MAX_PENDING: Final = 64  # concurrent handshakes; a peer with the key passes in a few network round trips
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPeer:
-    """A peer whose handshake goes on, until the clock passes `deadline`."""
+    """A peer in its handshake, until the clock passes `deadline`."""
 
     handshake: SocketHandshake
     address: str
@@ -25,7 +25,7 @@ class PendingPeer:
 
 
 class Admission:
-    """The handshakes of all who connect to a listener, at most `MAX_PENDING` at a time: one more ends the oldest.
+    """The handshakes of all peers of a listener, at most `MAX_PENDING` at a time: one more ends the oldest.
 
     Args:
         handshake_s: how long a handshake may take as a whole.
@@ -38,7 +38,7 @@ class Admission:
         self._pending: dict[int, PendingPeer] = {}  # by file number, oldest first
 
     def accept(self, timeout_s: float) -> socket.socket | None:
-        """The next peer that passes, as a blocking socket; None when nobody did in time, or somebody was turned away.
+        """The next peer that passes, as a blocking socket; None on timeout, or after a peer was rejected.
 
         Handshakes that have begun go on in the next call.
         """
@@ -65,13 +65,13 @@ class Admission:
                 return None
 
     def close(self) -> None:
-        """Hang up on all whose handshake goes on; the caller closes the listener."""
+        """Disconnect all peers in a handshake; the caller closes the listener."""
         for peer in self._pending.values():
             peer.handshake.sock.close()
         self._pending.clear()
 
     def _begin_handshake(self) -> bool:
-        """Begin the handshake of the next one who waits; False where that ended at once."""
+        """Begin the handshake of the next waiting peer; False if it ended at once."""
         try:
             sock, where = self._listener.accept()
         except (BlockingIOError, ConnectionError):

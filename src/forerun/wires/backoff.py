@@ -1,4 +1,4 @@
-"""How long to leave something alone that has failed, longer after each failure."""
+"""Delay before the next attempt, longer after each failure."""
 
 from time import monotonic
 from typing import Final

@@ -13,7 +13,7 @@ NOTHING = memoryview(b"")
 
 
 def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
-    """Those of the descriptors that have something to tell, be it their end; none when `timeout_s` is over first."""
+    """The descriptors that are readable or at their end; none if `timeout_s` is over first."""
     poller = select.poll()  # not select(), which fails for file numbers from 1024 on
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
@@ -88,7 +88,7 @@ class Channel:
         return bytes(self._received[:num_read])
 
     def wait(self, timeout_s: float | None) -> bool:
-        """True as soon as `receive` has something to tell, be it the end; False after `timeout_s`, None for never.
+        """True as soon as `receive` has data or the end; False after `timeout_s`, None for never.
 
         Meanwhile a kept rest is written as the other end makes room. The clock of poll() counts whole milliseconds,
         rounded up; with 0 it does not wait at all.

@@ -1,4 +1,4 @@
-"""TCP between two processes that know the same key.
+"""TCP between two processes that share a key.
 
 The key authenticates, it does not encrypt: token ids cross in the clear, and who can alter the traffic can take over a
 connection that was opened by others. Across networks that are not yours, use a tunnel (ssh, WireGuard).
@@ -82,7 +82,7 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot listen on {address}: {error}; name a host of this machine") from error
     if key is None:
-        # All of them, or the order of a name server's answers would decide who can reach us.
+        # Bind all of them, or the order of a name server's answers would decide which peers can reach us.
         strangers = [where[0] for _, where in resolved if not is_loopback(where[0])]
         require(
             not strangers,
@@ -98,7 +98,7 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
 
 
 def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:
-    """A blocking socket to whoever listens at `address` and passes the handshake, all within `timeout_s`.
+    """A blocking socket to the listener at `address` that passes the handshake, all within `timeout_s`.
 
     Only looking up the server's name takes the time it takes. A name may stand for several addresses; they are tried in
     turn, for the listener is bound to one of them.
@@ -137,7 +137,7 @@ def is_loopback(ip_address: str) -> bool:
 
 
 def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
-    """Return once whoever listens has shown who it is; raise OSError otherwise, or when the clock passes `deadline`."""
+    """Return once the listener is authenticated; raise OSError otherwise, or when the clock passes `deadline`."""
     handshake = SocketHandshake(sock, key, is_listener=False)
     while not handshake.is_done():
         wait_readable([sock.fileno()], remaining_s(deadline))
@@ -148,7 +148,7 @@ def settle(sock: socket.socket) -> socket.socket:
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in SILENCE.items():
-        if hasattr(socket, name):  # each system has some of them
+        if hasattr(socket, name):  # each system lacks some of these options
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return sock
 

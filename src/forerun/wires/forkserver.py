@@ -22,7 +22,7 @@ from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
 
 RECORD: Final = struct.Struct("<BIi4000s")  # kind, pid, status, text
-KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # what the engine says of the worker: end it; it works; the socket's end
+KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of the socket
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
 PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
@@ -33,10 +33,10 @@ Prepared = TypeVar("Prepared")
 class EventKind(IntEnum):
     """What a forkserver reports."""
 
-    STARTED = 1  # a worker, whose socket comes along
+    STARTED = 1  # a worker has started; its socket is attached
     ENDED = 2  # it ended with this status: a return code, or minus a signal
     GAVE_UP = 3  # too many ended too soon
-    FAILED = 4  # preparing failed; the text says why
+    FAILED = 4  # preparing failed; the text has the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def run_forkserver(
     """
     try:
         prepared = prepare()
-    except Exception:  # noqa: BLE001 - whatever it was, the engine must hear of it
+    except Exception:  # noqa: BLE001 - any failure must be reported to the engine
         control.sendall(WorkerEvent(kind=EventKind.FAILED, text=traceback.format_exc()).pack())
         return
     num_failures = 0
@@ -88,7 +88,7 @@ def run_forkserver(
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, also while it is stopped. Linux only; elsewhere sockets tell."""
+    """Have this process killed when its parent ends, even while stopped. Linux only; elsewhere sockets show the end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -114,7 +114,7 @@ def _fork_worker(
             engines.close()
             serve(Channel(workers), prepared)
             code = 0
-        except Exception:  # noqa: BLE001 - the process ends with it, and says so
+        except Exception:  # noqa: BLE001 - the process logs it and ends
             traceback.print_exc()
         finally:
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""How two processes show each other that they know the same key.
+"""Mutual authentication of two processes by a shared key.
 
 Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key the connecting side then
 proves that it knows it, and only then the listening side does, so a stranger gets no proof out of a listener. A proof
@@ -36,7 +36,7 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
         ConnectionAbortedError: the peer does not know the key.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
-    # The greeting by itself, so that a peer of another kind is known at once and not when the time is up.
+    # The greeting is read separately, so that a peer of another kind is detected at once and not on timeout.
     greeting = yield GREETING + HELLO.pack(key is not None, nonce), len(GREETING)
     if not greeting.startswith(MAGIC):
         raise ConnectionAbortedError("the other side is no forerun process")
@@ -47,7 +47,7 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
         with_key, without = ("the other side", "this one") if is_keyed else ("this side", "the other one")
         raise ConnectionAbortedError(f"{with_key} has a key and {without} has none: give both the same")
     if peer_nonce == nonce:
-        # An echo, or a connection to ourselves, which TCP permits when nobody listens on a port of the ephemeral range.
+        # An echo, or a self-connection, which TCP permits on an ephemeral port without a listener.
         raise ConnectionAbortedError("the other side sends back what it gets")
     if key is None:
         return
@@ -78,7 +78,7 @@ class SocketHandshake:
         self._num_wanted = self._send(*next(self._steps))
 
     def is_done(self) -> bool:
-        """Read what has come; True once the peer has shown who it is."""
+        """Read the received bytes; True once the peer is authenticated."""
         while True:
             if num_missing := self._num_wanted - len(self._received):
                 try:

@@ -48,7 +48,7 @@ class RemoteSupply:
         return None
 
     def is_starved(self) -> bool:
-        return False  # no way to tell from here
+        return False  # unknown for a remote process
 
     def replace(self) -> None:
         if self._present is not None:

@@ -1,12 +1,12 @@
-"""Does a process say nothing because it hangs, or because the machine does not let it run?"""
+"""Tells a hanging process from one that is silent because it gets no CPU time."""
 
 import os
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-MIN_WATCH_S: Final = 0.3  # the shortest stretch from which a share of the processor can be told
-MAX_WATCH_S: Final = 10.0  # the longest one that says something about the process as it is now
+MIN_WATCH_S: Final = 0.3  # shortest interval for an estimate of the CPU share
+MAX_WATCH_S: Final = 10.0  # longest interval that reflects the process's present state
 STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
 
 
@@ -17,7 +17,7 @@ class StarvationWatch:
         self._used_s, self._judged_at = 0.0, monotonic()
 
     def is_starved(self, pid: int | None) -> bool:
-        """True when the process could run and is not let, also of one not yet watched for long enough."""
+        """True if the process is runnable but gets no CPU time, or was not watched for long enough yet."""
         state, used_s = process_state(pid) if pid else ("", 0.0)
         watched_s = monotonic() - self._judged_at
         if state != "R":
@@ -30,7 +30,7 @@ class StarvationWatch:
 
 
 def process_state(pid: int) -> tuple[str, float]:
-    """The state letter of a process and the processor seconds it has used; ("", 0.0) where the system does not tell."""
+    """The state letter of a process and its CPU seconds; ("", 0.0) where the system does not report them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -18,7 +18,7 @@ from forerun.wires.channel import Channel, wait_readable
 from forerun.wires.forkserver import HEALTHY, KILL, RECORD, EventKind, WorkerEvent
 from forerun.wires.starvation import StarvationWatch
 
-END_S: Final = 2.0  # how long a forkserver may take to end by itself
+END_S: Final = 2.0  # timeout for a forkserver to exit before it is killed
 
 
 class LocalSupply:

@@ -197,7 +197,7 @@ class ParallelDrafter(Drafter):
                 pass
 
     def _note_state(self) -> None:
-        """Say once when the drafter goes and when it is back."""
+        """Log once when the drafter is lost and when it is back."""
         if not self._connection.is_ready:
             state = DrafterState.DOWN
         else:

@@ -31,22 +31,22 @@ class Liveness:
         self._last_heard = self._last_listened = self._silent_s = self._longest_gap_s = 0.0
 
     def connect(self, now: float) -> None:
-        """Another process is there."""
+        """Another process has connected."""
         self._last_heard = self._last_listened = now
         self._silent_s = 0.0
 
     def begin(self, now: float) -> None:
-        """It is wanted from now on; a silence goes on where it was."""
+        """It is needed from now on; a silence continues where it stopped."""
         self._last_listened, self._last_heard = now, now - self._silent_s
 
     def end(self, now: float) -> None:
-        """It is not wanted any more."""
+        """It is no longer needed."""
         self._silent_s = now - self._last_heard
 
     def listen(self, now: float, *, has_spoken: bool) -> None:
-        """This end has looked for messages."""
+        """This end has polled for messages."""
         if now - self._last_listened > self._settings.max_unheard_s:
-            self._last_heard += now - self._last_listened  # nobody listened: that was not the drafter's silence
+            self._last_heard += now - self._last_listened  # time without polling is not the drafter's silence
         self._last_listened = now
         if has_spoken:
             self._longest_gap_s = max(self._longest_gap_s, now - self._last_heard)

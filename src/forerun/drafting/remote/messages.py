@@ -16,7 +16,7 @@ MAX_NODES: Final = 1024  # of one proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Drafter to target, once: who is there. `vocabulary` is what its ids stand for, four bytes each."""
+    """Drafter to target, once: its identity. `vocabulary` has what its ids stand for, four bytes each."""
 
     request: int = 0
     pid: int
@@ -27,7 +27,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Target to drafter, once: what trees are wanted.
+    """Target to drafter, once: the settings of the trees.
 
     Args:
         verify_width: nodes that the target verifies in a round, at most.
