@@ -1,6 +1,6 @@
 """Native linear layers beside torch's and beside the memory's bandwidth, for one to many rows.
 
-python benchmarks/native_linear.py [--threads 2] [--formats bfloat16 int8] [--rows 1 8]
+PYTHONPATH=. python benchmarks/native_linear.py [--threads 2] [--formats bfloat16 int8] [--rows 1 8]
 
 Weights are larger than every cache: each call takes the next of several copies. Contestants take turns, and so do the
 readings of the bandwidth; all figures are medians.
