@@ -1,4 +1,4 @@
-"""What a backend is to the engine."""
+"""The interface of a backend to the engine."""
 
 from collections.abc import Sequence
 from typing import Protocol

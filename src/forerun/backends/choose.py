@@ -32,7 +32,7 @@ class BackendChoice:
 def choose_backend(
     exactness: Exactness, *, dtype: torch.dtype, device: str, head_dim: int, wanted: KernelsName = "auto"
 ) -> BackendChoice:
-    """The fastest there is; for `exact` the fastest whose rows depend on nothing else.
+    """The fastest available backend; for `exact` the fastest row-exact one.
 
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
@@ -59,7 +59,7 @@ def choose_backend(
 
 
 def runs_native(dtype: torch.dtype, device: str) -> bool:
-    """True where the C library is at hand and computes in this dtype."""
+    """True if the C library is available and supports this dtype."""
     return torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES and native_fault() is None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
 
-if TYPE_CHECKING:  # neither torch nor tokenizers is needed to ask for anything else
+if TYPE_CHECKING:  # the other methods need neither torch nor tokenizers
     import torch
 
     from forerun.model.weights import WeightSource
@@ -17,7 +17,7 @@ BytesRead = Callable[[int, int], None]  # bytes read so far, bytes to read in al
 
 
 class CheckpointSource(Protocol):
-    """A model that was found. Every question reads the files anew, and each may raise a CheckpointError.
+    """A model that was found. Every method reads the files again, and each may raise a CheckpointError.
 
     Args of an implementation:
         name: what the user called it.
@@ -49,7 +49,7 @@ class CheckpointSource(Protocol):
         """Token ids that end a text."""
 
     def default_sampling(self) -> SamplingParams:
-        """How the model's authors want it sampled; greedy where they do not say."""
+        """The sampling parameters that the model's authors recommend; greedy by default."""
 
     def weights(
         self,

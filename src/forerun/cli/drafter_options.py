@@ -116,7 +116,7 @@ class DrafterOptions:
 
     def _parallel(self, model: str) -> Parallel:
         address = self._given(("drafter_address",)).get("drafter_address")
-        if address is not None:  # a worker that others have started, with a model, a device and cores of its own
+        if address is not None:  # an external worker, with a separate model, device and cores
             self._refuse(
                 (*OF_A_PROCESS, *OF_ITSELF),
                 f"on the worker at {address}, which was started with its own model, device and cores: leave it out "

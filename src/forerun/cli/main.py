@@ -82,7 +82,7 @@ def main() -> None:
         if error.errno != errno.EPIPE and not is_full(error):
             raise
         let_go(sys.stdout)
-        if error.errno != errno.EPIPE:  # who closes a pipe has seen enough
+        if error.errno != errno.EPIPE:  # a reader that closes the pipe is not an error
             with suppress(OSError):
                 say(f"forerun: error: the output cannot be written: {error.strerror}")
         let_go(sys.stderr)

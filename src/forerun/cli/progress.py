@@ -1,4 +1,4 @@
-"""A bar on stderr, where somebody watches."""
+"""A progress bar on stderr, if it is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator

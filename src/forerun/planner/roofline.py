@@ -137,7 +137,7 @@ def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pa
 
 
 def pass_s(machine: Machine, model: SizedModel, units: int, rows: int, context: int) -> float:
-    """Seconds of a pass by the roofline alone."""
+    """Seconds of a pass by only the roofline."""
     cost = next((cost for most_rows, cost in machine.row_cost if rows <= most_rows), machine.row_cost[-1][1])
     reading_s = cost * model.pass_bytes(context) / (units * machine.share * machine.bandwidth_gb_s * 1e9)
     computing_s = model.pass_flops(rows) / (units * machine.teraflops * 1e12)

@@ -75,7 +75,7 @@ class Costs:
         """The draft's.
 
         Raises:
-            ConfigError: nothing is known of it.
+            ConfigError: there is no data on it.
         """
         if self.draft is None:
             raise ConfigError("nothing is known of the draft's passes: take a profile that holds them")

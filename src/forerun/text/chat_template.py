@@ -54,7 +54,7 @@ class ChatTemplate:
 
 
 def _plain(message: object) -> Message:
-    """A message with text for content and without keys that say nothing."""
+    """A message with text for content and without keys of value None."""
     if not isinstance(message, Mapping):
         raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")
     known = {key: value for key, value in message.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What was said so far, in the form the model takes it."""
+"""The conversation so far, in the model's input form."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ class Conversation:
         self._text = f"{system}\n" if system else ""
 
     def prompt(self, said: str) -> str | Sequence[Mapping[str, str]]:
-        """What the model gets to read if the user says this."""
+        """The model's input if the user sends this."""
         return [*self._messages, {"role": "user", "content": said}] if self._has_template else self._text + said
 
     def add(self, said: str, answer: str) -> None:

@@ -1,4 +1,4 @@
-"""What can be asked of an engine: prompts, their token ids, and how to answer."""
+"""An engine's requests: prompts, their token ids, and how to answer."""
 
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -33,7 +33,7 @@ def encode(prompt: Prompt, tokenizer: Tokenizer, *, vocab_size: int, model: str)
     """Token ids of any kind of prompt.
 
     Raises:
-        ConfigError: the prompt is empty, or holds ids that the model does not know.
+        ConfigError: the prompt is empty, or holds ids outside the vocabulary.
     """
     if isinstance(prompt, str):
         prompt_ids = tokenizer.encode(prompt)

@@ -75,7 +75,7 @@ class Tokenizer:
         return id_ in self._special_ids or self._backend.id_to_token(id_) is None
 
     def is_byte(self, id_: int) -> bool:
-        """Whether this is a byte-fallback token, whose meaning depends on the byte tokens beside it."""
+        """Whether this is a byte-fallback token, which is decoded together with the byte tokens beside it."""
         return id_ in self._byte_ids
 
 

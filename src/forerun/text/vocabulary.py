@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fit(StrEnum):
-    """What a draft is worth to a target by their tokens alone."""
+    """The fit of a draft to a target, from their tokens only."""
 
     WHOLE = "yes"
     PARTIAL = "yes, with a warning"
@@ -34,7 +34,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Vocabulary:
-    """What a model's ids stand for, in four bytes each, so that another process can be told all of them.
+    """What a model's ids stand for, in four bytes each, compact enough to send to another process.
 
     Args:
         marks: [V] uint32; 0 where an id has no token, else 31 bits of its text's CRC, and the highest bit where it is

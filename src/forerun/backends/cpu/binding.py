@@ -15,7 +15,7 @@ REMEDY: Final = "install a C++17 compiler and install forerun again"
 
 @cache  # in C, so that asking for it again costs nothing
 def library() -> CDLL:
-    """The library. Only to be asked for where `fault` is None."""
+    """The library. Requires that `fault` is None."""
     loaded = _load()
     assert isinstance(loaded, CDLL), loaded
     return loaded

@@ -22,7 +22,7 @@ def keep_pool_on(cores: Sequence[int]) -> None:
 
 
 def last_cache_bytes() -> int:
-    """Bytes of the last cache before memory; a usual number where the system does not say."""
+    """Bytes of the last-level cache; a usual number where the system does not report it."""
     name = "SC_LEVEL3_CACHE_SIZE"
     known = os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0
     return known if known > 0 else USUAL_CACHE_BYTES

@@ -26,7 +26,7 @@ from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 
-OUTPUT: Final = "logits"  # the buffer whose memory each run is given
+OUTPUT: Final = "logits"  # the buffer with new memory for each run
 # A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
 # multiplications take 10 to 60 ms on two cores.
 MOST_WORK_AT_ONCE: Final = 5e9
@@ -81,7 +81,7 @@ class NativeExecutor(Executor):
 
 
 class NativeProgram:
-    """Lowered ops in the C library, with buffers of their own, run by one call.
+    """Lowered ops in the C library, with separate buffers, run by one call.
 
     Args:
         fuse: see `Lowering.lower`.
@@ -92,7 +92,7 @@ class NativeProgram:
         self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
         self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0
-        self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library knows of it
+        self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library has its address
         self._output_number = list(self._widths).index(OUTPUT)
         self._handle = library().forerun_program_new(
             byref(lowering.shape), (NativeOp * len(ops))(*ops), len(ops), len(self._widths)

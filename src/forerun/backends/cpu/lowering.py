@@ -16,7 +16,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
-NOT_RUN: Final = ("mask", "select_rows")  # what they say is part of a pass
+NOT_RUN: Final = ("mask", "select_rows")  # their information is part of the description of a pass
 
 
 class Lowering:

@@ -1,1 +1,1 @@
-"""The GPU's kernels in Triton, and rounds that a GPU plays by itself."""
+"""The GPU's kernels in Triton, and rounds without the host."""

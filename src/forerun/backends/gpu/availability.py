@@ -1,4 +1,4 @@
-"""Whether the Triton kernels can run here: asked before anything of them is imported."""
+"""Whether the Triton kernels can run here: checked before they are imported."""
 
 import importlib
 import subprocess
@@ -16,7 +16,7 @@ HEAD_DIMS: Final = (16, 32, 64, 128, 256)
 def fault(device: str, *, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why the Triton kernels cannot run here; None where they can.
 
-    The cheap questions come first: Triton is imported only if nothing else stands in the way.
+    The cheap checks come first: Triton is imported only if they all pass.
     """
     kind = torch.device(device).type
     if dtype not in DTYPES:
@@ -58,7 +58,7 @@ def _version(triton: ModuleType) -> tuple[int, ...]:
 
 
 def _driver_fault(triton: ModuleType) -> str | None:
-    """Triton builds a small C library when it first meets a GPU, which wants a compiler and Python's headers."""
+    """Triton builds a small C library at its first use of a GPU, which needs a compiler and Python's headers."""
     try:
         triton.runtime.driver.active.get_current_target()
     except subprocess.CalledProcessError as error:

@@ -1,4 +1,4 @@
-"""Decoding in rounds that the device plays by itself; the host launches them ahead and reads what came of them."""
+"""Decoding in rounds that run wholly on the device; the host launches them ahead and reads their results."""
 
 import math
 from typing import Final
@@ -64,7 +64,7 @@ class DeviceDecoder(Decoder):
             yield round_of(played, self._request.near_tie)
 
     def end(self) -> None:
-        """Nothing to do: what is in flight ends by itself, and the next request sets its own text."""
+        """Nothing to do: rounds in flight run to their end, and the next request sets a new text."""
 
     def _fill(self, num_wanted: int) -> None:
         """Launch rounds until the pipeline is full, or has one for every wanted token: each writes one at least.
@@ -103,7 +103,7 @@ class DeviceDecoder(Decoder):
 
 
 def round_of(played: PlayedRound, near_tie: float) -> Round:
-    """What the stream tells of a round. Draft passes and verification are one launch, timed as verification."""
+    """A round's result for the stream. Draft passes and verification are one launch, timed as verification."""
     outcome, num_tokens = played.outcome, len(played.outcome.token_ids)
     return Round(
         token_ids=tuple(outcome.token_ids),

@@ -58,7 +58,7 @@ def await_inputs(OVERLAPS: tl.constexpr):
 
 
 def launch_options(*, num_warps: int, num_stages: int = 1, overlaps: bool = False) -> dict[str, Any]:
-    """How to launch a kernel; `overlaps` is to be passed to the kernel as OVERLAPS, too."""
+    """How to launch a kernel; `overlaps` must also be passed to the kernel as OVERLAPS."""
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
     return {**options, "launch_pdl": True} if overlaps else options
 

@@ -26,7 +26,7 @@ from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 
-NARROW_ROWS: Final = 32  # Up to so many rows a pass reads weights once and splits attention over the text.
+NARROW_ROWS: Final = 32  # Up to this many rows a pass reads weights once and splits attention over the text.
 EMBED_TILES: Final = 1  # The embedding writes a row's sum of squares as one part.
 HALF_SCALE: Final = 1 / 64  # float16 inputs are scaled before their norm: outliers would overflow.
 
@@ -37,7 +37,7 @@ class PassShape:
 
     Args:
         num_splits: upper bound of the splits of attention that lie wholly in the prefix.
-        num_logit_rows: the last so many rows go to the head.
+        num_logit_rows: number of rows at the end that go to the head.
         taps: layers behind which the residual stream is copied.
     """
 
@@ -76,7 +76,7 @@ class Buffers:
         )  # fmt: skip
 
     def features(self, num_taps: int) -> Tensor:
-        """Where so many taps leave their copies, [R, num_taps, H]: a recorded pass always writes to the same memory."""
+        """Buffer of the taps' copies, [R, num_taps, H]: a recorded pass always writes to the same memory."""
         if num_taps not in self._features:
             max_rows, size = self.x.shape
             self._features[num_taps] = self.x.new_zeros(max_rows, num_taps, size)
@@ -98,7 +98,7 @@ class LaunchList:
         """The launches in order, each under the last op that it does; the head's are not among them."""
         launches: list[tuple[Op, Launch]] = []
         tiles = 0  # Parts of the squares that the last writer of x left.
-        inputs: Op | None = None  # The linear whose product the next op takes up.
+        inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
                 case "embed":

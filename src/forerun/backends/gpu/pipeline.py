@@ -60,12 +60,12 @@ class Pipeline:
         return len(self._in_flight) < ROUNDS_AHEAD
 
     def clear(self) -> None:
-        """Forget what is in flight, which ends by itself."""
+        """Drop the rounds in flight, which run to their end."""
         self._in_flight.clear()
         self._last_arrived_at = 0.0
 
     def launch(self, depth: int, num_tokens: int) -> None:
-        """Launch a round of so many draft passes, given the length of the text before the rounds in flight."""
+        """Launch a round of this many draft passes, given the length of the text before the rounds in flight."""
         longest = num_tokens + len(self) * self._rounds.config.verify_width
         launched_at, is_usual = perf_counter(), self._rounds.launch(depth, longest)
         outcome = self._outcomes[self.num_launched % ROUNDS_AHEAD]

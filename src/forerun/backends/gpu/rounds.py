@@ -1,4 +1,4 @@
-"""Rounds that a GPU plays by itself: one graph launch, one small copy back.
+"""Rounds that run wholly on a GPU: one graph launch, one small copy back.
 
 Draft passes, the tree's bookkeeping, verification, sampling and the walk are kernels in a row, on buffers that stay;
 see `tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing
@@ -129,12 +129,12 @@ class DeviceRounds:
         self._chain_costs.copy_(self._costs_to_copy[0], non_blocking=True)
 
     def launch(self, depth: int, longest: int) -> bool:
-        """Play a round with so many draft passes on at most `longest` tokens; True if it was recorded before."""
+        """Play a round with this many draft passes on at most `longest` tokens; True if it was recorded before."""
         shape = RoundShape(depth=depth, num_splits=num_splits_for(longest), is_greedy=self._is_greedy)
         return self._graphs.run(shape, lambda: self._play(shape))
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
-        """Let the runners know that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""
+        """Note in the runners that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""
         for side, length in ((self.target, num_committed), (self.draft, num_committed - num_behind)):
             if side is not None:
                 runner = side.runner

@@ -26,7 +26,7 @@ class TreeMask:
         num_rows: T.
         num_slots: S; the new rows are the last T slots.
         prefix_len: slots every row sees.
-        ancestry_TW: bool, who sees which of the W = S - prefix_len tree slots; None means causal.
+        ancestry_TW: bool, which rows see which of the W = S - prefix_len tree slots; None means causal.
     """
 
     num_rows: int

@@ -85,7 +85,7 @@ class EndpointPeer:
         self.model = self._find_model()
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        """The server's continuation: text, and ids where it tells them.
+        """The server's continuation: text, and ids if it sends them.
 
         Raises:
             PeerError: it refused, or cannot be reached.
@@ -107,7 +107,7 @@ class EndpointPeer:
             raise PeerError(f"{self.name} answered {status} when asked to empty its cache: is it still at work?")
 
     def close(self) -> None:
-        """Nothing to do: who started the server ends it."""
+        """Nothing to do: the server is not ours to stop."""
 
     def _find_model(self) -> str:
         models = get_json(f"{self._url}/v1/models").get("data") or []

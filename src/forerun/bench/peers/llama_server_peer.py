@@ -40,7 +40,7 @@ class LlamaServerWriter:
         self._wait_until_up()
 
     def write(self, request: PeerRequest) -> Answer:
-        """The continuation. The server knows no end of text, so it is told by hanging up."""
+        """The continuation. The server has no end-of-text token, so closing the connection stops it."""
         stop_ids = frozenset() if request.ignore_eos else self._eos_ids
         log = Log()
         events = post_events(f"{self._url}/completion", self._body(request))

@@ -53,7 +53,7 @@ class Process:
         return values
 
     def close(self) -> None:
-        """Let the child end by itself for a moment, then kill it and what it started."""
+        """Give the child a moment to exit, then kill it and its children."""
         assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
         with suppress(BrokenPipeError):
             self._child.stdin.close()

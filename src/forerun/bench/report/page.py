@@ -123,7 +123,7 @@ def _by_dataset(summary: Summary, looks: Looks) -> str:
 
 
 def _drafting(rows: Sequence[Row], looks: Looks) -> str:
-    """Nothing where nobody drafted."""
+    """Empty if no contestant drafted."""
     if not any(row.drafting.reached or sum(row.drafting.accepted_counts[1:]) for row in rows):
         return ""
     names = [row.contestant for row in rows if sum(row.drafting.accepted_counts[1:])]

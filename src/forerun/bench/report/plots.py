@@ -172,7 +172,7 @@ def _picture(name: str, size: tuple[float, float], title: str) -> Iterator[tuple
 
 
 def _themed(svg: str, name: str, title: str) -> str:
-    """The picture in the page's colours and font, with ids of its own, as wide as its place."""
+    """The picture in the page's colours and font, with unique ids, as wide as its container."""
     label = f'role="img" aria-label="{escape(title, quote=True)}" '
     themed = TAG.sub(lambda tag: _themed_tag(tag[0], name), NOT_WANTED.sub("", svg).strip())
     return themed.replace("<svg ", f"<svg {label}", 1)

@@ -170,7 +170,7 @@ Groups = dict[GroupKey, list[Record]]
 
 
 def _speed_kind(records: Iterable[Record]) -> SpeedKind:
-    """Decoding alone, unless that is unknown for one contestant: two kinds of speed must not be compared."""
+    """Only decoding, unless that is unknown for one contestant: two kinds of speed must not be compared."""
     is_known: dict[str, bool] = {}
     for record in records:
         known = is_known.get(record.contestant, False)

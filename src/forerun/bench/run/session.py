@@ -29,7 +29,7 @@ from forerun.engine.placement import allowed_threads
 from forerun.runtime.affinity import usable_cores
 
 NUM_TUNING_PROMPTS = 4
-FLOOR_CONTEXT = 256  # tokens before the step whose bytes are counted
+FLOOR_CONTEXT = 256  # context, in tokens, of the step for which bytes are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
 
 
 def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
-    """What the peers are told, so that they do the same work."""
+    """The peers' settings, so that they do the same work."""
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft = BUILTIN_DRAFT if is_builtin else request.draft
     return PeerPlan(

@@ -25,7 +25,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
     code named by `auto_map` is never run; the key is ignored.
 
     Raises:
-        CheckpointError: a key is missing or out of range, or asks for something forerun does not compute.
+        CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
     config = JsonFile.read(folder / CONFIG_NAME)
     family = _read_family(config)
@@ -86,7 +86,7 @@ def _read_window(config: JsonFile, family: str) -> int | None:
 
 
 def _slides(config: JsonFile, family: str) -> bool:
-    """Whether any layer has a sliding window: in Mistral all, in Qwen those that the config says, in Llama none."""
+    """Whether any layer has a sliding window: in Mistral all, in Qwen those in the config, in Llama none."""
     kinds = config.values.get("layer_types") or []
     known = LAYER_KINDS if family != "llama" else LAYER_KINDS[:1]
     if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
@@ -104,7 +104,7 @@ def _slides(config: JsonFile, family: str) -> bool:
 
 
 def _is_null(config: JsonFile, key: str) -> bool:
-    """Whether the key is there and says null, which for Mistral means something other than being absent."""
+    """Whether the key is present with value null, which for Mistral differs from being absent."""
     return key in config.values and config.values[key] is None
 
 

@@ -44,7 +44,7 @@ def load_weights(
         on_progress: called with bytes read so far and bytes to read in all, after each chunk.
 
     Raises:
-        CheckpointError: the folder does not hold exactly the tensors `spec` asks for; names file and tensor.
+        CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
     present = catalogue(folder)
     _check_depth(folder, present, spec)
@@ -61,7 +61,7 @@ def load_weights(
 
 
 def _check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
-    """Refuse more layers than can be stored, before anything is made for each of them."""
+    """Refuse more layers than can be stored, before anything is allocated per layer."""
     if spec.num_layers > len(stored):
         raise CheckpointError(
             f"{folder / CONFIG_NAME}: num_hidden_layers is {spec.num_layers}, but the folder holds {len(stored)} "

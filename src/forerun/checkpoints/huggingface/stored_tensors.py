@@ -55,7 +55,7 @@ def read_dtype(folder: Path) -> str:
 
 
 def _read_shards(folder: Path) -> dict[str, StoredTensor]:
-    """The union of all shards, which must hold exactly what the index says, where it says."""
+    """The union of all shards, which must match the index exactly."""
     shard_of = _read_weight_map(folder / INDEX_NAME)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):

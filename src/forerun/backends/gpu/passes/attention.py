@@ -105,7 +105,7 @@ def text_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """The same as `tree_attention`, for passes of so many rows that they keep the GPU busy without split texts."""
+    """The same as `tree_attention`, for passes with enough rows to occupy the GPU without split texts."""
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads

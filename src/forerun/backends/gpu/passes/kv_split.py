@@ -105,7 +105,7 @@ def join(sofar, part, is_seen_M):
 
 @triton.jit
 def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_splits_M, is_written_M):
-    """Write the result of rows whose splits are all joined; 0 for a row that sees nothing at all."""
+    """Write the result of rows with all splits joined; 0 for a row that sees no slot."""
     places_MD = places_M[:, None] * mix_MD.shape[1] + tl.arange(0, mix_MD.shape[1])[None, :]
     mix_MD = mix_MD / tl.where(num_splits_M > 0, total_M, 1.0)[:, None]
     tl.store(mixed_ptr + places_MD, mix_MD.to(mixed_ptr.dtype.element_ty), mask=is_written_M[:, None])

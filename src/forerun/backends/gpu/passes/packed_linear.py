@@ -87,7 +87,7 @@ class DeviceLinear:
         return num_blocks, self.num_tiles, 1 if num_blocks > 1 else self.tiles.num_splits
 
     def shape(self, num_rows: int) -> LinearShape:
-        """What a kernel for so many rows is compiled for."""
+        """The compile-time constants of a kernel for this many rows."""
         return LinearShape(
             self.weight_format, self.num_in, self.num_out, self.group_size,
             self.tiles.block_out, self.tiles.block_in, self.tiles.num_splits,

@@ -34,7 +34,7 @@ class Tiles:
 def choose_tiles(
     num_out: int, num_in: int, *, weight_format: WeightFormat, compute: torch.dtype, head_dim: int | None = None
 ) -> Tiles:
-    """Tiles whose blocks have 8 or 16 KiB, in so many programs that they keep a large GPU busy.
+    """Tiles with blocks of 8 or 16 KiB, in enough programs to occupy a large GPU.
 
     Narrow blocks of outputs would load the rows too often from the cache, wide ones need more splits.
     """

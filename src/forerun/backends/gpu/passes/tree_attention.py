@@ -33,9 +33,9 @@ def _load_split(
     q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S,
     SHAPE: tl.constexpr, OVERLAPS: tl.constexpr, IS_SETTLED: tl.constexpr,
 ):  # fmt: skip
-    """Queries, keys and values. Those of a settled prefix are asked for before the kernel before has ended.
+    """Queries, keys and values. Those of a settled prefix are loaded before the previous kernel has ended.
 
-    Keys come last: the first to be waited for, so that all else has been asked for by then.
+    Keys are loaded last: they are needed first, so that all other loads are in flight by then.
     """
     keys, values, slot_stride = head_cache
     HEAD_DIM: tl.constexpr = SHAPE.head_dim
@@ -74,7 +74,7 @@ def _load_part(workspace, first_M, split, num_splits_M, SHAPE: tl.constexpr):
 
 @triton.jit
 def _join_parts(workspace, first_M, num_splits_M, most, SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr):
-    """The parts of rows, at `most` so many, joined in order. NUM_AHEAD are on their way at a time: one wait for all."""
+    """The parts of rows, at most `most`, joined in order. NUM_AHEAD loads are in flight at a time: one wait for all."""
     sofar = begin_join(num_splits_M.shape[0], SHAPE.head_dim)
     for first_split in range(0, most, NUM_AHEAD):
         parts = ()

@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
 class TopK(NamedTuple):
     """Where the rows' likeliest tokens go, best first: int32 [R, C or more], float32 likewise.
 
-    Where a vocabulary has fewer tokens than are asked for, the token is -1 and the log-probability minus infinity.
+    Where a vocabulary has fewer tokens than requested, the token is -1 and the log-probability minus infinity.
     """
 
     tokens: Tensor

@@ -112,12 +112,12 @@ class DeviceTree:
         )  # Keeps registers from spilling in all but the largest trees.
 
     def check(self, rows: RowTable, num_rows: int) -> None:
-        """Refuse a table that is too small for so many of the tree's rows."""
+        """Refuse a table that is too small for this many of the tree's rows."""
         assert rows.max_rows >= num_rows, f"{rows.max_rows} rows where {num_rows} are needed"
         assert rows.max_tree_slots >= num_rows * self.shape.stride, f"{rows.max_tree_slots} tree slots are too few"
 
     def begin(self, *, root: int, committed: int, draft_committed: int, before_root: int) -> None:
-        """Begin with `root` alone, of which neither cache has a row yet.
+        """Begin with only `root`, of which neither cache has a row yet.
 
         Args:
             committed: tokens of the text in the target's cache, all those before the root.

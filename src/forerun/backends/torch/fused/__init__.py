@@ -1,4 +1,4 @@
-"""The fast twins with torch alone: the fewest calls, weights packed once for the machine's own matrix code."""
+"""The fast twins in pure torch: the fewest calls, weights packed once for the machine's matrix code."""
 
 from forerun.backends.torch.fused.attention import prepare_mask, tree_attention
 from forerun.backends.torch.fused.gated_mlp import silu_mul

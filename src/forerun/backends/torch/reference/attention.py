@@ -1,4 +1,4 @@
-"""Tree attention: every row sees the whole prefix and its own ancestors in the tree, nothing else.
+"""Tree attention: every row sees only the whole prefix and its ancestors in the tree.
 
 Legend: T rows, Q query heads, K key/value heads, G = Q / K, S slots, W tree slots, D head size.
 """
