@@ -120,7 +120,7 @@ class Parallel:
     Args:
         draft: the model and the shape of its tree. It grows until the verdict, so that `depth` has
             no meaning here, and `adaptive` chooses the verified rows alone. With `LayerSkip` the process holds what is
-            kept of the target; what is skipped is fixed then, as nobody there verifies.
+            kept of the target; the skip set is fixed then, as that process does not verify.
         device: the draft's torch device; None: the target's.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
         num_threads: CPU threads of the process; None: one.

@@ -32,7 +32,7 @@ def read_fields(config: Any) -> None:
     """Bring every field into the plain type that its annotation names; for a dataclass's `__post_init__`.
 
     numpy's numbers, lists for tuples and paths for strings are understood. A truth value is no number, a string no
-    tuple: whoever writes that means something else.
+    tuple: a user who writes that means something else.
 
     Raises:
         ConfigError: a field holds something else.

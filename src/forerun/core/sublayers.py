@@ -32,7 +32,7 @@ def every_other_layer(num_layers: int) -> SkipSet:
 
 
 def require_skippable(skipped: SkipSet, num_layers: int) -> None:
-    """Raise ConfigError where a set holds what no draft can do without, or what a model of so many layers lacks."""
+    """Raise ConfigError for sublayers that every draft needs, or that a model of this many layers lacks."""
     foreign = skipped - set(skippable(num_layers))
     require(
         not foreign,

@@ -64,7 +64,7 @@ class Outcome:
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Where the tokens/s of other answers of this kind would lie: by bootstrap over the answers.
 
-        With one answer there is nothing to tell from: both ends are its own speed.
+        With one answer there is no estimate: both ends are its speed.
         """
         rng = random.Random(0)
         speeds = sorted(speed(rng.choices(self.answers, k=len(self.answers))) for _ in range(NUM_RESAMPLES))

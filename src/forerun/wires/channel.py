@@ -25,7 +25,7 @@ class Channel:
 
     What is sent arrives whole and in order, or not at all: data is refused before its first byte is written or is
     taken to its last one, so the frames of a caller never break, and at most one of them is held back here. Whatever
-    the network does is told by `is_open`, not by an exception.
+    the network does shows in `is_open`, not in an exception.
     """
 
     def __init__(self, sock: socket.socket) -> None:

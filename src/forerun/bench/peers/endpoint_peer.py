@@ -37,8 +37,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 class Arrivals:
     """What has come of an answer.
 
-    Ids are kept where the server tells them. Tokens are counted by their ids, else by the running count that the server
-    was asked to send along; a server that tells neither leaves the columns empty.
+    Ids are kept if the server sends them. Tokens are counted by their ids, else by the running count that the request
+    asks for; with a server that sends neither the columns stay empty.
     """
 
     began_s: float = field(default_factory=perf_counter)

@@ -9,7 +9,7 @@ from forerun.core.config import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundColumns:
-    """What only a drafter of ours can tell about its rounds: columns of one length, an entry per round.
+    """Data on rounds that only our drafters report: columns of one length, an entry per round.
 
     num_drafted leaves out the root, num_verified counts it, num_accepted leaves out the bonus token.
     """

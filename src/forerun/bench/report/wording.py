@@ -65,7 +65,7 @@ def verdict_on_texts(summary: Summary) -> str:
 
 
 def circumstances(summary: Summary) -> list[tuple[str, str]]:
-    """What the numbers rest on: model, machine, versions, command. As much of it as the run tells."""
+    """Origin of the numbers: model, machine, versions, command, as far as the run has them."""
     about = summary.about
     plan = about.get("plan", {})
     found: list[tuple[str, Any]] = [

@@ -49,7 +49,7 @@ class Recorder:
     def record(
         self, prompts: Sequence[Prompt], params: SamplingParams, on_answer: Callable[[int], None] | None = None
     ) -> Iterator[AnswerTrace]:
-        """A trace for every prompt, as they come; `on_answer` is told how many are done."""
+        """A trace for every prompt, as they come; `on_answer` is called with the number done."""
         for number, prompt in enumerate(prompts, start=1):
             prompt_ids = self.engine.encode(prompt)
             answer = self.engine.generate(prompt_ids, params)

@@ -174,7 +174,7 @@ class BenchRun:
         turns = []
         for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
             match = None
-            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has noise of its own, and may tell no ids
+            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has other noise, and may send no ids
                 prompt_ids = self._reader.prompt_after(group.question, texts[:place])
                 match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, plain.engine)
             turns.append(replace(turn, match=match))

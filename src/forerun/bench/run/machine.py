@@ -19,7 +19,7 @@ Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
 CPU_INFO: Final = Path("/proc/cpuinfo")
 CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
-USUAL_CACHE_BYTES: Final = 64 << 20  # for systems that do not tell: as much as large desktops have
+USUAL_CACHE_BYTES: Final = 64 << 20  # where the system does not report it: that of large desktops
 UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 ASKING_S: Final = 10.0
 
@@ -69,7 +69,7 @@ def last_level_cache_bytes(device: torch.device) -> int:
 
 
 def cpu_model() -> str:
-    """The CPU's name; its architecture where the system does not tell."""
+    """The CPU's name; its architecture where the system does not report it."""
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())

@@ -93,7 +93,7 @@ def play(
     """Load the questions, play what the folder lacks, write everything down.
 
     Args:
-        on_data: told every data set and how many of its questions are too long for the context.
+        on_data: called with every data set and the number of its questions that are too long for the context.
         on_progress: told how many answers there will be, gives what to tell of each.
     """
     checkpoint = Checkpoint.open(open_source(request.config.target), request.config)
