@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from forerun.core.drafter_config import DrafterConfig, LayerSkip
+from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel
 from forerun.core.errors import require
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
 from forerun.drafting.remote.policy import BEST_REMOTE, RemotePolicy
@@ -44,7 +44,8 @@ class Policies:
     @classmethod
     def of(cls, config: DrafterConfig) -> "Policies":
         """A drafter's default policies: the paper's where its search is requested."""
-        is_paper = isinstance(config, LayerSkip) and config.search == "paper"
+        draft = config.draft if isinstance(config, Parallel) else config
+        is_paper = isinstance(draft, LayerSkip) and draft.search == "paper"
         return cls(tree=PAPER_TREE) if is_paper else BEST
 
 
