@@ -1,9 +1,8 @@
 """What a change of the code did: this checkout and another one in turn, each in processes of its own.
 
-python benchmarks/two_trees.py /path/to/other/checkout --out benchmarks/results
+python benchmarks/two_trees.py /path/to/other/checkout
 
-Both checkouts have a .venv. The texts and the prefill's logits of all cases must be equal; times are told as ratios, pair
-by pair. The other checkout may be older: what it calls otherwise is tried in turn.
+Both checkouts have a .venv. Texts and a prefill's logits must be equal in all cases; times are ratios, pair by pair.
 """
 
 import argparse
@@ -58,7 +57,7 @@ def measure() -> dict[str, dict[str, Any]]:
         with Engine(config) as engine:
             for kind, changes in {"greedy": GREEDY, "temperature 1": SAMPLED, "shaped": SHAPED}.items():
                 params = SamplingParams(max_new_tokens=NUM_TOKENS, ignore_eos=True, **changes)
-                answers = [engine.generate(prompt, params) for prompt in PROMPTS for _ in range(2)]
+                answers = [engine.generate(prompt, params) for prompt in PROMPTS]
                 found["same"][f"{name}, {kind}"] = digest([answer.token_ids for answer in answers])
                 if is_timed and kind != "shaped":
                     found["times"][f"{name}, {kind}"] = (
@@ -88,27 +87,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure()))
         return
     trees = (options.other.resolve(), Path(__file__).resolve().parents[1])
-    pairs = [[run_in(tree) for tree in (trees if number % 2 else trees[::-1])] for number in range(options.pairs)]
-    pairs = [pair if number % 2 else pair[::-1] for number, pair in enumerate(pairs)]
+    pairs = [[run_in(tree) for tree in trees] for _ in range(options.pairs)]
     parted = sorted({case for old, new in pairs for case in old["same"] if old["same"][case] != new["same"][case]})
-    lines = [
-        f"{len(pairs[0][0]['same'])} texts and logits of {len(pairs)} pairs compared; parted: {parted or 'none'}.",
-        "",
-    ]
-    lines += ["| seconds a token, this over the other | median | least | most |", "|---|---|---|---|"]
+    print(f"{len(pairs[0][0]['same'])} texts and logits compared in each pair; parted: {parted or 'none'}.\n")
+    print("| time for the same tokens, this over the other | median | least | most |\n|---|---|---|---|")
     for case in pairs[0][0]["times"]:
         ratios = [new["times"][case] / old["times"][case] for old, new in pairs]
-        lines.append(f"| {case} | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} |")
-    print("\n".join(lines))
-    if options.out is not None:
-        (options.out / "two_trees.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(f"| {case} | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} |")
     sys.exit(bool(parted))
 
 
