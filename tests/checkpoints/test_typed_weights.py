@@ -30,7 +30,7 @@ def test_layers_and_head_have_their_formats(
     weight, bias_O = source.linear(QKV)
     assert isinstance(weight, of_layers)
     assert bias_O is not None
-    assert len(bias_O) == weight.values_OI.shape[0]
+    assert len(bias_O) == weight.shape[0]
     head, no_bias = source.linear(HEAD)
     assert isinstance(head, of_head)
     assert no_bias is None
@@ -39,7 +39,7 @@ def test_layers_and_head_have_their_formats(
 def test_a_head_without_a_weight_of_its_own_is_the_embedding_which_stays() -> None:
     source = loaded("plain", is_tied=True)
     head, _ = source.linear(HEAD)
-    assert head.values_OI is source.table()
+    assert head is source.table()
 
 
 @pytest.mark.parametrize("weight_format", ["plain", "int8", "int4"])

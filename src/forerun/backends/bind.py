@@ -1,6 +1,6 @@
 """A model's weights bound to its program: each is taken from its source once and packed as the backend wants it.
 
-Legend: V vocabulary, H hidden size, P positions, D head size.
+Legend: P positions, D head size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,8 @@ from torch import Tensor
 from forerun.core.model_spec import ModelSpec
 from forerun.model.program import Op
 from forerun.model.rope import rope_table
-from forerun.model.weights import Weight, WeightSource
+from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import Table, Weight, WeightSource
 
 LinearT = TypeVar("LinearT")
 NormT = TypeVar("NormT")
@@ -27,14 +28,14 @@ class BoundWeights(Generic[LinearT, NormT]):
         linears: of linear and linear_add.
         norms: of norm.
         head_norms: of rope_append: those of query heads and of key heads; empty where the family has none.
-        table_VH: the embedding.
+        table: the embedding.
         cos_sin_P2D: see `model.rope.rope_table`.
     """
 
     linears: Mapping[str, LinearT]
     norms: Mapping[str, NormT]
     head_norms: Mapping[str, tuple[NormT, NormT]]
-    table_VH: Tensor
+    table: Table
     cos_sin_P2D: Tensor
 
 
@@ -43,13 +44,13 @@ def bind_weights(
     program: Sequence[Op],
     weights: WeightSource,
     *,
-    num_positions: int,
+    cache: TreeCache,
     rope_dtype: torch.dtype,
     pack_linear: Callable[[Op, Weight, Tensor | None], LinearT],
     pack_norm: Callable[[Tensor], NormT],
 ) -> BoundWeights[LinearT, NormT]:
     """Pack what the ops of `program` need; other weights are left in their source."""
-    table_VH = weights.table()
+    device = str(cache.keys_LSKD.device)
     return BoundWeights(
         linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
         norms={op.weights: pack_norm(weights.vector(op.weights)) for op in program if op.kind == "norm"},
@@ -60,8 +61,6 @@ def bind_weights(
             for op in program
             if op.kind == "rope_append" and spec.qk_norm
         },
-        table_VH=table_VH,
-        cos_sin_P2D=rope_table(
-            spec.rope, spec.head_dim, num_positions, dtype=rope_dtype, device=str(table_VH.device)
-        ),
+        table=weights.table(),
+        cos_sin_P2D=rope_table(spec.rope, spec.head_dim, cache.capacity, dtype=rope_dtype, device=device),
     )  # fmt: skip

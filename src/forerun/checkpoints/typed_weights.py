@@ -6,7 +6,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import head_format, quantise
-from forerun.model.weights import Weight
+from forerun.model.weights import DenseWeight, Weight
 
 HEAD = "head"
 TABLE = "embedding.weight"
@@ -23,14 +23,17 @@ class LoadedWeights:
 
     def __init__(self, tensors: Mapping[str, Tensor], weight_format: WeightFormat = "plain") -> None:
         self._tensors, self._format = dict(tensors), weight_format
+        self._table = DenseWeight(values_OI=self._tensors.pop(TABLE))
 
-    def table(self) -> Tensor:
-        return self._tensors[TABLE]
+    def table(self) -> DenseWeight:
+        return self._table
 
     def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        is_shared = name == HEAD and f"{HEAD}.weight" not in self._tensors
-        weight_OI = self.table() if is_shared else self.vector(name)
         weight_format = head_format(self._format) if name == HEAD else self._format
+        is_shared = name == HEAD and f"{HEAD}.weight" not in self._tensors
+        if is_shared and weight_format == "plain":
+            return self._table, None
+        weight_OI = self._table.values_OI if is_shared else self.vector(name)
         return quantise(weight_OI, weight_format), self._tensors.pop(f"{name}.bias", None)
 
     def vector(self, name: str) -> Tensor:

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
-from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
+from forerun.model.blocks import BLOCKS, dequantise_blocks
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 MAX_INT8: Final = 127
 MAX_INT4: Final = 15
@@ -79,13 +80,41 @@ def dequantise(weight: Weight) -> Tensor:
             values_OGN = in_groups(weight.values_OI.float(), weight.group_size)
             plain_OGN = (values_OGN - weight.zeros_OG[:, :, None]) * weight.scales_OG[:, :, None]
             return plain_OGN.flatten(1)[:, :num_in]
+        case BlockWeight():
+            return dequantise_blocks(weight.blocks_OB, weight.block_type)
+        case StackedWeight():
+            return torch.cat([dequantise(part) for part in weight.parts])
         case DenseWeight():
             return weight.values_OI.float()
 
 
 def as_plain(weight: Weight) -> Tensor:
     """The weight [O, I] in the dtype it is computed in, for kernels that multiply plain weights."""
-    return weight.values_OI if isinstance(weight, DenseWeight) else dequantise(weight).to(weight.dtype)
+    match weight:
+        case DenseWeight():
+            return weight.values_OI
+        case BlockWeight():
+            plain_OI = torch.empty(weight.shape, dtype=weight.dtype, device=weight.blocks_OB.device)
+            for rows in blocks(plain_OI):
+                plain_OI[rows] = dequantise_blocks(weight.blocks_OB[rows], weight.block_type)
+            return plain_OI
+        case _:
+            return dequantise(weight).to(weight.dtype)
+
+
+def as_int4(weight: BlockWeight) -> Int4Weight:
+    """The same values of Q4_0, whose codes have a zero in the middle, for kernels that multiply by int4."""
+    assert weight.block_type == "Q4_0", weight.block_type
+    blocks_OGB = weight.blocks_OB.reshape(weight.shape[0], -1, BLOCKS["Q4_0"].num_bytes)
+    codes_OGN = torch.cat((blocks_OGB[:, :, 2:] & 15, blocks_OGB[:, :, 2:] >> 4), 2)
+    scales_OG = blocks_OGB[:, :, :2].contiguous().view(torch.float16).float().squeeze(2)
+    return Int4Weight(
+        values_OI=codes_OGN.flatten(1),
+        scales_OG=scales_OG,
+        zeros_OG=torch.full_like(scales_OG, 8, dtype=torch.uint8),
+        group_size=BLOCKS["Q4_0"].num_elements,
+        dtype=weight.dtype,
+    )
 
 
 def to_int8(weight_OI: Tensor) -> Int8Weight:

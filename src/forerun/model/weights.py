@@ -1,6 +1,7 @@
-"""Weights as typed values: dense, or codes with scales.
+"""Weights as typed values: dense, codes with scales, or a file's own blocks of codes.
 
-Legend: O output features, I input features, G groups of consecutive input features, V vocabulary, H hidden size.
+Legend: O output features, I input features, G groups of consecutive input features, B bytes of a row of blocks,
+V vocabulary, H hidden size.
 """
 
 from dataclasses import dataclass
@@ -8,6 +9,10 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+
+from forerun.model.blocks import BLOCKS, BlockType
+
+Shape: TypeAlias = tuple[int, int]  # output features, input features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,6 +24,10 @@ class DenseWeight:
     @property
     def dtype(self) -> torch.dtype:
         return self.values_OI.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return matrix_shape(self.values_OI)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +44,10 @@ class Int8Weight:
     scales_O: Tensor
     dtype: torch.dtype = torch.float32
 
+    @property
+    def shape(self) -> Shape:
+        return matrix_shape(self.values_OI)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Int4Weight:
@@ -42,7 +55,7 @@ class Int4Weight:
 
     Args:
         values_OI: uint8 [O, I], from 0 to 15, one value to a byte.
-        scales_OG: float32 [O, G], finite, at least 0; 0 for a group without any weight. G is ceil(I / group_size).
+        scales_OG: float32 [O, G], finite; 0 for a group without any weight. G is ceil(I / group_size).
         zeros_OG: uint8 [O, G], from 0 to 15.
         group_size: input features of a group; the last one may be shorter.
         dtype: of the weight before, in which a kernel without products of 4 bits computes.
@@ -54,8 +67,48 @@ class Int4Weight:
     group_size: int
     dtype: torch.dtype = torch.float32
 
+    @property
+    def shape(self) -> Shape:
+        return matrix_shape(self.values_OI)
 
-Weight: TypeAlias = DenseWeight | Int8Weight | Int4Weight
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockWeight:
+    """Rows of blocks as a GGUF file holds them, see `model.blocks`.
+
+    Args:
+        blocks_OB: uint8 [O, B]; a row is a whole number of blocks.
+        dtype: in which a kernel without products of such codes computes.
+    """
+
+    blocks_OB: Tensor
+    block_type: BlockType
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> Shape:
+        num_out, row_bytes = self.blocks_OB.shape
+        num_elements, num_bytes = BLOCKS[self.block_type]
+        return num_out, row_bytes // num_bytes * num_elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StackedWeight:
+    """Weights of the same inputs, one under another: queries, keys and values need not share a format."""
+
+    parts: "tuple[DenseWeight | BlockWeight, ...]"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def shape(self) -> Shape:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+
+Weight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight | StackedWeight
+Table: TypeAlias = DenseWeight | BlockWeight  # an embedding
 
 
 class WeightSource(Protocol):
@@ -64,11 +117,16 @@ class WeightSource(Protocol):
     A weight is handed over once and is then no longer held here, so that it can go as soon as it is packed.
     """
 
-    def table(self) -> Tensor:
-        """The embedding, dense [V, H]; it stays here, since a head may share it."""
+    def table(self) -> Table:
+        """The embedding [V, H]; it stays here, since a head may share it. Such a head is this very object."""
 
     def linear(self, name: str) -> tuple[Weight, Tensor | None]:
         """Weight and bias [O] of a linear layer."""
 
     def vector(self, name: str) -> Tensor:
         """The weight of a norm."""
+
+
+def matrix_shape(values_OI: Tensor) -> Shape:
+    num_out, num_in = values_OI.shape
+    return num_out, num_in

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import FORMATS, NativeLinear
-from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
+from forerun.model.quantise import as_plain
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 
 class Source(Structure):
@@ -46,7 +47,7 @@ class PackedLinear:
             MemoryError: there is no room for the copy.
         """
         name, group, parts = parts_of(weight)
-        num_out, num_in = weight.values_OI.shape
+        num_out, num_in = weight.shape
         assert paired in (0, num_out / 2), (paired, num_out)
         if not rounds_inputs:
             assert name == "int8", name
@@ -72,3 +73,5 @@ def parts_of(weight: Weight) -> tuple[str, int, tuple[Tensor, ...]]:
         case DenseWeight():
             assert weight.dtype in (torch.float32, torch.bfloat16), weight.dtype
             return str(weight.dtype).removeprefix("torch."), 0, (weight.values_OI,)
+        case BlockWeight() | StackedWeight():
+            return parts_of(DenseWeight(values_OI=as_plain(weight)))

@@ -12,6 +12,7 @@ from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
+from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Weight, WeightSource
 
@@ -34,12 +35,12 @@ class Lowering:
             spec,
             program,
             weights,
-            num_positions=cache.capacity,
+            cache=cache,
             rope_dtype=torch.float32,
             pack_linear=pack_for,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
-        self._table_VH = self._bound.table_VH.contiguous()
+        self._table_VH = as_plain(self._bound.table).contiguous()
         self._stream_past_caches()
         self.shape = self._describe_model()
         self.holds = (self._bound, self._table_VH, cache)
@@ -118,5 +119,5 @@ class Lowering:
 
 def pack_for(op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
     """The weight of an op in the library's layout, gate and up side by side."""
-    paired = weight.values_OI.shape[0] // 2 if op.writes == "gate_up" else 0
+    paired = weight.shape[0] // 2 if op.writes == "gate_up" else 0
     return PackedLinear.pack(weight, bias_O, paired=paired)

@@ -55,7 +55,7 @@ class DeviceExecutor:
             spec,
             program,
             weights,
-            num_positions=cache.capacity,
+            cache=cache,
             rope_dtype=torch.float32,
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),

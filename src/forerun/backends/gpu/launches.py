@@ -24,6 +24,7 @@ from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet, all_sublayers
 from forerun.model.program import Op
+from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 
 NARROW_ROWS: Final = 32  # Up to this many rows a pass reads weights once and splits attention over the text.
@@ -59,7 +60,7 @@ class Buffers:
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
     ) -> None:
-        device, linears = bound.table_VH.device, list(bound.linears.values())
+        device, linears = bound.cos_sin_P2D.device, list(bound.linears.values())
         most_tiles = max(packed.num_tiles for packed in linears)
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -93,6 +94,7 @@ class LaunchList:
         self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
         self._overlaps, self._sublayers = overlaps, all_sublayers(spec.num_layers)
         self._scale = HALF_SCALE if buffers.h.dtype == torch.float16 else 1.0
+        self._table_VH = as_plain(bound.table)
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
         """The launches in order, each under the last op that it does; the head's are not among them."""
@@ -140,7 +142,7 @@ class LaunchList:
         )
 
     def _embed(self, norm: str) -> Launch:
-        table_VH, token_ids, x = self._bound.table_VH, self._rows.token_ids, self._buffers.x
+        table_VH, token_ids, x = self._table_VH, self._rows.token_ids, self._buffers.x
         following, overlaps = self._next_norm(norm), self._overlaps
         return lambda shape: embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
 

@@ -20,6 +20,7 @@ from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import NUM_HEAD_OPS, Op
+from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
@@ -66,7 +67,7 @@ class EagerExecutor:
             spec,
             program,
             weights,
-            num_positions=cache.capacity,
+            cache=cache,
             rope_dtype=storage.dtype,
             pack_linear=lambda _, weight, bias_O: ops.pack_linear(weight, bias_O),
             pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
@@ -115,7 +116,7 @@ class EagerExecutor:
     def _bind(self, op: Op) -> Step:
         match op.kind:
             case "embed":
-                return bind_embed(self._bound.table_VH)
+                return bind_embed(as_plain(self._bound.table))
             case "mask":
                 return bind_mask(self._spec, self._ops, self._cache)
             case "norm":

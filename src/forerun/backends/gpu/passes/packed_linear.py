@@ -4,7 +4,7 @@ Legend: O output features, I input features, G groups of inputs, B blocks of inp
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from torch.nn import functional
 from forerun.backends.gpu.language import ROW_TILE, launch_options
 from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
 from forerun.core.model_spec import WeightFormat
-from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
+from forerun.model.quantise import as_int4, as_plain
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 ROWS_PER_PROGRAM: Final = 2 * ROW_TILE  # Wider passes have several blocks of rows.
 NIBBLES: Final = 8  # int4 weights in a word.
 ZERO_BITS: Final = 4  # The last bits of a scale's word hold its zero.
+Multipliable: TypeAlias = DenseWeight | Int8Weight | Int4Weight
 
 
 class LinearWeight(NamedTuple):
@@ -103,8 +105,9 @@ def pack(
     weight: Weight, bias_O: Tensor | None, *, compute: torch.dtype, paired: bool = False, head_dim: int | None = None
 ) -> DeviceLinear:
     """A weight for the kernels here; `head_dim` if it is that of queries, keys and values: a program does a head."""
+    weight = multipliable(weight)
     weight_format = format_of(weight)
-    num_out, num_in = weight.values_OI.shape
+    num_out, num_in = weight.shape
     assert not paired or num_out % 2 == 0, num_out
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=compute, head_dim=head_dim)
     scales, group_size = None, 0
@@ -127,7 +130,19 @@ def pack(
     )
 
 
-def format_of(weight: Weight) -> WeightFormat:
+def multipliable(weight: Weight) -> Multipliable:
+    """The same values in a format of these kernels: Q4_0 as int4; other blocks have minima, or scales by the group, and
+    become plain."""
+    match weight:
+        case BlockWeight(block_type="Q4_0"):
+            return as_int4(weight)
+        case BlockWeight() | StackedWeight():
+            return DenseWeight(values_OI=as_plain(weight))
+        case _:
+            return weight
+
+
+def format_of(weight: Multipliable) -> WeightFormat:
     """The name of a weight's format."""
     match weight:
         case DenseWeight():

@@ -1,0 +1,134 @@
+"""Blocks of codes as GGUF files hold them, and the weights they stand for.
+
+A value is scale * code + minimum. Scales and minima belong to groups of 32 inputs (16 in Q6_K). The K types keep them
+as small integers, which two float16 of each block of 256 multiply. Source: ggml-quants.c of llama.cpp.
+
+Legend: N blocks, E elements of a block, G groups of a block, O output features, I input features.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+BlockType = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+
+
+class BlockShape(NamedTuple):
+    """Elements of a block, and the bytes they take."""
+
+    num_elements: int
+    num_bytes: int
+
+
+BLOCKS: Final[Mapping[BlockType, BlockShape]] = {
+    "Q4_0": BlockShape(32, 18),
+    "Q4_1": BlockShape(32, 20),
+    "Q5_0": BlockShape(32, 22),
+    "Q5_1": BlockShape(32, 24),
+    "Q8_0": BlockShape(32, 34),
+    "Q4_K": BlockShape(256, 144),
+    "Q5_K": BlockShape(256, 176),
+    "Q6_K": BlockShape(256, 210),
+}
+
+
+def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
+    """float32 [O, I], with ggml's own order of rounding.
+
+    Args:
+        blocks_OB: uint8 [O, bytes of a row].
+    """
+    num_elements, num_bytes = BLOCKS[block_type]
+    num_out, row_bytes = blocks_OB.shape
+    assert row_bytes % num_bytes == 0, (row_bytes, num_bytes)
+    values_NE = VALUES[block_type](blocks_OB.reshape(-1, num_bytes))
+    return values_NE.reshape(num_out, row_bytes // num_bytes * num_elements)
+
+
+def values_of_q4_0(blocks: Tensor) -> Tensor:
+    return floats(blocks, 0) * (halves(blocks[:, 2:]).float() - 8)
+
+
+def values_of_q4_1(blocks: Tensor) -> Tensor:
+    return floats(blocks, 0) * halves(blocks[:, 4:]) + floats(blocks, 2)
+
+
+def values_of_q5_0(blocks: Tensor) -> Tensor:
+    codes = halves(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6])
+    return floats(blocks, 0) * (codes.float() - 16)
+
+
+def values_of_q5_1(blocks: Tensor) -> Tensor:
+    codes = halves(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8])
+    return floats(blocks, 0) * codes + floats(blocks, 2)
+
+
+def values_of_q8_0(blocks: Tensor) -> Tensor:
+    return floats(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8)
+
+
+def values_of_q4_k(blocks: Tensor) -> Tensor:
+    return scaled(blocks, halves_of_64(blocks[:, 16:]))
+
+
+def values_of_q5_k(blocks: Tensor) -> Tensor:
+    places = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
+    fifth_NG32 = (blocks[:, None, 16:48] >> places) & 1
+    return scaled(blocks, halves_of_64(blocks[:, 48:]) | fifth_NG32 << 4)
+
+
+def values_of_q6_k(blocks: Tensor) -> Tensor:
+    """Two halves of 128 elements: their low four bits as in two times 64 nibbles, their high two in fours of a byte."""
+    low_NG32 = halves_of_64(blocks[:, :128], width=64).reshape(len(blocks), 8, 32)
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
+    high_NG32 = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(len(blocks), 8, 32)
+    codes_NGE = (low_NG32 | high_NG32 << 4).float().sub_(32).reshape(len(blocks), 16, 16)
+    steps_NG = floats(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
+    return (steps_NG[:, :, None] * codes_NGE).flatten(1)
+
+
+def floats(blocks: Tensor, begin: int) -> Tensor:
+    """The float16 at this byte of each block as float32 [N, 1]."""
+    return blocks[:, begin : begin + 2].contiguous().view(torch.float16).float()
+
+
+def halves(codes: Tensor) -> Tensor:
+    """[N, 16] bytes to 32 nibbles: all low ones, then all high ones."""
+    return torch.cat((codes & 15, codes >> 4), 1)
+
+
+def halves_of_64(codes: Tensor, *, width: int = 32) -> Tensor:
+    """Nibbles [N, G, width]: of each `width` bytes all low ones, then all high ones."""
+    grouped = codes.reshape(len(codes), -1, width)
+    return torch.stack((grouped & 15, grouped >> 4), 2).flatten(1, 2)
+
+
+def fifth_bits(bits: Tensor) -> Tensor:
+    """Bit i of four bytes as 16 or 0 of element i, [N, 32]."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits[:, :, None] >> places) & 1).flatten(1) << 4
+
+
+def scaled(blocks: Tensor, codes_NGE: Tensor) -> Tensor:
+    """Codes of Q4_K or Q5_K to values: twelve bytes behind the two floats hold scales and minima of eight groups, six
+    bits each."""
+    first_N4, second_N4, third_N4 = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales_NG = torch.cat((first_N4 & 63, third_N4 & 15 | (first_N4 >> 2) & 48), 1)
+    minima_NG = torch.cat((second_N4 & 63, third_N4 >> 4 | (second_N4 >> 2) & 48), 1)
+    steps_NG1 = (floats(blocks, 0) * scales_NG)[:, :, None]
+    offsets_NG1 = (floats(blocks, 2) * minima_NG)[:, :, None]
+    return (steps_NG1 * codes_NGE - offsets_NG1).flatten(1)
+
+
+VALUES: Final[Mapping[BlockType, Callable[[Tensor], Tensor]]] = {
+    "Q4_0": values_of_q4_0,
+    "Q4_1": values_of_q4_1,
+    "Q5_0": values_of_q5_0,
+    "Q5_1": values_of_q5_1,
+    "Q8_0": values_of_q8_0,
+    "Q4_K": values_of_q4_k,
+    "Q5_K": values_of_q5_k,
+    "Q6_K": values_of_q6_k,
+}
