@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from forerun.checkpoints.hub import fetch_snapshot
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.source import CheckpointSource
@@ -13,20 +14,10 @@ from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}
 HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# Data only: no pickled weights, no code, and no second copy of the weights in another layout.
-HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
 GGUF_SUFFIX: Final = ".gguf"
 GGUF_ADVICE: Final = (
     "which is not read yet: take the same model's repository of safetensors, from which such files are made, and "
     "--dtype int4 or int8 for weights of that size"
-)
-# Defined by some versions of huggingface_hub only; HTTPError is that of its HTTP library, which has changed twice.
-HUB_ERRORS: Final = (
-    "HTTPError",
-    "HfHubHTTPError",
-    "HFValidationError",
-    "EntryNotFoundError",
-    "RevisionResolutionError",
 )
 
 
@@ -52,7 +43,8 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
             raise CheckpointError(f"{name!r} is a GGUF file, {GGUF_ADVICE}")
         raise CheckpointError(f"{name!r} is a file: give the folder that holds {CONFIG_NAME} and the weights")
     if HUB_NAME.fullmatch(name):
-        return _open_folder(name, _fetch(name, revision), "choose a repository with weights in Hugging Face layout")
+        advice = "choose a repository with weights in Hugging Face layout"
+        return _open_folder(name, fetch_snapshot(name, revision), advice)
     raise CheckpointError(
         f"there is no folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a hub name "
         f'with its owner, of the form "org/model", or {" or ".join(map(repr, BUILTIN_FOLDERS))}'
@@ -66,23 +58,3 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
             raise CheckpointError(f"{folder} holds no {CONFIG_NAME}, but {found[0]}, a GGUF file, {GGUF_ADVICE}")
         raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
     return HuggingFaceFolder(name=name, folder=folder)
-
-
-def _fetch(name: str, revision: str | None) -> Path:
-    # Only a hub name needs the library, and importing it takes a quarter of a second.
-    from huggingface_hub import errors, snapshot_download
-
-    hub_errors = tuple(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error))
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
-    except (OSError, *hub_errors) as error:
-        wanted = name if revision is None else f"{name} at revision {revision}"
-        raise CheckpointError(
-            f"there is no folder {name!r}, and {wanted} could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {_first_line(error)}): check the name and the network, log in if the model is "
-            "gated, or download it elsewhere and give its folder"
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "no details")
