@@ -1,0 +1,1 @@
+"""GGUF files, of which nothing is believed that was not checked."""
