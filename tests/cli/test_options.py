@@ -38,6 +38,16 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     assert SamplingOptions().params() == SamplingParams()
 
 
+def test_variables_of_the_chat_template_are_one_json_object() -> None:
+    options = EngineOptions(chat_template="chatml", chat_template_kwargs='{"enable_thinking": false, "n": [1]}')
+    config = options.config("m", NoDrafter())
+    assert config.chat_template == "chatml"
+    assert config.chat_template_kwargs == {"enable_thinking": False, "n": [1]}
+    for text in ("enable_thinking=false", "[1]", 5000 * "["):
+        with pytest.raises(ConfigError, match=r"--chat-template-kwargs '.*(no JSON|JSON object, such as)"):
+            EngineOptions(chat_template_kwargs=text).config("m", NoDrafter())
+
+
 def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     of_model = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.05)

@@ -31,6 +31,32 @@ def test_a_bias_on_a_token_that_the_model_lacks_is_refused(engine: Engine, token
     engine.generate("x", SamplingParams(logit_bias={0: 1.0, 319: 1.0}, max_new_tokens=1))
 
 
+def test_chat_messages_are_put_in_the_template_given_with_the_variables_of_engine_and_request(target: str) -> None:
+    template = "{{ mood }} {{ messages[0]['content'] }} {{ enable_thinking }}"
+    config = EngineConfig(
+        target=target,
+        drafter=NoDrafter(),
+        num_threads=1,
+        max_length=64,
+        chat_template=template,
+        chat_template_kwargs={"mood": "calm", "enable_thinking": True},
+    )
+    with Engine(config) as engine:
+        question = [{"role": "user", "content": "fox"}]
+        params = SamplingParams(max_new_tokens=3)
+        asked = engine.encode(question, chat_template_kwargs={"enable_thinking": False})
+        assert engine.tokenizer.decode(engine.encode(question)) == "calm fox True"
+        assert engine.tokenizer.decode(asked) == "calm fox False"
+        answer = engine.generate(question, params, chat_template_kwargs={"enable_thinking": False})
+        assert answer.token_ids == engine.generate(asked, params).token_ids
+
+
+@pytest.mark.parametrize("template", ["{% for %}", "no-such-template"])
+def test_a_template_that_is_none_is_refused_before_the_weights_are_read(target: str, template: str) -> None:
+    with pytest.raises(ConfigError, match=r"chat.template"):
+        Engine(EngineConfig(target=target, chat_template=template), on_progress=lambda *_: pytest.fail("weights read"))
+
+
 @pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc")])
 def test_bytes_are_not_taken_for_token_ids(engine: Engine, prompt: bytes) -> None:
     with pytest.raises(ConfigError, match="a prompt of bytes is no text: decode it first"):

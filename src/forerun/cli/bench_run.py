@@ -5,14 +5,15 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
-from forerun.cli.declare import option, output, with_options
+from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
-from forerun.cli.options import EngineOptions
+from forerun.cli.options import SHOWN, engine_settings
 from forerun.cli.places import cache_folder
+from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
 from forerun.core.errors import ConfigError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 WHAT: Final = "What is measured"
 WHO: Final = "Who answers"
+MACHINE: Final = ("dtype", "weights", "device", "max_length", "exactness", "kernels", "num_threads")
 ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 
@@ -68,12 +70,17 @@ class What:
     ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the model's own end of text.")] = False
 
 
+@with_flags_of(EngineConfig, panel="Machine", only=MACHINE, shown=SHOWN)
+class Where:
+    """What to compute in, and on what."""
+
+
 @shows_errors
-@with_options(Who, What, EngineOptions)
+@with_options(Who, What, Where)
 def run(
     who: Who,
     what: What,
-    engine_options: EngineOptions,
+    where: Where,
     out: Annotated[Path, output("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
 ) -> None:
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
@@ -81,9 +88,7 @@ def run(
     from forerun.bench.run.session import RunRequest, play  # imports torch
 
     request = RunRequest(
-        config=replace(
-            engine_options.config(who.target, NoDrafter()), measures_speedup=False
-        ),  # plain decoding is a contestant
+        config=EngineConfig(target=who.target, drafter=NoDrafter(), **engine_settings(where)),
         draft=who.draft,
         drafters=names(who.drafters),
         peers=names(who.peers),

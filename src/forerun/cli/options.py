@@ -1,14 +1,16 @@
 """The flags that generate and chat share beside the drafter's, and what they mean to the engine."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from forerun.cli.declare import given_settings, option, with_flags_of
 from forerun.cli.logs import note
 from forerun.cli.values import QUANTISED
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 
 DEFAULTS: Final = SamplingParams()
 SHOWN: Final = ("dtype", "weights", "device", "exactness", "kernels")  # their defaults
@@ -35,10 +37,12 @@ def engine_settings(options: object) -> dict[str, Any]:
         rounded = given.pop("dtype")
         if given.setdefault("weights", rounded) != rounded:
             raise ConfigError(f"--dtype {rounded} and --weights {given['weights']} exclude each other: leave out one")
+    if "chat_template_kwargs" in given:
+        given["chat_template_kwargs"] = _read_variables(given["chat_template_kwargs"])
     return given
 
 
-@with_flags_of(EngineConfig, panel="Machine", shown=SHOWN)
+@with_flags_of(EngineConfig, panel="Model and machine", shown=SHOWN)
 class EngineOptions:
     """What to compute in, and on what."""
 
@@ -80,6 +84,16 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
         listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
         note(f"sampling as the model's generation_config.json says: {listed}; --temperature 0 is greedy")
     return params
+
+
+def _read_variables(text: str) -> Mapping[str, object]:
+    flag = "--chat-template-kwargs"
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{flag} {text!r} is no JSON: {error}") from error
+    require(isinstance(values, dict), f'{flag} {text!r} must be a JSON object, such as {{"enable_thinking": false}}')
+    return cast(Mapping[str, object], values)
 
 
 def _read_bias(text: str) -> tuple[int, float]:

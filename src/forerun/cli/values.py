@@ -26,7 +26,12 @@ def plain_kind(annotation: Any) -> Any:
 
 
 def flag_kind(kind: Any) -> Any:
-    """The annotation of a flag for a setting of this kind: it may be left out, and is repeated for several texts."""
+    """The annotation of a flag for a setting of this kind: it may be left out, and is repeated for several texts.
+
+    What maps names to values of any kind is one JSON object.
+    """
+    if get_origin(kind) is Mapping and get_args(kind)[1] is object:
+        return str | None
     if get_origin(kind) in (tuple, Mapping):
         return str | None if get_args(kind)[0] is int and get_origin(kind) is tuple else list[str] | None
     return plain_kind(kind) | None

@@ -121,6 +121,9 @@ class EngineConfig:
             run; "torch" leaves both aside; "triton" is an error where they cannot run.
         num_threads: CPU threads; None takes torch's own choice. Never more than this process has cores, by its affinity
             and its container's quota, less what a drafter's process takes. torch has them only while the engine works.
+        chat_template: a Jinja file, the template itself, or the name of one that many models use (chatml, llama3,
+            zephyr), in place of the model's own.
+        chat_template_kwargs: variables of the chat template, such as {"enable_thinking": False}, for every request.
         measures_speedup: time plain rounds now and then, so that the statistics say what drafting gains. They take 3 %
             of the time that a text is written in, and a moment after it.
     """
@@ -141,6 +144,14 @@ class EngineConfig:
         help="torch leaves the native CPU kernels and Triton's GPU kernels aside; triton insists on the latter.",
     )  # fmt: skip
     num_threads: int | None = setting(None, "--threads", "-t", help="CPU threads.")
+    chat_template: str | None = setting(
+        None, "--chat-template", "--chat-template-file",
+        help="A Jinja file, the template itself, or chatml, llama3 or zephyr, in place of the model's own.",
+    )  # fmt: skip
+    chat_template_kwargs: Mapping[str, object] = setting(
+        dict, "--chat-template-kwargs", "--default-chat-template-kwargs",
+        help='The template\'s variables as a JSON object, such as \'{"enable_thinking": false}\'.',
+    )  # fmt: skip
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:

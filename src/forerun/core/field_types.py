@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from forerun.core.errors import ConfigError
 
 SINGULAR: Final = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
-PLURAL: Final = {int: "whole numbers", float: "numbers", str: "strings"}
+PLURAL: Final = {int: "whole numbers", float: "numbers", str: "strings", object: "values"}
 MAX_SHOWN: Final = 80  # characters of a wrong value in a message
 
 

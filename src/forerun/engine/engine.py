@@ -1,7 +1,7 @@
 """Text in, text out."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -22,6 +22,7 @@ from forerun.runtime.threads import on_threads
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
+from forerun.text.chat_template import NO_VARIABLES
 from forerun.text.prompt import Prompt, encode, require_config, require_params
 
 DEFAULT_NEW_TOKENS: Final = 256
@@ -73,16 +74,29 @@ class Engine:
         self._drafter.close()
         self._target.forget()
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, object] = NO_VARIABLES,
+    ) -> Generation:
         """Write the whole text. See `stream`."""
-        return self.stream(prompt, params).result()
+        return self.stream(prompt, params, chat_template_kwargs=chat_template_kwargs).result()
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationStream:
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, object] = NO_VARIABLES,
+    ) -> GenerationStream:
         """Start writing; iterate the result for its steps.
 
         Args:
             prompt: a text, token ids, or chat messages for the checkpoint's own template.
             params: greedy when left out; `default_sampling` is what the model's authors recommend.
+            chat_template_kwargs: see `encode`.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -90,7 +104,7 @@ class Engine:
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
-        prompt_ids = self.encode(prompt)
+        prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         request = Request(
@@ -143,9 +157,16 @@ class Engine:
         """The margin below which rounding may decide; 0 in the exact mode."""
         return self._near_tie / (params.temperature or 1.0)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of any kind of prompt, checked against the vocabulary."""
-        return encode(prompt, self.tokenizer, vocab_size=self.spec.vocab_size, model=self.config.target)
+    def encode(self, prompt: Prompt, *, chat_template_kwargs: Mapping[str, object] = NO_VARIABLES) -> list[int]:
+        """Token ids of any kind of prompt, checked against the vocabulary.
+
+        Args:
+            chat_template_kwargs: variables of the chat template for this prompt; each goes before the one of the same
+                name in `EngineConfig.chat_template_kwargs`.
+        """
+        variables = {**self.config.chat_template_kwargs, **chat_template_kwargs}
+        vocab_size, model = self.spec.vocab_size, self.config.target
+        return encode(prompt, self.tokenizer, vocab_size=vocab_size, model=model, variables=variables)
 
     @property
     def drafter_pid(self) -> int | None:

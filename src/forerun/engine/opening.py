@@ -11,6 +11,7 @@ import torch
 
 from forerun.backends.choose import BackendChoice
 from forerun.checkpoints.open import open_source
+from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter
 from forerun.core.errors import NumericalError
@@ -30,6 +31,7 @@ from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.runtime.inference import inference
 from forerun.sampling.noise import KeyedNoise
+from forerun.text.named_templates import read_template
 from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ def open_engine(
     hint_at_gpu(config.device)
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
-    tokenizer, max_length = source.tokenizer(), resolve_max_length(config, checkpoint.spec)
+    tokenizer, max_length = tokenizer_of(source, config), resolve_max_length(config, checkpoint.spec)
     eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
@@ -118,6 +120,14 @@ def open_engine(
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
     )
+
+
+def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
+    """The model's tokenizer, with the chat template that the user gave."""
+    tokenizer = source.tokenizer()
+    if config.chat_template is None:
+        return tokenizer
+    return tokenizer.with_chat_template(read_template(config.chat_template))
 
 
 def plain_decoders(target: Runner, choice: BackendChoice, drafted: Sequence[Decoder]) -> Sequence[Decoder]:

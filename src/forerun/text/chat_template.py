@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
 from jinja2 import TemplateError, nodes
@@ -15,11 +16,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 
 Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
+NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +31,21 @@ class ChatTemplate:
     source: str
     special_tokens: Mapping[str, str]
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def require_valid(self) -> None:
+        """Raise ConfigError where the source is no Jinja template."""
+        try:
+            _environment().from_string(self.source)
+        except (TemplateError, RecursionError) as error:
+            raise ConfigError(
+                f"the chat template {short(self.source)} is no Jinja template ({error}): correct it, or give another"
+            ) from error
+
+    def render(self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES) -> str:
         """The text of these messages, ending where the assistant's next answer begins.
+
+        Args:
+            variables: what else the template may ask for, such as enable_thinking. They go before the variables of the
+                same names that every template has: the special tokens, tools, documents and add_generation_prompt.
 
         Keys whose value is None are left out, as transformers does: templates handle a missing key, not a null. Content
         in parts, as OpenAI's API takes it, is joined by line breaks, as vLLM does: these models' templates expect text.
@@ -40,15 +55,15 @@ class ChatTemplate:
         """
         if not messages:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
+        require("messages" not in variables, "messages is no variable of a chat template: give them as the prompt")
         known = [_plain(message) for message in messages]
+        usual = {"tools": None, "documents": None, "add_generation_prompt": True}
         try:
             template = _environment().from_string(self.source)
-            return template.render(
-                messages=known, tools=None, documents=None, add_generation_prompt=True, **self.special_tokens
-            )
+            return template.render({**usual, **self.special_tokens, **variables, "messages": known})
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             raise ConfigError(
-                f"the checkpoint's chat template refused these messages: {error}; "
+                f"the chat template refused these messages: {error}; "
                 f"roles were {[message.get('role') for message in messages]}"
             ) from error
 

@@ -5,7 +5,7 @@ from operator import index
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError, require
-from forerun.text.chat_template import Message
+from forerun.text.chat_template import NO_VARIABLES, Message
 from forerun.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -29,8 +29,15 @@ def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> No
     require(unknown is None, f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
 
 
-def encode(prompt: Prompt, tokenizer: Tokenizer, *, vocab_size: int, model: str) -> list[int]:
-    """Token ids of any kind of prompt.
+def encode(
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    *,
+    vocab_size: int,
+    model: str,
+    variables: Mapping[str, object] = NO_VARIABLES,
+) -> list[int]:
+    """Token ids of any kind of prompt; chat messages with these variables of the template.
 
     Raises:
         ConfigError: the prompt is empty, or holds ids outside the vocabulary.
@@ -38,7 +45,7 @@ def encode(prompt: Prompt, tokenizer: Tokenizer, *, vocab_size: int, model: str)
     if isinstance(prompt, str):
         prompt_ids = tokenizer.encode(prompt)
     elif holds_messages(prompt):
-        prompt_ids = tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
+        prompt_ids = tokenizer.apply_chat_template(prompt, variables)  # type: ignore[arg-type]
     else:
         prompt_ids = read_ids(prompt)
     if not prompt_ids:

@@ -3,13 +3,14 @@
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Final
 
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate, Message
+from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message
 
 REPLACEMENT: Final = "\ufffd"
 MAX_EAGER_TOKENS: Final = 8
@@ -18,8 +19,15 @@ MAX_EAGER_TOKENS: Final = 8
 class Tokenizer:
     """One checkpoint's tokenizer, immutable."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
-        self._backend, self._template = backend, template
+    def __init__(self, backend: tokenizers.Tokenizer, template: str | None, special_tokens: Mapping[str, str]) -> None:
+        """Take over what was read.
+
+        Args:
+            template: the source of the chat template; None if the checkpoint has none.
+            special_tokens: those that a template may mention, by name, such as bos_token.
+        """
+        self._backend, self._special_tokens = backend, special_tokens
+        self._template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
@@ -44,8 +52,24 @@ class Tokenizer:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
-    def apply_chat_template(self, messages: Sequence[Message]) -> list[int]:
+    def with_chat_template(self, source: str) -> "Tokenizer":
+        """The same tokenizer with another chat template.
+
+        Raises:
+            ConfigError: it is no Jinja template.
+        """
+        other = copy(self)
+        other._template = ChatTemplate(source=source, special_tokens=self._special_tokens)
+        other._template.require_valid()
+        return other
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES
+    ) -> list[int]:
         """The ids of a conversation up to where the assistant's next answer begins.
+
+        Args:
+            variables: what else the template may ask for; see `ChatTemplate.render`.
 
         Raises:
             ConfigError: the checkpoint has no chat template, or it refuses these messages.
@@ -53,9 +77,9 @@ class Tokenizer:
         if self._template is None:
             raise ConfigError(
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
-                f"give a plain text prompt, or put the model's template into {TEMPLATE_FILE} in its folder"
+                f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        return self.encode(self._template.render(messages), add_special_tokens=False)
+        return self.encode(self._template.render(messages, variables), add_special_tokens=False)
 
     @property
     def has_chat_template(self) -> bool:

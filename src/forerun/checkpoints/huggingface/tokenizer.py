@@ -10,7 +10,7 @@ from tokenizers import decoders, pre_tokenizers
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
-from forerun.text.chat_template import TEMPLATE_FILE, ChatTemplate
+from forerun.text.chat_template import TEMPLATE_FILE
 from forerun.text.tokenizer import Tokenizer
 
 MAX_CONFIG_BYTES: Final = 2**23  # models with 28,000 added tokens, for sounds, list them in 5 MiB
@@ -32,7 +32,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     special_tokens = read_special_tokens(folder)
     backend = read_backend(folder)
     backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
-    return Tokenizer(backend, read_chat_template(folder, special_tokens))
+    return Tokenizer(backend, read_chat_template(folder), special_tokens)
 
 
 def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
@@ -83,17 +83,15 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def read_chat_template(folder: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
+def read_chat_template(folder: Path) -> str | None:
     """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
     file = folder / TEMPLATE_FILE
     if file.is_file():
-        return ChatTemplate(source=_read_source(file), special_tokens=special_tokens)
+        return _read_source(file)
     source = read_optional(folder / TOKENIZER_CONFIG_NAME).get("chat_template")
     if isinstance(source, list):
         source = _default_of(source, folder)
-    if source is None:
-        return None
-    return ChatTemplate(source=require_text(str(source), folder, "chat_template"), special_tokens=special_tokens)
+    return None if source is None else require_text(str(source), folder, "chat_template")
 
 
 def _read_source(file: Path) -> str:

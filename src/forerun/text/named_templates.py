@@ -1,0 +1,41 @@
+"""The chat template that a user names: a file, the text itself, or a form of chat that many models use."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
+
+NAMED_TEMPLATES: Final[Mapping[str, str]] = {
+    "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "llama3": "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>"
+    "\n\n{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+    "zephyr": "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}{{ eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+}
+MARKS: Final = ("{{", "{%", "{#", "\n")  # a template's text has one of them; names and paths have none
+
+
+def read_template(given: str) -> str:
+    """The source of a chat template.
+
+    Args:
+        given: a template's name, its text, or the path of a file that holds it.
+
+    Raises:
+        ConfigError: it is none of them, or the file cannot be read.
+    """
+    if given in NAMED_TEMPLATES:
+        return NAMED_TEMPLATES[given]
+    if any(mark in given for mark in MARKS):
+        return given
+    try:
+        return read_bounded(Path(given).expanduser(), MAX_JSON_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"chat_template {short(given)} cannot be read as a file ({error}): give a UTF-8 file with a Jinja "
+            f"template, the template itself, or one of {', '.join(NAMED_TEMPLATES)}"
+        ) from error
