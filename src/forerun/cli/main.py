@@ -10,7 +10,7 @@ import typer
 
 from forerun import __version__
 from forerun.cli.bench import bench
-from forerun.cli.chat import chat, run
+from forerun.cli.chat.entry import chat, run
 from forerun.cli.check import check
 from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say

@@ -1,30 +1,52 @@
 """The conversation so far, in the model's input form."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What the user said, and the answer."""
+
+    said: str
+    answer: str
 
 
 class Conversation:
     """Turns of a chat. With a chat template these are messages, without one a single growing text.
 
     A turn is added when it is over: `prompt` gives what to send, `add` records it with its answer. So a turn that
-    failed leaves nothing behind.
+    failed leaves nothing behind. The oldest `num_dropped` turns are kept and not sent any more.
     """
 
     def __init__(self, *, has_template: bool, system_prompt: str | None) -> None:
-        self._has_template, self._system_prompt = has_template, system_prompt
-        self.clear()
+        self._has_template, self.system_prompt = has_template, system_prompt
+        self.turns: list[Exchange] = []
+        self.num_dropped = 0
 
     def clear(self) -> None:
         """Forget everything but the system prompt."""
-        system = self._system_prompt
-        self._messages: list[Mapping[str, str]] = [{"role": "system", "content": system}] if system else []
-        self._text = f"{system}\n" if system else ""
+        self.turns, self.num_dropped = [], 0
 
     def prompt(self, said: str) -> str | Sequence[Mapping[str, str]]:
         """The model's input if the user sends this."""
-        return [*self._messages, {"role": "user", "content": said}] if self._has_template else self._text + said
+        sent, system = self.turns[self.num_dropped :], self.system_prompt
+        if self._has_template:
+            messages = [{"role": "system", "content": system}] if system else []
+            for turn in sent:
+                messages.append({"role": "user", "content": turn.said})
+                messages.append({"role": "assistant", "content": turn.answer})
+            return [*messages, {"role": "user", "content": said}]
+        return "".join([f"{system}\n" if system else "", *(f"{turn.said}{turn.answer}\n" for turn in sent), said])
 
     def add(self, said: str, answer: str) -> None:
         """Record a turn."""
-        self._messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
-        self._text += f"{said}{answer}\n"
+        self.turns.append(Exchange(said=said, answer=answer))
+
+    def take_back(self) -> Exchange | None:
+        """Remove the last turn and give it; None where there is none. A turn that was dropped is no longer one."""
+        if not self.turns:
+            return None
+        turn = self.turns.pop()
+        self.num_dropped = min(self.num_dropped, len(self.turns))
+        return turn

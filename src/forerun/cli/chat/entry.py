@@ -1,0 +1,74 @@
+"""forerun chat: talk to a model in the terminal."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from forerun.cli.answer import is_terminal
+from forerun.cli.chat.reader import TypedLines
+from forerun.cli.chat.session import ChatOptions, Session
+from forerun.cli.chat.talk import talk
+from forerun.cli.declare import option, with_options
+from forerun.cli.drafter_options import DrafterOptions
+from forerun.cli.engine_loading import open_engine
+from forerun.cli.failures import INTERRUPTED, flags_of, shows_errors
+from forerun.cli.interrupt import StopOnInterrupt
+from forerun.cli.logs import LogOptions, note_all
+from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.output_options import OutputOptions
+from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.errors import require
+
+
+@shows_errors
+@with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
+def chat(
+    *options: Any,
+    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    quick: Annotated[
+        str | None, option("--quick", "-q", help="Send this one message, print the answer, leave.")
+    ] = None,
+) -> None:
+    """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
+    _talk(*options, model=model, message=quick)
+
+
+@shows_errors
+@with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
+def run(
+    *options: Any,
+    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    message: Annotated[str | None, typer.Argument(help="One message; else what is piped in, else a chat.")] = None,
+) -> None:
+    """Answer one message, or talk where there is none: chat, called as ollama calls it."""
+    if message is None and not is_terminal():
+        message = sys.stdin.read().removesuffix("\n")
+    _talk(*options, model=model, message=message)
+
+
+def _talk(
+    chat_options: ChatOptions,
+    model_options: ModelOptions,
+    drafter_options: DrafterOptions,
+    engine_options: EngineOptions,
+    sampling: SamplingOptions,
+    form: OutputOptions,
+    logs: LogOptions,
+    *,
+    model: str | None,
+    message: str | None,
+) -> None:
+    require(message is None or message.strip() != "", "the message is empty: give at least one character")
+    target = model_options.choose(model)
+    config = engine_options.config(target, drafter_options.config(target))
+    sampling.params()  # complains before the model is loaded
+    with logs.speaking(), open_engine(config) as engine:
+        params = settle(sampling, engine.default_sampling)
+        note_all(config=config, params=params)
+        with StopOnInterrupt() as interrupt:
+            session = Session(engine, params, TypedLines(interrupt), options=chat_options, form=form)
+            if message is None:
+                talk(session, flags_of(chat))
+            elif session.answer(message):
+                raise typer.Exit(INTERRUPTED)

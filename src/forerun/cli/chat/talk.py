@@ -1,0 +1,41 @@
+"""A chat from the first prompt to its end."""
+
+from collections.abc import Mapping
+
+from forerun.cli.answer import is_terminal
+from forerun.cli.chat.commands import completions, obey
+from forerun.cli.chat.reader import edit_lines, typed_so_far
+from forerun.cli.chat.session import Session
+from forerun.cli.failures import in_flags, say
+from forerun.core.errors import ForerunError
+
+
+def talk(session: Session, flags: Mapping[str, str]) -> None:
+    """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on.
+
+    Args:
+        flags: by the settings that errors name.
+    """
+    if is_terminal():
+        edit_lines(completions)
+        say("/help lists the commands")
+    while not session.is_over:
+        try:
+            _take_turn(session)
+        except ForerunError as error:
+            say(f"error: {in_flags(str(error), flags)}; /clear forgets what was said")
+        except KeyboardInterrupt:  # at the prompt, as answers have their own ways
+            if not is_terminal():
+                raise
+            say("" if typed_so_far() else "\n/exit or Ctrl-D leaves")
+
+
+def _take_turn(session: Session) -> None:
+    """One message or command, or the end of the input."""
+    said = session.reader.turn()
+    if said is None:
+        session.is_over = True
+    elif said[:1] in ("/", "!") and "\n" not in said:
+        obey(session, said[1:].strip())
+    elif said.strip():
+        session.answer(said[1:] if said[:2] in (" /", " !") else said)

@@ -1,0 +1,132 @@
+"""No word is broken at the end of a line, however an answer comes in pieces."""
+
+import fcntl
+import os
+import pty
+import random
+import re
+import struct
+import termios
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from forerun.cli.chat.wrap import WrappedTerminal, width_of
+
+CODE = re.compile(r"\x1b\[(\d*)([A-Za-z])|.", re.DOTALL)
+WORDS = ["a", "of", "there", "streaming", "don't", "well-known", "end.", "extraordinarily", "É", "naïve"]
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[TextIO, int]]:
+    """A terminal's side to write to, and the file descriptor that shows what was written."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+        yield stream, ours
+    os.close(ours)
+
+
+def resize(stream: TextIO, num_columns: int) -> None:
+    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, num_columns, 0, 0))
+
+
+def written(stream: TextIO, ours: int) -> str:
+    """What came out at the terminal, and a line break."""
+    stream.write("\n~")
+    stream.flush()
+    raw = b""
+    while not raw.endswith(b"~"):
+        raw += os.read(ours, 65536)
+    return raw.decode().replace("\r", "")[:-1]
+
+
+def shown(stream: TextIO, ours: int) -> list[str]:
+    """The screen's lines, as a terminal without a right edge would have them."""
+    lines, column = [""], 0
+    for found in CODE.finditer(written(stream, ours)):
+        piece = found[0]
+        if piece == "\n":
+            lines.append("")
+            column = 0
+        elif found[2] == "D":
+            column -= int(found[1])
+        elif found[2] == "K":
+            lines[-1] = cut(lines[-1], column)
+        elif found[2] is None:
+            lines[-1] += piece
+            column += width_of(piece)
+    return lines[:-1]
+
+
+def cut(line: str, num_columns: int) -> str:
+    """The beginning of a line that takes so many columns."""
+    kept = ""
+    while line and sum(map(width_of, kept + line[0])) <= num_columns:
+        kept, line = kept + line[0], line[1:]
+    return kept
+
+
+def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
+    while text:
+        size = chance.randint(1, 7)
+        yield text[:size]
+        text = text[size:]
+
+
+def wrapped(terminal: tuple[TextIO, int], text: str, *, num_columns: int, seed: int = 0) -> list[str]:
+    stream, ours = terminal
+    resize(stream, num_columns)
+    wrapping = WrappedTerminal(stream)
+    for piece in in_pieces(text, random.Random(seed)):
+        wrapping.write(piece)
+    return shown(stream, ours)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_hold_as_many_whole_words_as_fit(terminal: tuple[TextIO, int], seed: int) -> None:
+    chance = random.Random(seed)
+    words, num_columns = chance.choices(WORDS, k=80), chance.randint(17, 60)
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > num_columns - 1:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    found = wrapped(terminal, " ".join(words), num_columns=num_columns, seed=seed)
+    assert [line.rstrip() for line in found] == lines
+
+
+def test_words_longer_than_a_line_and_fenced_code_are_left_to_the_terminal(terminal: tuple[TextIO, int]) -> None:
+    address, code = "https://example.org/" + "x" * 40, "    for a line that is longer than the window is: pass"
+    text = f"see {address} and then more\n```python\n{code}\n```\nwhich is text once again"
+    lines = wrapped(terminal, text, num_columns=21)
+    assert lines[:2] == ["see ", f"{address} "]
+    assert code in lines
+    assert [line.rstrip() for line in lines[-2:]] == ["which is text once", "again"]
+
+
+def test_wide_characters_take_two_columns_and_may_be_parted(terminal: tuple[TextIO, int]) -> None:
+    lines = wrapped(terminal, "北京是中国的首都、也是最大的城市。", num_columns=13)
+    assert lines == ["北京是中国的", "首都、也是最", "大的城市。"]
+    lines = wrapped(terminal, "一二三四五六、七", num_columns=13)
+    assert lines == ["一二三四五", "六、七"]
+
+
+def test_colours_move_with_their_word(terminal: tuple[TextIO, int]) -> None:
+    stream, ours = terminal
+    resize(stream, 11)
+    wrapping = WrappedTerminal(stream)
+    for piece in ("one two \x1b[4m", "th", "r\x1b[0mee"):
+        wrapping.write(piece)
+    moved = "\x1b[2D\x1b[K\n\x1b[0m\x1b[4mth"
+    assert written(stream, ours) == f"one two \x1b[4mth{moved}r\x1b[0mee\n"
+
+
+def test_a_resized_window_is_heeded_at_once(terminal: tuple[TextIO, int]) -> None:
+    stream, ours = terminal
+    resize(stream, 80)
+    wrapping = WrappedTerminal(stream)
+    wrapping.write("one two three four\n")
+    resize(stream, 10)
+    wrapping.write("one two three four\n")
+    assert [line.strip() for line in shown(stream, ours)] == ["one two three four", "one two", "three", "four", ""]
