@@ -5,12 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.checkpoints.gguf.choice import choose_file
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import write_config
 
+GGUF_NAMES = [
+    *("README.md", "config.json", "m-BF16-00001-of-00002.gguf", "m-BF16-00002-of-00002.gguf", "m-F16.gguf"),
+    *("m-Q4_K_M.gguf", "Q8_0/m.gguf", "mmproj-Q4_K.gguf"),
+]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PROGRAM = """
 import sys
@@ -60,11 +67,47 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         open_source(str(tmp_path / "x.bin"))
 
 
-def test_gguf_is_named_with_what_to_take_instead(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").touch()
-    for name in (tmp_path, tmp_path / "x.gguf"):
-        with pytest.raises(CheckpointError, match=r"x\.gguf.* a GGUF file, which is not read yet: .*safetensors"):
-            open_source(str(name))
+def test_a_gguf_file_or_a_folder_with_one_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.touch()
+    for name in (tmp_path, path):
+        source = open_source(str(name))
+        assert isinstance(source, GgufCheckpoint)
+        assert (source.name, source.path, source.folder) == (str(name), path, tmp_path)
+    path.rename(tmp_path / "blob")
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    assert isinstance(open_source(str(tmp_path / "blob")), GgufCheckpoint)
+
+
+def test_of_several_gguf_files_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
+    for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf"):
+        (tmp_path / name).touch()
+    assert open_source(str(tmp_path)).folder == tmp_path
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(CheckpointError, match=r"several GGUF files, a-00001-of-00002\.gguf, b\.gguf: give the one"):
+        open_source(str(tmp_path))
+    write_config(tmp_path)
+    assert not isinstance(open_source(str(tmp_path)), GgufCheckpoint), "a whole checkpoint goes before"
+
+
+@pytest.mark.parametrize(
+    ("tag", "chosen"),
+    [
+        (None, "m-Q4_K_M.gguf"),
+        ("q4_k_m", "m-Q4_K_M.gguf"),
+        ("F16", "m-F16.gguf"),
+        ("bf16", "m-BF16-00001-of-00002.gguf"),
+        ("Q8_0", "Q8_0/m.gguf"),
+    ],
+)
+def test_a_type_is_found_in_the_names_of_a_repository(tag: str | None, chosen: str) -> None:
+    assert choose_file("org/m", GGUF_NAMES, tag) == chosen
+
+
+def test_a_type_that_a_repository_lacks_is_refused_with_those_that_it_has() -> None:
+    assert choose_file("org/m", ["m-Q8_0.gguf", "m-Q6_K.gguf"], None) == "m-Q6_K.gguf"
+    with pytest.raises(CheckpointError, match=r"no GGUF file whose name says Q4_K: choose .*Q8_0/m\.gguf"):
+        choose_file("org/m", GGUF_NAMES, "Q4_K")
 
 
 def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +140,37 @@ def test_a_cached_snapshot_is_found_offline(tmp_path: Path) -> None:
     write_config(snapshot)
     assert opened_offline(tmp_path, "org/model") == str(snapshot)
     assert opened_offline(tmp_path, "org/model", COMMIT) == str(snapshot)
+
+
+def test_cached_gguf_files_are_found_offline_by_their_type(tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--org--m"
+    snapshot = repository / "snapshots" / COMMIT
+    (snapshot / "Q8_0").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    (snapshot / "Q8_0" / "m.gguf").touch()
+    write_config(snapshot)  # as many such repositories have it
+    for name in ("org/m", "org/m:q8_0"):
+        assert opened_offline(tmp_path, name) == str(snapshot / "Q8_0")
+    assert "no GGUF file whose name says Q6_K" in opened_offline(tmp_path, "org/m:Q6_K")
+    assert "could not be fetched" in opened_offline(tmp_path, "org/other:Q6_K")
+
+
+def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[object] = []
+
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        fetched.append((name, revision, allow_patterns))
+        for wanted in allow_patterns:
+            (tmp_path / wanted).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda api, name, revision: GGUF_NAMES)
+    source = open_source("org/m:BF16", revision="v1")
+    assert isinstance(source, GgufCheckpoint)
+    assert (source.name, source.path) == ("org/m:BF16", tmp_path / "m-BF16-00001-of-00002.gguf")
+    assert fetched == [("org/m", "v1", ["m-BF16-00001-of-00002.gguf", "m-BF16-00002-of-00002.gguf"])]
 
 
 def test_a_snapshot_without_a_config_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
-"""A model's name to its CheckpointSource: a local folder, built in, or from the Hugging Face hub."""
+"""A model's name to its CheckpointSource: a folder, a GGUF file, built in, or from the Hugging Face hub."""
 
 import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.hub import fetch_snapshot
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.checkpoints.gguf.choice import choose_file, first_files, is_gguf
+from forerun.checkpoints.gguf.parts import all_parts
+from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.source import CheckpointSource
@@ -13,20 +16,16 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}
-HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-GGUF_SUFFIX: Final = ".gguf"
-GGUF_ADVICE: Final = (
-    "which is not read yet: take the same model's repository of safetensors, from which such files are made, and "
-    "--dtype int4 or int8 for weights of that size"
-)
+HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
 def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     """The model `name`; what lies there decides how it is read.
 
     Args:
-        name: a folder with a config.json; "builtin" or "builtin-draft"; else a hub name such as "org/model", which is
-            fetched into the hub's own cache unless it is there. A folder wins over a hub name.
+        name: a folder with a config.json, or with one GGUF file; such a file; "builtin" or "builtin-draft"; else a hub
+            name such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type, which is fetched into the
+            hub's own cache unless it is there. A folder or file wins over a hub name.
         revision: branch, tag or commit on the hub.
 
     Raises:
@@ -35,26 +34,46 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if name in BUILTIN_FOLDERS:
         folder = Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return _open_folder(name, folder, "give the folder that holds config.json and the weights")
-    if folder.exists():
-        if folder.suffix == GGUF_SUFFIX:
-            raise CheckpointError(f"{name!r} is a GGUF file, {GGUF_ADVICE}")
-        raise CheckpointError(f"{name!r} is a file: give the folder that holds {CONFIG_NAME} and the weights")
-    if HUB_NAME.fullmatch(name):
-        advice = "choose a repository with weights in Hugging Face layout"
-        return _open_folder(name, fetch_snapshot(name, revision), advice)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _open_folder(name, path, "give the folder that holds config.json and the weights")
+    if path.exists():
+        if is_gguf(path):
+            return GgufCheckpoint(name=name, path=path)
+        raise CheckpointError(
+            f"{name!r} is a file: give a GGUF file, or the folder that holds {CONFIG_NAME} and the weights"
+        )
+    hub_name = HUB_NAME.fullmatch(name)
+    if hub_name:
+        return _open_hub(name, hub_name[1], hub_name[2], revision)
     raise CheckpointError(
-        f"there is no folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a hub name "
-        f'with its owner, of the form "org/model", or {" or ".join(map(repr, BUILTIN_FOLDERS))}'
+        f"there is no folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a GGUF "
+        f'file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
+        f"{' or '.join(map(repr, BUILTIN_FOLDERS))}"
     )
 
 
 def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
-    if not (folder / CONFIG_NAME).is_file():
-        found = sorted(path.name for path in folder.glob(f"*{GGUF_SUFFIX}"))
-        if found:
-            raise CheckpointError(f"{folder} holds no {CONFIG_NAME}, but {found[0]}, a GGUF file, {GGUF_ADVICE}")
-        raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
-    return HuggingFaceFolder(name=name, folder=folder)
+    if (folder / CONFIG_NAME).is_file():
+        return HuggingFaceFolder(name=name, folder=folder)
+    found = first_files([path.name for path in folder.glob("*.gguf")])
+    if len(found) == 1:
+        return GgufCheckpoint(name=name, path=folder / found[0])
+    if found:
+        raise CheckpointError(f"{folder} holds several GGUF files, {', '.join(found)}: give the one to use")
+    raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
+
+
+def _open_hub(name: str, repository: str, tag: str | None, revision: str | None) -> CheckpointSource:
+    """A repository of safetensors, or a file of one that has none, or of which a type was named."""
+    if tag is None:
+        folder = fetch_snapshot(repository, revision)
+        found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository, revision)
+        if not first_files(found):
+            return _open_folder(name, folder, "choose a repository with weights in Hugging Face layout, or GGUF files")
+    chosen = choose_file(repository, list_files(repository, revision), tag)
+    wanted = [path.as_posix() for path in all_parts(Path(chosen))]
+    path = fetch_snapshot(repository, revision, wanted) / chosen
+    if not path.is_file():
+        raise CheckpointError(f"{chosen} of {repository} is not in the hub's cache: fetch it with a network")
+    return GgufCheckpoint(name=name, path=path)

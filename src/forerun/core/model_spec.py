@@ -18,6 +18,8 @@ class RopeSpec:
     `yarn` (arXiv 2309.00071) does the like by dimension: what turns fewer than `beta_slow` times in
     original_max_positions is divided, what turns more than `beta_fast` times stays. Cosines and sines are multiplied by
     `attention_factor`, which sharpens attention. `truncate` rounds the bounds to whole dimensions.
+
+    `divisors`, one for each pair of dimensions, divide the frequencies of any kind: so GGUF files store llama3's.
     """
 
     theta: float = 10_000.0
@@ -30,6 +32,7 @@ class RopeSpec:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (rope.theta**exponents)
+    if rope.divisors:
+        frequencies = frequencies / torch.tensor(rope.divisors)
     match rope.kind:
         case "default":
             return frequencies

@@ -96,7 +96,7 @@ def test_a_tensor_lies_where_the_package_finds_it_whatever_the_alignment(alignme
     path = write(tmp_path / "x.gguf", lambda writer: writer.add_custom_alignment(alignment))
     found, reference = read_gguf(path).tensors["weight"], gguf.GGUFReader(path).tensors[0]
     assert (found.offset, found.num_bytes) == (reference.data_offset, reference.n_bytes)
-    assert (found.shape, found.type_name) == ((2, 4), "F32")
+    assert (found.shape, found.dtype) == ((2, 4), "F32")
 
 
 def test_types_and_the_sizes_of_their_blocks_are_those_of_the_package() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.gguf.bounded_reader import BoundedReader, MetaValue
+from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import POINTER_MARK, refuse_pointer, short
+from forerun.core.json_file import POINTER_MARK, JsonFile, refuse_pointer, short
 
 MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)
@@ -38,28 +39,17 @@ MAX_ELEMENTS: Final = 2**48  # of a tensor, far beyond any file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBlocks:
-    """One tensor in a file: `num_bytes` from the absolute `offset` on, row by row in blocks of `type_name`.
-
-    Args:
-        shape: the last dimension is the one along which blocks lie.
-    """
-
-    path: Path
-    name: str
-    type_name: str
-    shape: tuple[int, ...]
-    offset: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
     """What one file says of itself; `tensors` in the order of their bytes."""
 
     path: Path
     metadata: Mapping[str, MetaValue]
-    tensors: Mapping[str, StoredBlocks]
+    tensors: Mapping[str, StoredTensor]
+
+    def section(self, prefix: str) -> JsonFile:
+        """The keys that begin so, without it; refusals name file and whole key."""
+        values = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+        return JsonFile(path=self.path, values=values, prefix=prefix)
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -88,7 +78,7 @@ def _read(reader: BoundedReader, file_bytes: int) -> GgufFile:
         if key in metadata:
             raise reader.damaged(f"it holds the key {short(key)} twice")
         metadata[key] = reader.value(f"the value of {short(key)}")
-    tensors: dict[str, StoredBlocks] = {}
+    tensors: dict[str, StoredTensor] = {}
     for _ in range(num_tensors):
         tensor = _read_tensor(reader, f"the tensor behind {short(next(reversed(tensors), 'none'))}")
         if tensor.name in tensors:
@@ -110,7 +100,7 @@ def _check_version(reader: BoundedReader) -> None:
         )
 
 
-def _read_tensor(reader: BoundedReader, what: str) -> StoredBlocks:
+def _read_tensor(reader: BoundedReader, what: str) -> StoredTensor:
     """A tensor with its offset from where the data begin."""
     name = reader.key(what)
     what = f"tensor {short(name)}"
@@ -118,14 +108,14 @@ def _read_tensor(reader: BoundedReader, what: str) -> StoredBlocks:
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
         raise reader.damaged(f"{what} has {num_dimensions} dimensions, and must have 1 to {MAX_DIMENSIONS}")
     shape = reader.sizes(num_dimensions, what)[::-1]
-    type_name = _type_of(reader, what)
-    num_elements, block_bytes = BLOCK_SIZES[type_name]
+    dtype = _type_of(reader, what)
+    num_elements, block_bytes = BLOCK_SIZES[dtype]
     if not 0 < prod(shape) < MAX_ELEMENTS or shape[-1] % num_elements:
         raise reader.damaged(f"{what} of shape {list(shape)} cannot be stored in blocks of {num_elements} elements")
-    return StoredBlocks(
+    return StoredTensor(
         path=reader.path,
         name=name,
-        type_name=type_name,
+        dtype=dtype,
         shape=shape,
         offset=reader.uint64(what),
         num_bytes=prod(shape) // num_elements * block_bytes,
@@ -134,24 +124,24 @@ def _read_tensor(reader: BoundedReader, what: str) -> StoredBlocks:
 
 def _type_of(reader: BoundedReader, what: str) -> str:
     code = reader.uint32(what)
-    type_name = TYPE_NAMES.get(code, f"type {code}")
-    if type_name not in BLOCK_SIZES:
+    dtype = TYPE_NAMES.get(code, f"type {code}")
+    if dtype not in BLOCK_SIZES:
         raise CheckpointError(
-            f"{reader.path}: {what} is stored as {type_name}, but must be one of {', '.join(BLOCK_SIZES)}: choose "
+            f"{reader.path}: {what} is stored as {dtype}, but must be one of {', '.join(BLOCK_SIZES)}: choose "
             "another file of the model, such as the one with Q4_K_M in its name"
         )
-    return type_name
+    return dtype
 
 
 def _place(
-    reader: BoundedReader, metadata: Mapping[str, MetaValue], tensors: Mapping[str, StoredBlocks], file_bytes: int
-) -> dict[str, StoredBlocks]:
+    reader: BoundedReader, metadata: Mapping[str, MetaValue], tensors: Mapping[str, StoredTensor], file_bytes: int
+) -> dict[str, StoredTensor]:
     """The tensors at their places in the file, which are aligned, inside it and apart from each other."""
     alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise reader.damaged(f"{ALIGNMENT_KEY} is {short(alignment)}, and must be a power of two up to {MAX_ALIGNMENT}")
     data_start = end = -(-reader.position // alignment) * alignment
-    placed: dict[str, StoredBlocks] = {}
+    placed: dict[str, StoredTensor] = {}
     for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.offset, tensor.num_bytes)):
         offset = data_start + tensor.offset
         if tensor.offset % alignment or offset < end:

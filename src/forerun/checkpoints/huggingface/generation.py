@@ -49,19 +49,22 @@ def _read_ids(file: JsonFile) -> tuple[int, ...]:
 def read_default_sampling(folder: Path) -> SamplingParams:
     """The sampling that the folder recommends; greedy where it recommends none.
 
+    Raises:
+        CheckpointError: the file is there and is no JSON object.
+    """
+    path = folder / GENERATION_CONFIG_NAME
+    return recommended_sampling(JsonFile.read(path)) if path.exists() else GREEDY
+
+
+def recommended_sampling(file: JsonFile) -> SamplingParams:
+    """The sampling that a file of generation_config.json's keys recommends.
+
     What the file states holds, and what it leaves out is off, as in vLLM; transformers puts its own defaults (top_k 50)
     in place of what is left out. `do_sample` false is greedy whatever else the file states, as in transformers, which
     vLLM does not look at. Without `do_sample`, a file that states any temperature or filter wants sampling, as in vLLM:
     who wrote them meant them. A temperature left out beside them is 1. A value that cannot be used is warned of and
     left out.
-
-    Raises:
-        CheckpointError: the file is there and is no JSON object.
     """
-    path = folder / GENERATION_CONFIG_NAME
-    if not path.exists():
-        return GREEDY
-    file = JsonFile.read(path)
     stated = {name: file.values[name] for name in NAMES if file.has(name) and _is_usable(file, name)}
     if _does_sample(file, stated):
         stated.setdefault("temperature", 1.0)

@@ -1,50 +1,16 @@
-"""Which model a checkpoint holds, as a short text: what belongs to one model is not used with another."""
+"""Which model a folder holds, as a short text."""
 
-import json
-from contextlib import ExitStack
-from dataclasses import asdict
-from hashlib import blake2b
-from io import FileIO
 from pathlib import Path
-from typing import Final
 
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
-from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.core.errors import CheckpointError
-
-DIGEST_BYTES: Final = 8
-SAMPLE_BYTES: Final = 4096
+from forerun.checkpoints.identity import identity_of
 
 
 def model_identity(folder: Path) -> str:
-    """16 hexadecimal digits that stand for the architecture in `folder`, its tensors and a sample of their values.
-
-    The first and the last 4 KiB of every tensor are read, never the whole file, so that a model is told from one that
-    was trained further, even if few of its matrices were. Where the folder lies, what its files are called and which
-    of them holds which tensor have no influence; the dtype has.
+    """See `identity_of`.
 
     Raises:
         CheckpointError: the checkpoint is absent, damaged or not supported.
     """
-    digest = blake2b(digest_size=DIGEST_BYTES)
-    digest.update(json.dumps(asdict(read_model_spec(folder)), sort_keys=True).encode())
-    tensors = sorted(catalogue(folder).items())
-    try:
-        with ExitStack() as opened:
-            files = {path: opened.enter_context(FileIO(path)) for path in {tensor.path for _, tensor in tensors}}
-            for name, tensor in tensors:
-                digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode())
-                digest.update(_read_sample(files[tensor.path], tensor))
-    except OSError as error:
-        raise CheckpointError(f"the weights in {folder} cannot be read ({error}): check disk and files") from error
-    return digest.hexdigest()
-
-
-def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:
-    """The first and the last bytes of a tensor; all of them, some twice, where it is small."""
-    num_bytes = min(SAMPLE_BYTES, tensor.num_bytes)
-    file.seek(tensor.offset)
-    first = file.read(num_bytes)
-    file.seek(tensor.offset + tensor.num_bytes - num_bytes)
-    return first + file.read(num_bytes)
+    return identity_of(read_model_spec(folder), catalogue(folder))

@@ -27,7 +27,8 @@ METADATA_KEY: Final = "__metadata__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor in a file: `num_bytes` from the absolute `offset` on, row-major. `dtype` is a safetensors tag."""
+    """One tensor in a file: `num_bytes` from the absolute `offset` on, row-major. `dtype` is a tag of safetensors,
+    or a type of ggml's, whose blocks lie along the last dimension."""
 
     path: Path
     name: str

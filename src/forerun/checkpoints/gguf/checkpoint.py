@@ -1,0 +1,104 @@
+"""A GGUF file as a CheckpointSource."""
+
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from forerun.checkpoints.gguf.config import read_model_spec
+from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.gguf.parts import read_model
+from forerun.checkpoints.gguf.stops import read_stop_ids
+from forerun.checkpoints.huggingface.generation import recommended_sampling
+from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES
+from forerun.checkpoints.identity import identity_of
+from forerun.checkpoints.source import BytesRead
+from forerun.core.config import SamplingParams
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec, WeightFormat
+
+if TYPE_CHECKING:
+    import torch
+
+    from forerun.model.weights import WeightSource
+    from forerun.text.tokenizer import Tokenizer
+
+# What generation_config.json calls the keys that state how the model's authors want it sampled.
+SAMPLING_KEYS: Final = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
+
+class GgufCheckpoint:
+    """One file that holds everything, or the first of several parts; see CheckpointSource.
+
+    Its beginning is parsed once and kept: a vocabulary takes a tenth of a second and more.
+
+    Args:
+        name: what the user called it.
+        path: the file.
+    """
+
+    def __init__(self, *, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """What the file says of itself.
+
+        Raises:
+            CheckpointError: it is damaged, or of another format.
+        """
+        return read_model(self.path)
+
+    def spec(self) -> ModelSpec:
+        return read_model_spec(self.file)
+
+    def stored_dtype(self) -> str:
+        """The dtype of most bytes. Codes are no dtype: where they are most, it is bfloat16, whose range holds that of
+        any scale, and in which these models are trained."""
+        num_bytes = Counter[str]()
+        for tensor in self.file.tensors.values():
+            num_bytes[DTYPE_NAMES.get(tensor.dtype, "bfloat16")] += tensor.num_bytes
+        return max(num_bytes, key=num_bytes.__getitem__, default="float32")
+
+    def stored_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.file.tensors.values())
+
+    def identity(self) -> str:
+        return identity_of(self.spec(), self.file.tensors)
+
+    def tokenizer(self) -> "Tokenizer":
+        from forerun.checkpoints.gguf.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
+
+        return read_tokenizer(self.file)
+
+    def stop_ids(self) -> tuple[int, ...]:
+        return read_stop_ids(self.file)
+
+    def default_sampling(self) -> SamplingParams:
+        metadata = self.file.metadata
+        values = {name: metadata[key] for key, name in SAMPLING_KEYS.items() if key in metadata}
+        return recommended_sampling(JsonFile(path=self.path, values=values))
+
+    def weights(
+        self,
+        *,
+        dtype: "torch.dtype",
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        on_progress: BytesRead | None = None,
+    ) -> "WeightSource":
+        from forerun.checkpoints.gguf.weights import GgufWeights  # brings torch along
+
+        return GgufWeights(
+            self.file, self.spec(), dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
+        )

@@ -1,0 +1,66 @@
+"""A model that is split into several GGUF files, read as one.
+
+Source: llama.cpp (src/llama.cpp, llama_split_path), which names them `model-00001-of-00003.gguf` and so on.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.gguf.header import GgufFile, read_gguf
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.errors import CheckpointError
+from forerun.core.json_file import short
+
+PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+MAX_PARTS: Final = 1024  # of 50 GB, the size into which models are usually split
+
+
+def read_model(path: Path) -> GgufFile:
+    """The metadata of a file and all tensors, also those in its other parts.
+
+    Raises:
+        CheckpointError: a file is absent or damaged, or does not belong to the others.
+    """
+    first = read_gguf(path)
+    split = first.section("split.")
+    count = split.integer("count", 0, least=0, most=MAX_PARTS)
+    if count <= 1:
+        return first
+    tensors = dict(first.tensors)
+    for part in parts_of(path, count)[1:]:
+        for name, tensor in _read_part(part).items():
+            if name in tensors:
+                raise CheckpointError(f"{part} holds tensor {short(name)}, which {tensors[name].path} holds too")
+            tensors[name] = tensor
+    num_tensors = split.integer("tensors.count")
+    if len(tensors) != num_tensors:
+        raise split.wrong("tensors.count", f"the {len(tensors)} that its parts hold: fetch all of them again")
+    return GgufFile(path=path, metadata=first.metadata, tensors=tensors)
+
+
+def all_parts(path: Path) -> list[Path]:
+    """All files of the model whose first one is called so."""
+    named = PART_NAME.fullmatch(path.name)
+    return [path] if named is None else parts_of(path, int(named["count"]))
+
+
+def parts_of(path: Path, count: int) -> list[Path]:
+    """All files of a model whose first one this is.
+
+    Raises:
+        CheckpointError: it is not the first one, or its name does not say so.
+    """
+    named = PART_NAME.fullmatch(path.name)
+    if named is None or int(named["number"]) != 1 or int(named["count"]) != count:
+        raise CheckpointError(
+            f"{path} is one of {count} parts of a model: give the first one, whose name must end in "
+            f"-00001-of-{count:05}.gguf, with the others beside it"
+        )
+    return [path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+
+
+def _read_part(path: Path) -> dict[str, StoredTensor]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: fetch every part of the model into one folder")
+    return dict(read_gguf(path).tensors)

@@ -1,0 +1,57 @@
+"""Which model a checkpoint holds, as a short text: what belongs to one model is not used with another."""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from hashlib import blake2b
+from io import FileIO
+from typing import Any, Final
+
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec
+
+DIGEST_BYTES: Final = 8
+SAMPLE_BYTES: Final = 4096
+
+
+def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
+    """16 hexadecimal digits that stand for an architecture, its tensors and a sample of their values.
+
+    The first and the last 4 KiB of every tensor are read, never the whole file, so that a model is told from one that
+    was trained further, even if few of its matrices were. Where the model lies, what its files are called and which
+    of them holds which tensor have no influence; the dtype has.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    digest.update(json.dumps(_fields(spec), sort_keys=True).encode())
+    tensors = sorted(stored.items())
+    try:
+        with ExitStack() as opened:
+            files = {path: opened.enter_context(FileIO(path)) for path in {tensor.path for _, tensor in tensors}}
+            for name, tensor in tensors:
+                digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode())
+                digest.update(_read_sample(files[tensor.path], tensor))
+    except OSError as error:
+        raise CheckpointError(f"the weights cannot be read ({error}): check disk and files") from error
+    return digest.hexdigest()
+
+
+def _fields(spec: ModelSpec) -> dict[str, Any]:
+    """The spec's fields; divisors, which most models lack, only where there are any: older identities stay valid."""
+    fields = asdict(spec)
+    if not spec.rope.divisors:
+        del fields["rope"]["divisors"]
+    return fields
+
+
+def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:
+    """The first and the last bytes of a tensor; all of them, some twice, where it is small."""
+    num_bytes = min(SAMPLE_BYTES, tensor.num_bytes)
+    file.seek(tensor.offset)
+    first = file.read(num_bytes)
+    file.seek(tensor.offset + tensor.num_bytes - num_bytes)
+    return first + file.read(num_bytes)
