@@ -69,7 +69,7 @@ def test_a_later_turn_has_the_earlier_ones_before_it_until_they_are_cleared(run:
 
 def test_an_answer_cut_by_the_context_says_so(run: Run, target: str) -> None:
     shown = run("chat", target, "-q", "Hi", "--max-length", "64", "--ignore-eos")
-    advice = "/clear forgets what was said, --max-length allows up to 512"
+    advice = "/shift drops the oldest turns, /clear forgets all, --max-length allows up to 512"
     assert f"the context of 64 tokens is full; {advice}" in shown.stderr
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from forerun.cli.chat.wrap import WrappedTerminal, width_of
+from forerun.cli.wrap import WrappedTerminal, width_of
 
 CODE = re.compile(r"\x1b\[(\d*)([A-Za-z])|.", re.DOTALL)
 WORDS = ["a", "of", "there", "streaming", "don't", "well-known", "end.", "extraordinarily", "É", "naïve"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import typer
 
 from forerun.cli.streams import cleaned
+from forerun.cli.wrap import wrapped
 from forerun.core.errors import CheckpointError, ConfigError, ContextOverflowError, ForerunError, VocabularyError
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def find_model(name: str) -> "CheckpointSource":
 
 def say(message: str) -> None:
     """One line for the person at the terminal, out of the way of what is piped on."""
-    print(message, file=sys.stderr, flush=True)
+    with wrapped("stderr"):
+        print(message, file=sys.stderr, flush=True)
 
 
 def exit_code(error: ForerunError) -> int:

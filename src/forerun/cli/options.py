@@ -68,7 +68,7 @@ class SamplingOptions:
                 leaves all of it aside.
         """
         given = given_settings(SamplingParams, self)
-        given["logit_bias"] = dict(map(_read_bias, given.get("logit_bias", ())))
+        given["logit_bias"] = dict(map(read_bias, given.get("logit_bias", ())))
         return replace(DEFAULTS if given.get("temperature") == 0 else default, **given)
 
 
@@ -96,7 +96,8 @@ def _read_variables(text: str) -> Mapping[str, object]:
     return cast(Mapping[str, object], values)
 
 
-def _read_bias(text: str) -> tuple[int, float]:
+def read_bias(text: str) -> tuple[int, float]:
+    """A token and what is added to its score, as a flag gives them."""
     token_id, _, value = text.partition("=")
     try:
         return int(token_id), float(value)

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -21,6 +22,7 @@ from forerun.core.json_file import short
 
 Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
+USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -40,6 +42,17 @@ class ChatTemplate:
                 f"the chat template {short(self.source)} is no Jinja template ({error}): correct it, or give another"
             ) from error
 
+    def variables(self) -> frozenset[str]:
+        """What else the template asks for, by name, such as enable_thinking.
+
+        Raises:
+            ConfigError: it is no Jinja template.
+        """
+        self.require_valid()
+        environment = _environment()
+        asked = find_undeclared_variables(environment.parse(self.source))
+        return frozenset(asked - {*USUAL, *self.special_tokens, *environment.globals, "messages"})
+
     def render(self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES) -> str:
         """The text of these messages, ending where the assistant's next answer begins.
 
@@ -57,10 +70,9 @@ class ChatTemplate:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
         require("messages" not in variables, "messages is no variable of a chat template: give them as the prompt")
         known = [_plain(message) for message in messages]
-        usual = {"tools": None, "documents": None, "add_generation_prompt": True}
         try:
             template = _environment().from_string(self.source)
-            return template.render({**usual, **self.special_tokens, **variables, "messages": known})
+            return template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             raise ConfigError(
                 f"the chat template refused these messages: {error}; "

@@ -28,9 +28,10 @@ class Conversation:
         """Forget everything but the system prompt."""
         self.turns, self.num_dropped = [], 0
 
-    def prompt(self, said: str) -> str | Sequence[Mapping[str, str]]:
-        """The model's input if the user sends this."""
-        sent, system = self.turns[self.num_dropped :], self.system_prompt
+    def prompt(self, said: str, num_dropped: int | None = None) -> str | Sequence[Mapping[str, str]]:
+        """The model's input if the user sends this, without so many of the oldest turns."""
+        sent = self.turns[self.num_dropped if num_dropped is None else num_dropped :]
+        system = self.system_prompt
         if self._has_template:
             messages = [{"role": "system", "content": system}] if system else []
             for turn in sent:

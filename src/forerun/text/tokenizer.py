@@ -85,6 +85,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    def template_variables(self) -> frozenset[str]:
+        """What the chat template may be told, by name; see `ChatTemplate.variables`."""
+        return frozenset() if self._template is None else self._template.variables()
+
     @property
     def added_ids(self) -> frozenset[int]:
         """Ids of tokens put beside the trained vocabulary: control and other added tokens."""

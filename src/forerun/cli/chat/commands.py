@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.cli.chat.session import Session
+from forerun.cli.chat.files import load, save
+from forerun.cli.chat.session import Session, shortened
 from forerun.cli.failures import say
+from forerun.core.errors import ConfigError, require
 
-FOOT: Final = """\
-Ctrl-C stops the answer; at the prompt it clears the line. A line that ends in \\ goes on in the next one; pasted lines
-are one message. ! works in place of /: to send a line that begins with one of them, put a space before it."""
+FOOT: Final = (
+    "Ctrl-C stops the answer; at the prompt it clears the line. A line that ends in \\ goes on in the next; pasted "
+    "lines are one message. ! works in place of /: to send a line that begins with one of them, put a space before it."
+)
+EMPTY: Final = '""'  # as a shell has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +44,17 @@ def help_text() -> str:
     return "\n".join([*lines, FOOT])
 
 
-def completions(line: str) -> Sequence[str]:
-    """The commands that a line may become."""
-    if line[:1] not in ("/", "!") or " " in line:
-        return ()
-    return [f"{line[0]}{command.names[0]} " for command in COMMANDS if command.names[0].startswith(line[1:])]
+def completions(session: Session, line: str) -> Sequence[str]:
+    """What the last word of a line may become: a command, or the name of a setting."""
+    mark, words = line[:1], [*line[1:].split(), *([""] if line[-1:] in " /!" else [])]
+    match words:
+        case [word] if mark in ("/", "!"):
+            known = [f"{mark}{command.names[0]} " for command in COMMANDS if command.names[0].startswith(word)]
+        case ["set", word]:
+            known = [f"{name} " for name in session.settings.names() if name.startswith(word)]
+        case _:
+            known = []
+    return known
 
 
 def _leave(session: Session, _: str) -> None:
@@ -57,15 +67,62 @@ def _clear(session: Session, _: str) -> None:
 
 
 def _answer_lines(session: Session, _: str) -> None:
-    said = session.reader.until_end()
+    said = session.lines.until_end()
     if said.strip():
         session.answer(said)
 
 
+def _undo(session: Session, _: str) -> None:
+    turn = session.conversation.take_back()
+    say("nothing was said yet" if turn is None else f"taken back: {shortened(turn.said)}")
+
+
+def _set_system_prompt(session: Session, text: str) -> None:
+    talk = session.conversation
+    if text:
+        talk.system_prompt = None if text == EMPTY else text
+    say("there is no system prompt" if talk.system_prompt is None else f"the system prompt is: {talk.system_prompt}")
+
+
+def _set(session: Session, text: str) -> None:
+    if not text:
+        say(session.settings.listed())
+        return
+    name, _, value = text.partition(" ")
+    require(value.strip() != "", f"/set {name} needs a value; default is the one it had at the start")
+    session.settings = session.settings.changed(name, value.strip(), start=session.settings_at_start)
+
+
+def _shift(session: Session, text: str) -> None:
+    talk = session.conversation
+    num_sent = len(talk.turns) - talk.num_dropped
+    try:
+        number = int(text) if text else -(-num_sent // 2)
+    except ValueError:
+        raise ConfigError(f"/shift {text} needs a number of turns, or nothing for half of them") from None
+    require(0 < number <= num_sent, f"of the {num_sent} turns that are sent, {number} cannot be dropped")
+    session.drop(talk.num_dropped + number)
+
+
 COMMANDS: Final = (
     Command(names=("help", "?"), help="this list", act=lambda *_: say(help_text())),
+    Command(
+        names=("regenerate", "regen"), help="another answer to the last question",
+        act=lambda session, _: session.answer_again(),
+    ),
+    Command(names=("undo",), help="take the last question and its answer back", act=_undo),
     Command(names=("clear",), help="forget what was said", act=_clear),
+    Command(
+        names=("shift",), argument="[N]", help="send the oldest N turns no more, or half of them", act=_shift
+    ),
+    Command(
+        names=("system",), argument="[TEXT]", help='what comes before the first message; "" is nothing',
+        act=_set_system_prompt,
+    ),
+    Command(names=("set",), argument="[NAME VALUE]", help="a setting; alone: all of them", act=_set),
+    Command(names=("save",), argument="FILE", help="the conversation and its settings to a file", act=save),
+    Command(names=("load",), argument="FILE", help="and back", act=load),
     Command(names=("stats",), help="numbers of the last answer", act=lambda session, _: session.say_stats()),
     Command(names=("multi",), help="several lines, up to a line with only /end", act=_answer_lines),
     Command(names=("exit", "quit", "bye"), help="leave (or Ctrl-D)", act=_leave),
-)
+)  # fmt: skip

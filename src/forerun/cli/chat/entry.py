@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from forerun.cli.answer import is_terminal
+from forerun.cli.chat.files import KeptFile, resumed, take_over, with_flags
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
 from forerun.cli.chat.talk import talk
@@ -63,12 +64,18 @@ def _talk(
     target = model_options.choose(model)
     config = engine_options.config(target, drafter_options.config(target))
     sampling.params()  # complains before the model is loaded
+    saved = resumed(chat_options.resume)
     with logs.speaking(), open_engine(config) as engine:
-        params = settle(sampling, engine.default_sampling)
+        params = settle(sampling, engine.default_sampling) if saved is None else sampling.params(saved.params)
         note_all(config=config, params=params)
         with StopOnInterrupt() as interrupt:
             session = Session(engine, params, TypedLines(interrupt), options=chat_options, form=form)
+            if saved is not None:
+                take_over(session, with_flags(saved, session))
             if message is None:
                 talk(session, flags_of(chat))
-            elif session.answer(message):
+                return
+            is_interrupted = session.answer(message)
+            KeptFile().update(session)
+            if is_interrupted:
                 raise typer.Exit(INTERRUPTED)

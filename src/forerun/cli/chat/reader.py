@@ -31,12 +31,16 @@ class TypedLines:
             lines.append(line)
         return "\n".join(lines)
 
-    def agrees(self, question: str) -> bool:
-        """Whether the person at the terminal agrees; where nobody can be asked, no."""
+    def agrees(self, question: str, *, unless_told: bool = True) -> bool:
+        """Whether the person at the terminal agrees; where nobody can be asked, no.
+
+        Args:
+            unless_told: what Enter alone means.
+        """
         if not is_terminal():
             return False
-        answer = self._line(f"{question} [Y/n] ")
-        return answer is not None and answer.strip().lower() in ("", "y", "yes")
+        answer = self._line(f"{question} [{'Y/n' if unless_told else 'y/N'}] ")
+        return unless_told if answer == "" else answer is not None and answer.strip().lower() in ("y", "yes")
 
     def _line(self, prompt: str) -> str | None:
         try:

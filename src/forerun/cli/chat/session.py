@@ -1,15 +1,19 @@
 """A conversation with its settings: questions in, answers shown and kept."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.answer import describe_stats, write_answer
 from forerun.cli.chat.reader import TypedLines
-from forerun.cli.chat.wrap import wrapped_stdout
-from forerun.cli.declare import option
+from forerun.cli.chat.room import turns_to_drop
+from forerun.cli.chat.settings import ChatSettings
+from forerun.cli.declare import option, output
 from forerun.cli.failures import say
 from forerun.cli.logs import note
 from forerun.cli.output_options import OutputOptions
+from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
     from forerun.text.prompt import Prompt
 
-PLAIN_MODE = "this model has no chat template, so it continues the text you type rather than answering it"
+PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
+WAYS_OUT: Final = "/shift drops the oldest turns, /clear forgets all"
+MAX_SHOWN: Final = 60  # characters of a message, to recognise it by
+NUM_SEEDS: Final = 2**63  # as SamplingParams takes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,21 @@ class ChatOptions:
         str | None, option("--system-prompt", "--system", "-sys", help="What comes before the first message.")
     ] = None
     stats: Annotated[bool, option("--stats", help="Print statistics after every answer.")] = False
+    context_shift: Annotated[
+        bool, option("--context-shift", help="Where the context is full, drop the oldest turns without asking.")
+    ] = False
+    resume: Annotated[
+        Path | None, output("--resume", help="Go on with this file's conversation, and keep it there; new if need be.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """An answer with what it was an answer to."""
+
+    prompt: "Prompt"
+    settings: ChatSettings
+    result: Generation
 
 
 class Session:
@@ -40,44 +62,121 @@ class Session:
     """
 
     def __init__(
-        self, engine: "Engine", params: SamplingParams, reader: TypedLines, *, options: ChatOptions, form: OutputOptions
+        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *, options: ChatOptions, form: OutputOptions
     ) -> None:
         has_template = engine.tokenizer.has_chat_template
         if params.max_new_tokens is None and has_template:
             params = replace(params, max_new_tokens=UNTIL_FULL)
-        self.engine, self.reader = engine, reader
-        self.params = self.params_at_start = params
+        self.engine, self.lines = engine, lines
+        self.settings = self.settings_at_start = ChatSettings(
+            params=params,
+            variables=engine.config.chat_template_kwargs,
+            allowed=engine.tokenizer.template_variables(),
+        )
         self.conversation = Conversation(has_template=has_template, system_prompt=options.system_prompt)
         self.is_over = False
-        self._form, self._says_stats = form, options.stats
-        self._last: Generation | None = None
+        self.file = options.resume  # which holds the conversation as it goes on
+        self.own_files = {options.resume} - {None}  # those that this chat has written or read
+        self._form, self._options = form, options
+        self._last: Answered | None = None
+        self._num_again = 0  # answers to the last question before this one
         self._make_show, self._end = form.begin(engine)
         if not has_template:
             note(PLAIN_MODE)
 
     def answer(self, said: str) -> bool:
         """Answer one message; True when the user interrupted the answer."""
-        prompt = self.conversation.prompt(said)
-        with wrapped_stdout():
-            answer, is_interrupted = write_answer(
-                lambda: self.engine.stream(prompt, self.params), self._make_show(), self._end
-            )
-        if not answer.token_ids:
-            return is_interrupted  # while the prompt was read: the conversation is as it was
-        self._last = answer
-        self.conversation.add(said, self._missing_space(prompt, answer) + answer.text)
-        if answer.finish_reason is FinishReason.LENGTH and not self._form.is_json:
-            say(f"({self._cause_of_cut(answer)})")
-        if self._says_stats:
-            self._form.note_numbers(self._numbers(answer))
-        return is_interrupted
+        self._num_again = 0
+        return self._answer(said, self.settings)
+
+    def answer_again(self) -> None:
+        """Another answer to the last question in place of the one there is, where there can be another."""
+        turns, num_turns = self.conversation.turns, len(self.conversation.turns)
+        if not turns:
+            say("nothing was answered yet")
+            return
+        before, num_dropped = turns[-1], self.conversation.num_dropped
+        self.conversation.take_back()
+        try:
+            if self._would_repeat(before.said):
+                say("the answer would be the same, as sampling is greedy; /set temperature 0.7 makes others")
+                return
+            self._num_again += 1
+            self._answer(before.said, self._with_another_seed())
+        finally:
+            if len(turns) < num_turns:  # interrupted before the first word, or failed
+                turns.append(before)
+                self.conversation.num_dropped = num_dropped
+
+    def drop(self, num_dropped: int) -> None:
+        """Send this many of the oldest turns no more."""
+        self.conversation.num_dropped = num_dropped
+        say(
+            f"(the oldest {_turns(num_dropped)} of {len(self.conversation.turns)} are not sent to the model any more; "
+            "/save keeps them all)"
+        )
 
     def say_stats(self) -> None:
         """The numbers of the last answer."""
         say("nothing was answered yet" if self._last is None else self._numbers(self._last))
 
-    def _numbers(self, answer: Generation) -> str:
-        return describe_stats(answer, is_greedy=self.params.is_greedy)
+    def _make_room(self, said: str, settings: ChatSettings) -> None:
+        """Drop the oldest turns where the answer needs their room, if the user agrees."""
+        talk, max_length, num_new = self.conversation, self.engine.max_length, settings.params.max_new_tokens
+
+        def num_tokens(num_dropped: int) -> int:
+            prompt = talk.prompt(said, num_dropped)
+            return len(self.engine.encode(prompt, chat_template_kwargs=settings.variables))
+
+        num_dropped = turns_to_drop(
+            num_tokens,
+            num_dropped=talk.num_dropped,
+            num_turns=len(talk.turns),
+            max_length=max_length,
+            num_new=None if num_new == UNTIL_FULL else num_new,
+        )
+        question = f"the context of {max_length} tokens is full: drop the oldest {_turns(num_dropped)}?"
+        if num_dropped > talk.num_dropped and (self._options.context_shift or self.lines.agrees(question)):
+            self.drop(num_dropped)
+
+    def _answer(self, said: str, settings: ChatSettings) -> bool:
+        self._make_room(said, settings)
+        prompt = self.conversation.prompt(said)
+        with wrapped("stdout"):
+            result, is_interrupted = write_answer(
+                lambda: self.engine.stream(prompt, settings.params, chat_template_kwargs=settings.variables),
+                self._make_show(),
+                self._end,
+            )
+        if not result.token_ids:
+            return is_interrupted  # while the prompt was read: the conversation is as it was
+        self._last = Answered(prompt=prompt, settings=settings, result=result)
+        self.conversation.add(said, self._missing_space(prompt, result) + result.text)
+        if result.finish_reason is FinishReason.LENGTH and not self._form.is_json:
+            say(f"({self._cause_of_cut(result)})")
+        if self._options.stats:
+            self._form.note_numbers(self._numbers(self._last))
+        return is_interrupted
+
+    def _with_another_seed(self) -> ChatSettings:
+        """The settings for another answer: with a seed of their own each one has the next, else a fresh one."""
+        params = self.settings.params
+        if params.is_greedy or params.seed is None:
+            return self.settings
+        return replace(self.settings, params=replace(params, seed=(params.seed + self._num_again) % NUM_SEEDS))
+
+    def _would_repeat(self, said: str) -> bool:
+        """Whether the last answer is what the model would say again."""
+        last = self._last
+        return (
+            last is not None
+            and self.settings.params.is_greedy
+            and last.result.finish_reason is not FinishReason.CANCELLED
+            and (last.prompt, last.settings) == (self.conversation.prompt(said), self.settings)
+        )
+
+    def _numbers(self, answered: Answered) -> str:
+        return describe_stats(answered.result, is_greedy=answered.settings.params.is_greedy)
 
     def _cause_of_cut(self, answer: Generation) -> str:
         num_new, longest = answer.stats.num_new_tokens, self.engine.spec.max_positions
@@ -85,7 +184,7 @@ class Session:
         if answer.stats.num_prompt_tokens + num_new < max_length:
             return f"cut after {num_new} tokens; --max-new-tokens allows more"
         allowed = f", --max-length allows up to {longest}" if max_length < longest else ""
-        return f"cut: the context of {max_length} tokens is full; /clear forgets what was said{allowed}"
+        return f"cut: the context of {max_length} tokens is full; {WAYS_OUT}{allowed}"
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
@@ -94,3 +193,17 @@ class Session:
         tokenizer, prompt_ids = self.engine.tokenizer, self.engine.encode(prompt)
         joined = tokenizer.decode([*prompt_ids, *answer.token_ids])[len(tokenizer.decode(prompt_ids)) :]
         return joined[: len(joined) - len(tokenizer.decode(answer.token_ids))]
+
+
+def _turns(number: int) -> str:
+    return f"{number} turn{'s' if number != 1 else ''}"
+
+
+def count_of(conversation: Conversation) -> str:
+    """How many turns there are, in words."""
+    return _turns(len(conversation.turns))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, on one line."""
+    return shorten(text, MAX_SHOWN, placeholder=" ...")

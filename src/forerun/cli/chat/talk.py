@@ -1,13 +1,15 @@
 """A chat from the first prompt to its end."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from forerun.cli.answer import is_terminal
 from forerun.cli.chat.commands import completions, obey
+from forerun.cli.chat.files import KeptFile
 from forerun.cli.chat.reader import edit_lines, typed_so_far
-from forerun.cli.chat.session import Session
+from forerun.cli.chat.session import WAYS_OUT, Session
 from forerun.cli.failures import in_flags, say
-from forerun.core.errors import ForerunError
+from forerun.core.errors import ContextOverflowError, ForerunError
 
 
 def talk(session: Session, flags: Mapping[str, str]) -> None:
@@ -16,14 +18,17 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
     Args:
         flags: by the settings that errors name.
     """
+    kept = KeptFile()
     if is_terminal():
-        edit_lines(completions)
+        edit_lines(partial(completions, session))
         say("/help lists the commands")
     while not session.is_over:
         try:
             _take_turn(session)
+            kept.update(session)
         except ForerunError as error:
-            say(f"error: {in_flags(str(error), flags)}; /clear forgets what was said")
+            advice = f"; {WAYS_OUT}" if isinstance(error, ContextOverflowError) else ""
+            say(f"error: {in_flags(str(error), flags)}{advice}")
         except KeyboardInterrupt:  # at the prompt, as answers have their own ways
             if not is_terminal():
                 raise
@@ -32,7 +37,7 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
 
 def _take_turn(session: Session) -> None:
     """One message or command, or the end of the input."""
-    said = session.reader.turn()
+    said = session.lines.turn()
     if said is None:
         session.is_over = True
     elif said[:1] in ("/", "!") and "\n" not in said:

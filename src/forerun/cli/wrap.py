@@ -1,11 +1,11 @@
-"""Lines broken between words while an answer is streamed to a terminal."""
+"""Lines broken between words on a terminal, also where a text comes piece by piece."""
 
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from typing import Any, Final, TextIO, cast
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
 from unicodedata import category, east_asian_width
 
 from forerun.cli.streams import takes_colours
@@ -18,13 +18,17 @@ RESET: Final = "\x1b[0m"
 
 
 @contextmanager
-def wrapped_stdout() -> Iterator[None]:
-    """What is printed meanwhile is wrapped, where stdout is a terminal."""
-    if not takes_colours("stdout"):
+def wrapped(name: str) -> Iterator[None]:
+    """What goes to stdout or stderr, by name, is wrapped meanwhile, where it is a terminal."""
+    stream = getattr(sys, name)
+    if not takes_colours(name):
         yield
         return
-    with redirect_stdout(cast(TextIO, WrappedTerminal(sys.stdout))):
+    setattr(sys, name, WrappedTerminal(stream))
+    try:
         yield
+    finally:
+        setattr(sys, name, stream)
 
 
 class WrappedTerminal:

@@ -1,0 +1,114 @@
+"""/set: the settings of answers by the names of their flags, and the variables of the chat template."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, replace
+from typing import Any, Final, get_origin, get_type_hints
+
+import typer
+
+from forerun.cli.declare import flagged
+from forerun.cli.options import read_bias
+from forerun.cli.values import plain_kind, reader_of
+from forerun.core.config import UNTIL_FULL, SamplingParams
+from forerun.core.errors import ConfigError
+
+BACK: Final = "default"  # the value that brings back what was there at the start
+KINDS: Final = get_type_hints(SamplingParams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """How answers are chosen, and what the chat template is told.
+
+    Args:
+        allowed: the variables that the template asks for.
+    """
+
+    params: SamplingParams
+    variables: Mapping[str, object]
+    allowed: frozenset[str]
+
+    def names(self) -> Sequence[str]:
+        """Every name that can be set."""
+        return [*(_name(field) for field in flagged(SamplingParams)), *sorted(self.allowed)]
+
+    def listed(self) -> str:
+        """Every name with its value."""
+        width = max(map(len, self.names()))
+        values = {_name(field): _shown(field, self.params) for field in flagged(SamplingParams)}
+        values |= {name: json.dumps(self.variables.get(name)) for name in sorted(self.allowed)}
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in values.items())
+
+    def changed(self, name: str, text: str, *, start: "ChatSettings") -> "ChatSettings":
+        """The same with another value of one setting.
+
+        Args:
+            start: what `default` as a value goes back to.
+
+        Raises:
+            ConfigError: there is no setting of this name, or it cannot have this value.
+        """
+        if name in self.allowed:
+            return replace(self, variables=_with_variable(self.variables, name, text, start.variables))
+        field = next((field for field in flagged(SamplingParams) if _is_called(field, name)), None)
+        if field is None:
+            raise ConfigError(f"there is no setting {name}: /set alone lists them")
+        value = getattr(start.params, field.name) if text == BACK else _value(field, text)
+        given: dict[str, Any] = {field.name: value}
+        return replace(self, params=replace(self.params, **given))
+
+
+def _with_variable(
+    variables: Mapping[str, object], name: str, text: str, start: Mapping[str, object]
+) -> Mapping[str, object]:
+    if text != BACK:
+        return {**variables, name: _read_json(text)}
+    others = {other: value for other, value in variables.items() if other != name}
+    return others | {name: start[name]} if name in start else others
+
+
+def _read_json(text: str) -> object:
+    """What a text means as JSON, such as false; one that means nothing stands for itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _name(field: Field[Any]) -> str:
+    return str(field.metadata["flags"][0]).lstrip("-").replace("-", "_")
+
+
+def _is_called(field: Field[Any], name: str) -> bool:
+    """Whether a flag of the field has this name, however it is written."""
+    return name.lstrip("-").replace("_", "-") in [flag.lstrip("-") for flag in field.metadata["flags"]]
+
+
+def _shown(field: Field[Any], params: SamplingParams) -> str:
+    value = getattr(params, field.name)
+    match field.name, value:
+        case "max_new_tokens", n if n == UNTIL_FULL:
+            return "-1 (to the end of the text, or until the context is full)"
+        case "seed", None:
+            return "another one for each answer"
+        case _, {**biases}:
+            return " ".join(f"{token}={bias:g}" for token, bias in biases.items()) or "none"
+        case _, tuple():
+            return " ".join(map(repr, value)) or "none"
+        case _:
+            return str(value)
+
+
+def _value(field: Field[Any], text: str) -> Any:
+    """A text as this field's flag reads it."""
+    kind = plain_kind(KINDS[field.name])
+    if get_origin(kind) is tuple:
+        return (text,)
+    if get_origin(kind) is Mapping:
+        return dict(map(read_bias, text.split()))
+    read: Callable[[Any], Any] = reader_of(kind) or str
+    try:
+        return read(text)
+    except typer.BadParameter as error:
+        raise ConfigError(f"{field.name} {error.message}") from None

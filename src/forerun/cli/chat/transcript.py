@@ -1,0 +1,138 @@
+"""A conversation as a file: what was said, the settings, and the model that answered."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.json_file import read_bounded, short
+from forerun.core.output_file import write_whole
+from forerun.text.conversation import Exchange
+
+FORMAT: Final = "forerun conversation, version 1"
+MAX_BYTES: Final = 2**26  # a context of a million tokens is 5 MB of text
+KEYS: Final = ("format", "model", "identity", "settings", "template_variables", "num_dropped_turns", "messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """All of a conversation that outlives its process.
+
+    Args:
+        model, identity: what the model was called, and what stands for this very one.
+        variables: of the chat template.
+        num_dropped: the oldest turns, which the model is not shown any more.
+    """
+
+    model: str
+    identity: str
+    params: SamplingParams
+    variables: Mapping[str, object]
+    system_prompt: str | None
+    turns: tuple[Exchange, ...]
+    num_dropped: int
+
+    def write(self, path: Path) -> None:
+        """Write it atomically.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt is not None else []
+        for turn in self.turns:
+            messages.append({"role": "user", "content": turn.said})
+            messages.append({"role": "assistant", "content": turn.answer})
+        values = {
+            "format": FORMAT,
+            "model": self.model,
+            "identity": self.identity,
+            "settings": asdict(self.params),
+            "template_variables": dict(self.variables),
+            "num_dropped_turns": self.num_dropped,
+            "messages": messages,
+        }
+        write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+
+
+def read_transcript(path: Path) -> Transcript:
+    """What `Transcript.write` wrote; anything else is refused by the name of what is wrong with it.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no such conversation.
+    """
+    try:
+        values = json.loads(read_bounded(path, MAX_BYTES))
+        json.dumps(values, ensure_ascii=False).encode()  # half a character could be read, and never be written again
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a conversation's file") from error
+    except (ValueError, RecursionError, CheckpointError) as error:
+        _refuse(path, f"it is no JSON ({error})")
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        _refuse(path, f"its format is not {FORMAT!r}")
+    if set(values) != set(KEYS):
+        _refuse(path, f"it must hold just {', '.join(KEYS)}, not {', '.join(map(short, sorted(values)))}")
+    system, turns = _turns_of(path, values["messages"])
+    num_dropped = values["num_dropped_turns"]
+    if type(num_dropped) is not int or not 0 <= num_dropped <= len(turns):
+        _refuse(path, f"num_dropped_turns is {short(num_dropped)}, but must be a number of turns, of {len(turns)}")
+    return Transcript(
+        model=_text(path, "model", values["model"]),
+        identity=_text(path, "identity", values["identity"]),
+        params=_params_of(path, values["settings"]),
+        variables=_object(path, "template_variables", values["template_variables"]),
+        system_prompt=system,
+        turns=turns,
+        num_dropped=num_dropped,
+    )
+
+
+def _turns_of(path: Path, messages: object) -> tuple[str | None, tuple[Exchange, ...]]:
+    """The system prompt and the turns of messages, which user and assistant wrote in turn."""
+    if not isinstance(messages, list):
+        _refuse(path, f"messages is {short(messages)}, but must be a list")
+    contents = [_content(path, message, number) for number, message in enumerate(messages)]
+    has_system = bool(messages) and messages[0]["role"] == "system"
+    roles = [message["role"] for message in messages[has_system:]]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        _refuse(path, f"the roles of its messages are {short(roles)}, but must be user and assistant in turn")
+    said = contents[has_system:]
+    pairs: Sequence[tuple[str, str]] = list(zip(said[::2], said[1::2], strict=True))
+    return contents[0] if has_system else None, tuple(Exchange(said=said, answer=answer) for said, answer in pairs)
+
+
+def _content(path: Path, message: object, number: int) -> str:
+    match message:
+        case {"role": str(), "content": str(content), **others} if not others:
+            return content
+    _refuse(path, f"message {number} is {short(message)}, but must hold just a role and a content, both texts")
+
+
+def _params_of(path: Path, settings: object) -> SamplingParams:
+    values = _object(path, "settings", settings)
+    unknown = set(values) - {field.name for field in fields(SamplingParams)}
+    if unknown:
+        _refuse(path, f"settings holds {short(min(unknown))}, which is none")
+    try:
+        biases = _object(path, "logit_bias", values.get("logit_bias", {}))
+        return SamplingParams(**{**values, "logit_bias": {int(token): bias for token, bias in biases.items()}})
+    except (ConfigError, ValueError) as error:
+        _refuse(path, f"settings: {error}")
+
+
+def _object(path: Path, name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(path, f"{name} is {short(value)}, but must be an object")
+    return value
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if not isinstance(value, str):
+        _refuse(path, f"{name} is {short(value)}, but must be a text")
+    return value
+
+
+def _refuse(path: Path, fault: str) -> NoReturn:
+    raise ConfigError(f"{path} is no conversation that can go on: {fault}; name another file")
