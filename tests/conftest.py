@@ -1,7 +1,11 @@
 """Random cases are the same in every run and never too slow for a busy machine; tiny checkpoints for whole engines."""
 
+import atexit
 import os
 import sys
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,11 +19,27 @@ settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a GPU Triton's kernels run in its interpreter; whether they do is settled when they are imported."""
+    """Without a GPU Triton's kernels run in its interpreter; whether they do is settled when they are imported.
+
+    No test finds or fetches models of the person who runs it: all caches are empty ones, and the hub is not asked.
+    """
+    keep_caches_apart()
     marks = config.option.markexpr
     if "gpu" not in marks or "not gpu" in marks:
         assert "triton" not in sys.modules, "a conftest imports Triton, perhaps by transformers: let a fixture do it"
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def keep_caches_apart() -> None:
+    """Before huggingface_hub is imported, which reads these variables once."""
+    if "CACHE_OF_FORERUNS_TESTS" not in os.environ:  # else it is a worker of xdist, which has its parent's
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))  # finding all fonts anew takes seconds
+        cache = mkdtemp(prefix="forerun-tests-")
+        atexit.register(rmtree, cache, ignore_errors=True)
+        os.environ |= {"CACHE_OF_FORERUNS_TESTS": cache, "XDG_CACHE_HOME": cache, "HF_HUB_OFFLINE": "1"}
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "FORERUN_CACHE"):
+        os.environ.pop(name, None)
 
 
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}

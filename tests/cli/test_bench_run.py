@@ -18,7 +18,7 @@ from forerun.bench.run import session
 from forerun.bench.run.ceilings import measure_ceilings
 from forerun.cli import bench_run as module
 from forerun.cli.bench_run import lines_of_progress, progress_bar, read_url
-from forerun.cli.places import cache_folder
+from forerun.core.places import cache_folder
 from tests.bench.players import keys_in, questions_file, records_in
 from tests.cli.conftest import Run, RunProcess
 

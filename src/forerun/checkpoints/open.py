@@ -11,6 +11,8 @@ from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import CheckpointError
@@ -23,9 +25,10 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     """The model `name`; what lies there decides how it is read.
 
     Args:
-        name: a folder with a config.json, or with one GGUF file; such a file; "builtin" or "builtin-draft"; else a hub
-            name such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type, which is fetched into the
-            hub's own cache unless it is there. A folder or file wins over a hub name.
+        name: a folder with a config.json, or with one GGUF file; such a file; "builtin" or "builtin-draft"; a short
+            name of `short_names/catalogue`; else a hub name such as "org/model", or "org/model:Q4_K_M" for a GGUF file
+            of that type, which is fetched into the hub's own cache unless it is there, as the models with short names
+            are. A folder or file wins over a hub name, a short name over a folder.
         revision: branch, tag or commit on the hub.
 
     Raises:
@@ -34,7 +37,7 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if name in BUILTIN_FOLDERS:
         folder = Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
-    path = Path(name).expanduser()
+    path = bring(NAMED_MODELS[name]).path if name in NAMED_MODELS else Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path, "give the folder that holds config.json and the weights")
     if path.exists():

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import SHOWN, engine_settings
-from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
 from forerun.core.errors import ConfigError
+from forerun.core.places import cache_folder
 
 if TYPE_CHECKING:
     from forerun.bench.data.datasets import Dataset

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model
-from forerun.cli.places import cache_folder
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
+from forerun.core.places import cache_folder
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
 

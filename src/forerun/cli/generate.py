@@ -7,13 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
+from forerun.checkpoints.short_names.catalogue import SMOLLM2
 from forerun.cli.answer import Show, describe_stats, is_terminal, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
 from forerun.cli.logs import LogOptions, note_all
-from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import decoded
 from forerun.cli.timeline import check_timeline_path, write_timeline
@@ -24,7 +25,10 @@ from forerun.core.pace import read_device
 from forerun.core.steps import DecodeStep, Generation
 from forerun.core.timing import Span
 
-SAMPLE_PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
+SAMPLE_PROMPTS: Final = {
+    BUILTIN_TARGET: 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""',
+    SMOLLM2: "The three primary colours are",
+}
 
 
 @shows_errors
@@ -36,7 +40,7 @@ def generate(
     sampling: SamplingOptions,
     form: OutputOptions,
     logs: LogOptions,
-    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="The text to continue; else read from stdin.")] = None,
     file: Annotated[Path | None, option("--file", "-f", help="File with the text to continue.")] = None,
     timeline: Annotated[
@@ -89,7 +93,7 @@ def _title(config: EngineConfig, result: Generation) -> str:
 
 
 def _read_prompt(prompt: str | None, file: Path | None, model: str) -> str:
-    """The prompt given, else stdin, else for the built-in model a sample. The newline that ends a file is left out."""
+    """The prompt given, else stdin, else a sample for what may be the default model; without a file's last newline."""
     if prompt is not None and file is not None:
         raise ConfigError("--prompt and --file are two prompts: leave out one")
     if prompt is None and file is None and is_terminal():
@@ -100,10 +104,10 @@ def _read_prompt(prompt: str | None, file: Path | None, model: str) -> str:
         return text
     if prompt is not None or file is not None:
         raise ConfigError(f"the prompt{f' in {file}' if file else ''} is empty: give at least one character")
-    if model != BUILTIN_TARGET:
+    if model not in SAMPLE_PROMPTS:
         raise ConfigError("there is no prompt: give one with --prompt, or pipe a text in")
-    say(f"no prompt given, so here is a sample one:\n{SAMPLE_PROMPT}")
-    return SAMPLE_PROMPT
+    say(f"no prompt given, so here is a sample one:\n{SAMPLE_PROMPTS[model]}")
+    return SAMPLE_PROMPTS[model]
 
 
 def _read_file(file: Path | None) -> str:

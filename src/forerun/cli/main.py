@@ -16,6 +16,7 @@ from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
+from forerun.cli.models import models, pull
 from forerun.cli.plain import PlainCommand, PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.cli.prepare import prepare
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, run, inspect, check, worker, plan, prepare):
+for command in (generate, chat, run, models, pull, inspect, check, worker, plan, prepare):
     add_command(app, command)
 app.add_typer(bench)
 

@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, cast
 
 from forerun.cli.declare import given_settings, option, with_flags_of
+from forerun.cli.default_model import default_model
 from forerun.cli.logs import note
 from forerun.cli.values import QUANTISED
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
+from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError, require
 
 DEFAULTS: Final = SamplingParams()
 SHOWN: Final = ("dtype", "weights", "device", "exactness", "kernels")  # their defaults
+MODEL_HELP: Final = (
+    "Short name (see forerun models), checkpoint folder, GGUF file or hub name [smollm2, else the built-in model]."
+)
 OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -24,10 +28,10 @@ class ModelOptions:
     named_model: Annotated[str | None, option("--model", "-m", help="The same as the argument MODEL.")] = None
 
     def choose(self, argument: str | None) -> str:
-        """The model by argument or flag, else the built-in one."""
+        """The model by argument or flag, else the default one, fetched where a person sees it."""
         if argument is not None and self.named_model is not None:
             raise ConfigError(f"the model is named twice, {argument} and --model {self.named_model}: leave out one")
-        return argument or self.named_model or BUILTIN_TARGET
+        return argument or self.named_model or default_model()
 
 
 def engine_settings(options: object) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from forerun.cli.declare import option, output, with_options
 from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
-from forerun.cli.places import cache_folder
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
 from forerun.core.errors import ConfigError, require
 from forerun.core.model_spec import WeightFormat
+from forerun.core.places import cache_folder
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 
 if TYPE_CHECKING:

