@@ -32,7 +32,7 @@ class Who:
     """Who answers."""
 
     PANEL: ClassVar = WHO
-    target: Annotated[str, option("--target", help="Checkpoint folder or hub name.")] = BUILTIN_TARGET
+    target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
     draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.")] = None
     drafters: Annotated[str, option("--drafters", help="Of this engine, with commas; none is always among them.")] = (
         "none,draft_model,prompt_lookup"

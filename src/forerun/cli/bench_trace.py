@@ -20,7 +20,7 @@ from forerun.engine.trace import write_traces
 def trace(
     machine: MachineOptions,
     out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
-    target: Annotated[str, option("--target", help="Folder or hub name of the model that writes.")] = BUILTIN_TARGET,
+    target: Annotated[str, option("--target", help="Model that writes: folder, file or hub name.")] = BUILTIN_TARGET,
     draft: Annotated[str, option("--draft", help="The same of the smaller model.")] = BUILTIN_DRAFT,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer, spread over the file.")] = 16,

@@ -12,7 +12,7 @@ from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
 
 @shows_errors
 def inspect(
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")],
+    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")],
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @with_options(MachineOptions)
 def prepare(
     machine: MachineOptions,
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or hub name.")] = BUILTIN_TARGET,
+    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET,
     layer_skip: Annotated[
         bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
     ] = False,

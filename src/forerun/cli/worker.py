@@ -28,7 +28,7 @@ class WorkerOptions:
 @with_options(WorkerOptions)
 def worker(
     machine: WorkerOptions,
-    model: Annotated[str, typer.Argument(help="The draft model: checkpoint folder or hub name.")] = BUILTIN_DRAFT,
+    model: Annotated[str, typer.Argument(help="The draft model: folder, GGUF file or hub name.")] = BUILTIN_DRAFT,
     listen: Annotated[
         str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
     ] = None,

@@ -108,7 +108,7 @@ class EngineConfig:
     """One engine: a target, where it runs, and its drafter.
 
     Args:
-        target: checkpoint folder, hub name, or the built-in target.
+        target: checkpoint folder, GGUF file, hub name (org/model, or org/model:Q4_K_M), or the built-in target.
         drafter: the drafter; by default prompt lookup, which needs no model.
         dtype: what is computed in. "auto" takes the checkpoint's own, except where the CPU would only emulate it;
             beside weights of 8 or 4 bits a CPU takes bfloat16.

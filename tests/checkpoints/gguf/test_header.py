@@ -5,14 +5,13 @@ from pathlib import Path
 from struct import pack
 from typing import Any, Final
 
+import gguf
 import numpy as np
 import pytest
 
 from forerun.checkpoints.gguf.bounded_reader import MAX_HELD_BYTES
 from forerun.checkpoints.gguf.header import BLOCK_SIZES, TYPE_NAMES, read_gguf
 from forerun.core.errors import CheckpointError
-
-gguf = pytest.importorskip("gguf")
 
 MAGIC: Final = b"GGUF" + pack("<I", 3)
 

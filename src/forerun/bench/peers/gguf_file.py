@@ -121,9 +121,10 @@ def _add_metadata(writer: Any, spec: ModelSpec, weights: str) -> None:
     writer.add_layer_norm_rms_eps(spec.norm_eps)
     writer.add_rope_dimension_count(spec.head_dim)
     writer.add_rope_freq_base(spec.rope.theta)
-    if spec.rope.kind == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    if spec.rope.kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(spec.rope.kind))
         writer.add_rope_scaling_factor(spec.rope.factor)
+        writer.add_rope_scaling_orig_ctx_len(spec.rope.original_max_positions)
     writer.add_vocab_size(spec.vocab_size)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES.get(weights, f"MOSTLY_{TYPES[weights]}")])
     writer.add_tokenizer_model(VOCABULARY)

@@ -1,0 +1,166 @@
+"""What a GGUF file's metadata say of a model, and what is refused because it would be computed differently."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.core.config import SamplingParams
+from forerun.core.errors import CheckpointError
+from tests.checkpoints.gguf.models import OF_ARCHITECTURE, write_model
+
+
+def opened(path: Path, **changes: Any) -> GgufCheckpoint:
+    return GgufCheckpoint(name="x", path=write_model(path / "x.gguf", **changes))
+
+
+@pytest.mark.parametrize("architecture", OF_ARCHITECTURE)
+def test_a_model_is_described_by_its_keys(architecture: str, tmp_path: Path) -> None:
+    spec = opened(tmp_path, architecture=architecture, ARCH__rope__freq_base=5e5).spec()
+    assert (spec.family, spec.num_layers, spec.hidden_size, spec.intermediate_size) == (architecture, 1, 256, 512)
+    assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size) == (4, 2, 64, 40)
+    assert (spec.max_positions, spec.window, spec.rope.theta, spec.tied_embeddings) == (128, None, 5e5, True)
+    assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
+
+
+def test_a_window_bounds_the_text_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
+    spec = opened(tmp_path, ARCH__attention__sliding_window=96, ARCH__expert_count=0, ARCH__vocab_size=32).spec()
+    assert (spec.window, spec.max_positions) == (96, 96)
+
+
+def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
+    linear = opened(tmp_path, ARCH__rope__scale_linear=4.0).spec().rope
+    assert (linear.kind, linear.factor) == ("linear", 4.0)
+    keys: dict[str, Any] = {"ARCH__rope__scaling__factor": 4.0, "ARCH__rope__scaling__original_context_length": 32}
+    yarn = opened(tmp_path, ARCH__rope__scaling__type="yarn", **keys).spec().rope
+    assert (yarn.kind, yarn.factor, yarn.original_max_positions) == ("yarn", 4.0, 32)
+    assert yarn.attention_factor == pytest.approx(1.1386294)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({"ARCH__expert_count": 8}, "llama.expert_count is 8, but must be 0"),
+        ({"ARCH__rope__scaling__type": "longrope"}, "llama.rope.scaling.type is 'longrope', but must be one of none"),
+        ({"ARCH__rope__dimension_count": 32}, "llama.rope.dimension_count is 32, but must be the 64"),
+        ({"ARCH__attention__value_length": 32}, "llama.attention.value_length is 32"),
+        ({"ARCH__attention__scale": 0.5}, "llama.attention.scale is 0.5"),
+        ({"ARCH__attention__layer_norm_epsilon": 0.5}, "llama.attention.layer_norm_epsilon is 0.5, but must be absent"),
+        ({"ARCH__attention__layer_norm_rms_epsilon": None}, "attention.layer_norm_rms_epsilon is missing"),
+        ({"ARCH__attention__head_count": [4, 4]}, "attention.head_count is (4, 4), but must be a whole number"),
+        ({"ARCH__attention__head_count_kv": 3}, "attention.head_count_kv is 3, but must be a divisor"),
+        ({"ARCH__attention__key_length": 63}, "attention.key_length is 63, but must be an even number"),
+        ({"ARCH__logit_scale": 2.0}, "llama.logit_scale is 2.0, but must be absent"),
+        ({"ARCH__block_count": 10**6}, "llama.block_count is 1000000, but must be a whole number from 1 to 1024"),
+        ({"ARCH__context_length": None}, "llama.context_length is missing"),
+        ({"general__type": "adapter"}, "general.type is 'adapter', but must be 'model'"),
+        ({"tokenizer__ggml__tokens": ["a"] * 41}, "names 41 tokens, but token_embd.weight has 40 rows"),
+        ({"tokenizer__ggml__tokens": 7}, "names 1 tokens"),
+        ({"shapes": {"token_embd.weight": None}}, "holds no matrix token_embd.weight"),
+        ({"shapes": {"rope_freqs.weight": (16,)}}, "'rope_freqs.weight' is F32 of shape [16], but must be F32 of"),
+    ],
+)
+def test_what_would_be_computed_differently_is_refused_by_name(
+    changes: dict[str, Any], seen: str, tmp_path: Path
+) -> None:
+    source = opened(tmp_path, **changes)
+    with pytest.raises(CheckpointError) as caught:
+        source.spec()
+    assert seen in str(caught.value)
+    assert str(source.path) in str(caught.value)
+
+
+def test_other_architectures_are_refused_with_the_list(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    writer = gguf.GGUFWriter(path, "gemma3")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"architecture is 'gemma3', but must be one of llama, qwen2, qwen3"):
+        GgufCheckpoint(name="x", path=path).spec()
+
+
+def test_divisors_of_frequencies_are_positive(tmp_path: Path) -> None:
+    source = opened(tmp_path, shapes={"rope_freqs.weight": (32,)})
+    assert len(source.spec().rope.divisors) == 32
+    raw = bytearray(source.path.read_bytes())
+    offset = source.file.tensors["rope_freqs.weight"].offset
+    raw[offset : offset + 4] = np.float32("nan").tobytes()
+    source.path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"'rope_freqs\.weight' holds \(nan, .*must hold positive numbers"):
+        GgufCheckpoint(name="x", path=source.path).spec()
+
+
+def test_all_ends_of_a_text_are_stops(tmp_path: Path) -> None:
+    source = opened(tmp_path, tokenizer__ggml__eos_token_id=5, tokenizer__ggml__eot_token_id=7)
+    assert source.stop_ids() == (5, 7, 0, 2), "then <|endoftext|> and <|im_end|>, known by their texts"
+    with pytest.raises(CheckpointError, match=r"tokenizer\.ggml\.eom_token_id is 'x'"):
+        opened(tmp_path, tokenizer__ggml__eom_token_id="x").stop_ids()
+
+
+def test_recommended_sampling_is_taken_and_greedy_without_any(tmp_path: Path) -> None:
+    assert opened(tmp_path).default_sampling() == SamplingParams()
+    keys: dict[str, Any] = {"general__sampling__temp": 0.5, "general__sampling__top_k": 20}
+    sampling = opened(tmp_path, **keys, general__sampling__penalty_repeat=1.25).default_sampling()
+    assert (sampling.temperature, sampling.top_k, sampling.repetition_penalty) == (0.5, 20, 1.25)
+
+
+@pytest.mark.parametrize(
+    ("default_type", "dtype"), [("F32", "float32"), ("F16", "float16"), ("BF16", "bfloat16"), ("Q4_0", "bfloat16")]
+)
+def test_the_dtype_is_that_of_most_bytes_and_bfloat16_for_codes(default_type: str, dtype: str, tmp_path: Path) -> None:
+    assert opened(tmp_path, default_type=default_type).stored_dtype() == dtype
+
+
+def test_another_value_is_another_model_and_another_place_is_not(tmp_path: Path) -> None:
+    source = opened(tmp_path)
+    identity, raw = source.identity(), bytearray(source.path.read_bytes())
+    (tmp_path / "y.gguf").write_bytes(raw)
+    assert GgufCheckpoint(name="y", path=tmp_path / "y.gguf").identity() == identity
+    raw[source.file.tensors["output_norm.weight"].offset] ^= 1
+    source.path.write_bytes(raw)
+    assert GgufCheckpoint(name="x", path=source.path).identity() != identity
+
+
+def write_parts(path: Path, names: Iterable[str]) -> None:
+    """Two parts of a model of architecture llama, the second with the embedding alone."""
+    shapes = dict.fromkeys(names, None)
+    count: dict[str, Any] = {"split__count": 2, "split__tensors__count": 11}
+    write_model(path / "m-00001-of-00002.gguf", shapes={"token_embd.weight": None, **shapes}, split__no=0, **count)
+    writer = gguf.GGUFWriter(path / "m-00002-of-00002.gguf", "llama")
+    writer.add_uint16("split.no", 1)
+    writer.add_tensor("token_embd.weight", np.ones((40, 256), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_model_in_parts_is_one(tmp_path: Path) -> None:
+    write_parts(tmp_path, ())
+    source = GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf")
+    assert source.spec().vocab_size == 40
+    assert len(source.identity()) == 16
+
+
+def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
+    write_parts(tmp_path, ())
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    renamed = first.rename(tmp_path / "m.gguf")
+    with pytest.raises(CheckpointError, match=r"one of 2 parts of a model: give the first .* in -00001-of-00002\.gguf"):
+        GgufCheckpoint(name="x", path=renamed).spec()
+    renamed.rename(first)
+    second.unlink()
+    with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf is missing: fetch every part"):
+        GgufCheckpoint(name="x", path=first).spec()
+
+
+def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    write_parts(tmp_path, ["blk.0.ffn_up.weight"])
+    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be the 10"):
+        GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
