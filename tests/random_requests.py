@@ -15,7 +15,7 @@ from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
 from tests.random_settings import STOPS, random_params
 from tests.textbook import gumbel, pick
-from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, varied
+from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, recycling, varied
 
 MAX_LENGTH = 128
 MOST_PROMPT, MOST_TOKENS = 32, 16
@@ -23,6 +23,7 @@ DRAFTERS: dict[str, Varied] = {
     "draft_model": draft_model(adaptive=False, depth=4, min_mass=0.05),
     "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),
     "prompt_lookup": prompt_lookup(min_match=1),
+    "recycling": recycling(adaptive=False),
     "layer_skip": layer_skip(adaptive=False, search="off", draft_width=2, depth=4),
     "layer_skip, gated, int4": layer_skip(adaptive=False, weights="int4", search_share=0.5, depth=3),
 }

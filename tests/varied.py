@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, PromptLookup
+from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, PromptLookup, TokenRecycling
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
@@ -51,6 +51,10 @@ def draft_model(**values: Any) -> Varied:
 
 def prompt_lookup(**values: Any) -> Varied:
     return varied(PromptLookup(), **values)
+
+
+def recycling(**values: Any) -> Varied:
+    return varied(TokenRecycling(), **values)
 
 
 def layer_skip(**values: Any) -> Varied:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.core.config import EngineConfig, SamplingParams
-    from forerun.core.drafter_config import DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
+    from forerun.core.drafter_config import DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup, TokenRecycling
     from forerun.core.errors import (
         CheckpointError,
         ConfigError,
@@ -28,7 +28,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "forerun.core.config": ("EngineConfig", "SamplingParams"),
-    "forerun.core.drafter_config": ("DraftModel", "LayerSkip", "NoDrafter", "Parallel", "PromptLookup"),
+    "forerun.core.drafter_config": (
+        "DraftModel",
+        "LayerSkip",
+        "NoDrafter",
+        "Parallel",
+        "PromptLookup",
+        "TokenRecycling",
+    ),
     "forerun.core.errors": (
         "CheckpointError",
         "ConfigError",
@@ -69,6 +76,7 @@ __all__ = [
     "PromptLookup",
     "SamplingParams",
     "StepStats",
+    "TokenRecycling",
     "VocabularyError",
     "load",
 ]

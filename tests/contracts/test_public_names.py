@@ -16,6 +16,7 @@ EXPECTED = {
     "DraftModel",
     "Parallel",
     "PromptLookup",
+    "TokenRecycling",
     "Generation",
     "GenerationStats",
     "GenerationStream",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from forerun import DraftModel, Engine, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun import DraftModel, Engine, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams, TokenRecycling
 
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
@@ -24,6 +24,8 @@ DRAFTERS = {
     "none": NoDrafter(),
     "draft_model": DraftModel(),
     "prompt_lookup": PromptLookup(),
+    "recycling": TokenRecycling(),
+    "recycling always": TokenRecycling(adaptive=False),
     "layer_skip": LayerSkip(),
     "layer_skip always": LayerSkip(adaptive=False, search="off"),
     "layer_skip int4": LayerSkip(weights="int4"),

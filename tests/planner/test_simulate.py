@@ -115,7 +115,7 @@ def test_a_simulation_gives_the_same_outcome_twice() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(ConfigError, match="prompt lookup"):
+    with pytest.raises(ConfigError, match="PromptLookup has no draft"):
         simulate([known_answer(5)], PromptLookup(), costs(10.0, 1.0))
     for config in (DraftModel(), FIXED_PAIR, Parallel()):
         with pytest.raises(ConfigError, match="draft"):

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import TokenRecycling
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from tests.dense_reference import reference_text
 from tests.random_settings import random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
@@ -103,6 +105,11 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
             draft_runner, case.drafter.config, case.drafter.policies.tree, target_vocab_size=case.spec.vocab_size
         ),
         "prompt_lookup": PromptLookupDrafter(case.lookup.config, case.lookup.policies.lookup),
+        "recycling": TokenRecyclingDrafter(
+            TokenRecycling(verify_width=case.lookup.config.verify_width),
+            case.drafter.policies.tree,
+            target_vocab_size=case.spec.vocab_size,
+        ),
     }
 
 
@@ -133,7 +140,7 @@ def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
 
 def assert_all_drafted(totals: Counter[str]) -> None:
     """Equal texts say nothing about a drafter that never had a token accepted."""
-    for name in ("draft_model equal", "draft_model other", "prompt_lookup"):
+    for name in ("draft_model equal", "draft_model other", "prompt_lookup", "recycling"):
         assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
         assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
     assert totals["draft_model adversarial: drafted"] > 0

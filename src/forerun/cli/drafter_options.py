@@ -16,6 +16,7 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
+    TokenRecycling,
     automatic_drafter,
     paper_layer_skip,
 )
@@ -23,7 +24,7 @@ from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
 # auto: the named draft model, else prompt lookup. ngram: prompt lookup.
-DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "layer_skip"]
+DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "recycling", "layer_skip"]
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
@@ -39,6 +40,7 @@ HEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "layer_skip": flags_of(LayerSkip),
     "parallel": ("draft", *flags_of(Parallel), "verify_width", "draft_width", "adaptive", *OF_ITSELF),
     "prompt_lookup": (*flags_of(PromptLookup), "depth"),
+    "recycling": flags_of(TokenRecycling),
     "none": (),
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(HEEDED.values(), ())))
@@ -47,6 +49,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     DraftModel: "draft_model",
     Parallel: "parallel",
     PromptLookup: "prompt_lookup",
+    TokenRecycling: "recycling",
     LayerSkip: "layer_skip",
 }
 
@@ -109,6 +112,8 @@ class DrafterOptions:
                 return self._parallel(model)
             case "prompt_lookup" | "ngram":
                 return PromptLookup()
+            case "recycling":
+                return TokenRecycling()
             case "auto" | "layer_skip":
                 return paper_layer_skip() if self._given(("search",)).get("search") == "paper" else LayerSkip()
             case unknown:

@@ -72,6 +72,24 @@ class PromptLookup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecycling:
+    """A tree from the target's own successors of every token so far; no model at all (arXiv 2408.08696).
+
+    Args:
+        verify_width: rows the target verifies per round, root included.
+        adaptive: take verify_width as an upper limit, and verify so many rows, or the root alone, as pay by what rows
+            cost and by how often such guesses came true so far.
+    """
+
+    verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+        require_shape(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSkip:
     """The target drafts for itself with sublayers left out, on its own cache (SWIFT, arXiv 2410.06916).
 
@@ -152,7 +170,7 @@ def paper_layer_skip() -> LayerSkip:
     return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
-DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | LayerSkip
+DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:

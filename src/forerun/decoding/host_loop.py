@@ -17,7 +17,7 @@ from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
-from forerun.sampling.sample import Choices, LogitShaper
+from forerun.sampling.sample import Choices, LogitShaper, widened
 from forerun.speculation.tree import TokenTree, ancestry_matrix
 from forerun.speculation.walk import Acceptance, find_fault, walk
 
@@ -60,11 +60,14 @@ class Verifier:
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
         try:
-            return self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
+            choices = self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
         except NumericalError:
             if fault := self._shaper.fault_of_settings(logits):
                 raise NumericalError(fault) from None
             raise
+        if drafter is not None and drafter.num_successors:
+            drafter.observe_successors(tree, self._runner.backend.topk(widened(logits), None, drafter.num_successors))
+        return choices
 
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
         """The logits of these rows; those of the drafter's rows go to the drafter only."""

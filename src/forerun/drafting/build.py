@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
+from forerun.core.drafter_config import (
+    DrafterConfig,
+    DraftModel,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    TokenRecycling,
+)
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -14,6 +22,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 
@@ -43,6 +52,8 @@ def build_drafter(
             return NoneDrafter()
         case PromptLookup():
             return PromptLookupDrafter(config, policies.lookup)
+        case TokenRecycling():
+            return TokenRecyclingDrafter(config, policies.tree, target_vocab_size=target.vocab_size)
         case DraftModel():
             assert draft_runner is not None, "a draft model needs its runner"
             return DraftModelDrafter(draft_runner, config, policies.tree, target_vocab_size=target.vocab_size)

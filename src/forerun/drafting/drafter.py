@@ -16,6 +16,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import TopK
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -74,10 +75,12 @@ class Drafter(Protocol):
     Args:
         verify_width: the most nodes a proposal may have, root included.
         adds_rows: `extend` must be called before every verification.
+        num_successors: the target's likeliest successors of every verified row that `observe_successors` is to be told.
     """
 
     verify_width: int
     adds_rows: bool = False
+    num_successors: int = 0
 
     @property
     def process_id(self) -> int | None:
@@ -128,6 +131,10 @@ class Drafter(Protocol):
 
     def observe(self, logits_EV: Tensor) -> None:
         """Take the logits of the rows that `extend` added."""
+        return
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+        """Take the target's likeliest tokens after every node of the tree that was verified, by its bare logits."""
         return
 
     @abstractmethod

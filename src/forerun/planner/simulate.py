@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
+from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
@@ -101,10 +101,8 @@ def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs
         case Parallel():
             parallel = ParallelSimulation(drafter, costs, policies)
             return Outcome(answers=tuple(parallel.play(trace) for trace in traces))
-        case PromptLookup():
-            raise ConfigError("prompt lookup alone needs no plan: it has nothing to divide")
-        case LayerSkip():
-            raise ConfigError("a target that drafts for itself needs no plan: it has nothing to divide")
+        case _:
+            raise ConfigError(f"{type(drafter).__name__} has no draft model and needs no plan: nothing is to divide")
 
 
 def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:

@@ -54,6 +54,13 @@ def mix32_(x: Tensor) -> Tensor:
     return x
 
 
+def mixed32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """`mix32_` of numpy's numbers."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
+    return x ^ (x >> np.uint32(15))
+
+
 def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device: str) -> Tensor:
     """[P, V] float32 standard Gumbel noise for the tokens at `positions`.
 
@@ -91,6 +98,14 @@ class KeyedNoise:
         if key is None:
             key = self._keys[position] = (*row_key(self.seed, position), 1)
         return key
+
+    def of(self, positions: Sequence[int], token_ids_PN: NDArray[np.int32]) -> NDArray[np.float64]:
+        """[P, N] noise of a few tokens at each position, the values of `rows` before they are rounded."""
+        keys_P3 = np.array([self.key(position) for position in positions], np.int32).view(np.uint32)
+        tokens_PN = token_ids_PN.view(np.uint32) * np.uint32(0x9E3779B1)
+        bits_PN = mixed32(mixed32(tokens_PN + keys_P3[:, :1]) ^ keys_P3[:, 1:2]).view(np.int32)
+        uniform_PN = (bits_PN.astype(np.float64) + (2.0**31 + 0.5)) * 2.0**-32
+        return -np.log(-np.log(uniform_PN))
 
     def rows(self, positions: Sequence[int]) -> Tensor:
         """[P, V] noise for the tokens at `positions`."""

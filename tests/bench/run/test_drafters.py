@@ -9,7 +9,7 @@ import torch
 from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.bench.run import drafters
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.drafter_config import DrafterConfig, paper_layer_skip
+from forerun.core.drafter_config import DrafterConfig, TokenRecycling, paper_layer_skip
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -85,6 +85,7 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
         "none": NoDrafter,
         "draft_model": DraftModel,
         "prompt_lookup": PromptLookup,
+        "recycling": TokenRecycling,
         "parallel": Parallel,
         "layer_skip": LayerSkip,
         "layer_skip_paper": LayerSkip,

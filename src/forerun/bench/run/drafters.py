@@ -17,6 +17,7 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
+    TokenRecycling,
     paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
@@ -27,7 +28,7 @@ from forerun.engine.placement import CorePlacement
 
 NONE: Final = "none"
 Settings = Mapping[str, Any]
-Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, Parallel, LayerSkip)
+Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, TokenRecycling, Parallel, LayerSkip)
 # The first entry is the default. A peer is given as many.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
@@ -46,6 +47,10 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
         {"verify_width": 3},
         {"verify_width": 6},
         {"verify_width": 12},
+    ),
+    "recycling": (
+        {}, {"verify_width": 8}, {"verify_width": 12}, {"verify_width": 24},
+        {"adaptive": False, "verify_width": 8}, {"adaptive": False, "verify_width": 12},
     ),
     "parallel": (
         {},
@@ -170,6 +175,8 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
             return changed(DraftModel(model=model), settings)
         case "prompt_lookup":
             return changed(PromptLookup(), settings)
+        case "recycling":
+            return changed(TokenRecycling(), settings)
         case "layer_skip":
             return changed(LayerSkip(), settings)
         case "layer_skip_paper":

@@ -1,0 +1,135 @@
+"""Draft from what the target last thought would follow each token (Token Recycling, arXiv 2408.08696)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import TokenRecycling
+from forerun.drafting.draft_tree import GuessedTree
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.model.measure import widths_up_to
+from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import TopK
+from forerun.speculation.payoff import Payoff, WidthRule
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+
+NUM_CHILDREN: Final = 8  # of an expanded node; a root whose successor is open fills a cut of 16 rows with them
+LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: they are rounded to float16
+BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
+
+
+class TokenRecyclingDrafter(Drafter):
+    """Grows a tree from a table of successors, which every verified row of the target renews.
+
+    No draft passes: all rows are the target's own, those of rejected nodes too.
+    """
+
+    num_successors = NUM_KEPT
+
+    def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
+        self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
+        self.table = SuccessorTable(target_vocab_size)
+        self._guessed = GuessedTree(
+            replace(policy, min_mass=0.0),  # an expansion costs next to nothing
+            verify_width=config.verify_width,
+            draft_width=BATCH,
+            horizon=config.verify_width,
+            calibrates=config.adaptive,
+        )
+        self._payoff: Payoff | None = None  # None: always draft
+        self._is_drafting, self._began = True, 0.0
+
+    def adapt(self, measure: Measure) -> None:
+        if self._config.adaptive and self.verify_width > 1:
+            target = measure(widths_up_to(self.verify_width))
+            self._guessed.rule, self._payoff = WidthRule(target, None), Payoff(target.step_s(1))
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._guessed.begin(prompt_ids)
+        self._root, self._num_tokens, self._pending = prompt_ids[-1], len(prompt_ids), list[int]()
+        self._temperature, self._noise = params.temperature or 1.0, noise if self._knows_noise else None
+        self._seen: tuple[TokenTree, TopK] | None = None
+
+    def propose(self) -> TokenTree:
+        self._began = perf_counter()
+        self._is_drafting = self._payoff is None or self._payoff.should_draft()
+        if not self._is_drafting:
+            return TokenTree(self._root)
+        self._tell()
+        if self._guessed.rule is not None:
+            self._guessed.rule.begin_round()
+        while batch := self._guessed.next_batch():
+            self._expand(batch)
+        proposal = self._guessed.proposal()
+        self._proposed = perf_counter()
+        return proposal
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+        self._seen = tree, successors
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        if self._payoff is not None and self._is_drafting:
+            self._payoff.see_verification(perf_counter() - self._proposed)
+        self._learn(acceptance)
+        self._root = acceptance.bonus_token
+        self._pending += acceptance.tokens
+        elapsed_s = perf_counter() - self._began
+        if self._guessed.rule is not None and self._is_drafting:
+            self._guessed.rule.end_round(elapsed_s)
+        if self._payoff is not None:
+            self._payoff.measure(len(acceptance.tokens), elapsed_s)
+        return DraftReport()
+
+    def _tell(self) -> None:
+        """Apply the tokens committed since the last proposal to the tree."""
+        if self._pending:
+            token_ids, self._pending = self._pending, []
+            self._num_tokens += len(token_ids)
+            self._guessed.advance(token_ids)
+
+    def _learn(self, acceptance: Acceptance) -> None:
+        """Renew the successors of the verified tokens; the text's own rows overrule those of rejected nodes."""
+        if self._seen is None:
+            return
+        (tree, (successors, log_probs)), self._seen = self._seen, None
+        accepted = (0, *acceptance.path)
+        nodes = [*(node for node in range(len(tree)) if node not in accepted), *accepted]
+        self.table.store(
+            [tree.token_ids[node] for node in nodes],
+            [successors[node] for node in nodes],
+            [log_probs[node] for node in nodes],
+        )
+
+    def _expand(self, batch: Sequence[int]) -> None:
+        tree = self._guessed.tree
+        ids_NK, log_probs_NK = self.table.rows([tree.token_ids[node] for node in batch])
+        if self._noise is not None:
+            places = [self._num_tokens + tree.depths[node] for node in batch]
+            ids_NK, log_probs_NK = ranked(ids_NK, log_probs_NK, self._noise.of(places, ids_NK), self._temperature)
+        ids, log_probs = ids_NK[:, :NUM_CHILDREN].tolist(), log_probs_NK[:, :NUM_CHILDREN].tolist()
+        for node, tokens, values in zip(batch, ids, log_probs, strict=True):
+            self._guessed.add_children(node, tokens, values)
+
+
+def ranked(
+    ids_NK: NDArray[np.int32], log_probs_NK: NDArray[np.float32], noise_NK: NDArray[np.float64], temperature: float
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Successors by their perturbed scores, best first, and how likely each is to be the target's draw.
+
+    All tokens that are not among them count as one more, with the noise's mean.
+    """
+    rest_N1 = np.log(np.maximum(1.0 - np.exp(log_probs_NK).sum(-1, keepdims=True), LEAST_REST))
+    totals_NK = log_probs_NK / temperature + noise_NK.astype(np.float32)
+    all_NK = np.concatenate((totals_NK, rest_N1 / temperature + np.euler_gamma), -1)
+    largest_N1 = all_NK.max(-1, keepdims=True)
+    totals_NK -= largest_N1 + np.log(np.exp(all_NK - largest_N1).sum(-1, keepdims=True))
+    order_NK = np.argsort(-totals_NK, -1)
+    return np.take_along_axis(ids_NK, order_NK, -1), np.take_along_axis(totals_NK, order_NK, -1)

@@ -1,0 +1,133 @@
+"""Successors that the target named once are proposed again, and kept for another process."""
+
+import random
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import TokenRecycling
+from forerun.core.pace import Pace
+from forerun.decoding.decoder import Round
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.successor_table import HEADER, NUM_KEPT, ROW, SuccessorTable
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.sampling.noise import KeyedNoise, gumbel_rows
+from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+
+SPEC = plain_spec()
+WEIGHTS: Weights = random_weights(SPEC, torch.Generator().manual_seed(1))
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+NO_CHAIN = TreePolicy(looks_up=False)
+NUM_TOKENS = 60
+
+
+def drafter_of(config: TokenRecycling | None = None, policy: TreePolicy = BEST_TREE) -> TokenRecyclingDrafter:
+    return TokenRecyclingDrafter(config or TokenRecycling(), policy, target_vocab_size=SPEC.vocab_size)
+
+
+def rounds_of(
+    drafter: NoneDrafter | TokenRecyclingDrafter, params: SamplingParams, *, seed: int = 7, weights: Weights = WEIGHTS
+) -> list[Round]:
+    runner = tiny_runner(SPEC, weights)
+    return decode_rounds(runner, drafter, [3, 1, 4, 1, 5], params, seed=seed, num_tokens=NUM_TOKENS)
+
+
+def ids_of(rounds: list[Round]) -> list[int]:
+    return [token for done in rounds for token in done.token_ids][:NUM_TOKENS]
+
+
+@PARAMS
+def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParams) -> None:
+    drafter = drafter_of(policy=NO_CHAIN)
+    first, second = rounds_of(drafter, params), rounds_of(drafter, params)
+    assert ids_of(first) == ids_of(second) == ids_of(rounds_of(NoneDrafter(), params))
+    assert sum(done.stats.num_accepted for done in second) > 0.3 * NUM_TOKENS
+    assert len(second) < len(first)
+
+
+@PARAMS
+@pytest.mark.parametrize("width", [1, 2, 5, 16])
+def test_proposals_keep_to_their_width(params: SamplingParams, width: int) -> None:
+    drafter = drafter_of(TokenRecycling(verify_width=width, adaptive=False))
+    rounds = rounds_of(drafter, params)
+    assert max(done.stats.num_verified for done in rounds) == width
+    assert ids_of(rounds) == ids_of(rounds_of(NoneDrafter(), params))
+
+
+def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
+    accepted = {}
+    for knows_noise in (True, False):
+        drafter = drafter_of(policy=TreePolicy(looks_up=False, knows_noise=knows_noise))
+        rounds = [done for seed in range(6) for done in rounds_of(drafter, SAMPLED, seed=seed)]
+        accepted[knows_noise] = sum(done.stats.num_accepted for done in rounds) / len(rounds)
+    assert accepted[True] > 1.2 * accepted[False] > 0
+
+
+def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
+    drafter = drafter_of(policy=NO_CHAIN)
+    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
+    num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
+    assert sum(num_drafted[-60:]) <= 0.1 * 60
+
+
+def test_rows_of_rejected_nodes_teach_too() -> None:
+    """Greedy, each text token is written once, so what stands behind more tokens than that came from wrong guesses."""
+    drafter = drafter_of(TokenRecycling(adaptive=False), NO_CHAIN)
+    text = ids_of(rounds_of(drafter, SAMPLED))
+    assert drafter.table.num_known > len({5, *text})
+
+
+def test_the_noise_of_a_few_tokens_is_that_of_all() -> None:
+    positions, tokens = [3, 900, 41], np.array([[0, 5, 90], [7, 7, 60], [1, 2, 3]], np.int32)
+    for seed in (0, 1, 2**63 - 1):
+        whole = gumbel_rows(seed, positions, SPEC.vocab_size, device="cpu").numpy()
+        found = KeyedNoise(seed, SPEC.vocab_size).of(positions, tokens % SPEC.vocab_size)
+        np.testing.assert_allclose(found, np.take_along_axis(whole, tokens % SPEC.vocab_size, -1), rtol=1e-6)
+
+
+def filled_table(vocab_size: int = 500) -> SuccessorTable:
+    rng = np.random.default_rng(1)
+    table = SuccessorTable(vocab_size)
+    tokens = rng.permutation(vocab_size)[:90].tolist()
+    log_probs = np.sort(-rng.exponential(2.0, (90, NUM_KEPT)), -1)[:, ::-1]
+    table.store(tokens, rng.integers(0, vocab_size, (90, NUM_KEPT)).tolist(), log_probs.tolist())
+    return table
+
+
+def test_a_table_comes_back_as_it_was() -> None:
+    table, other = filled_table(), SuccessorTable(500)
+    assert other.restore(table.to_bytes())
+    assert other.num_known == 90
+    for left, right in zip(table.rows(list(range(500))), other.rows(list(range(500))), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_damaged_table_or_another_models_is_refused_and_nothing_is_known() -> None:
+    data, rng = filled_table().to_bytes(), random.Random(1)
+    damaged = [data[:place] for place in range(0, len(data), 97)]
+    for _ in range(200):
+        place = rng.randrange(len(data))
+        damaged.append(data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :])
+    for wrong in damaged:
+        table = filled_table()
+        assert not table.restore(wrong)
+        assert table.num_known == 0
+    assert not SuccessorTable(501).restore(data)
+
+
+WRONG_VALUES = [("token", 500), ("token", -1), ("successors", 500), ("log_probs", np.nan), ("log_probs", 0.5)]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG_VALUES)
+def test_wrong_values_under_a_right_checksum_are_refused(field: str, value: float) -> None:
+    data = filled_table().to_bytes()
+    rows = np.frombuffer(data[HEADER.size :], ROW).copy()
+    rows[field][3] = value
+    header = data[: HEADER.size - 4] + struct.pack("<I", zlib.crc32(rows.tobytes()))
+    assert not SuccessorTable(500).restore(header + rows.tobytes())
