@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.text.tiny_tokenizers import SHARED_DATA, write_byte_level, write_llama
+from tests.text.tiny_tokenizers import SHARED_DATA, with_tokenizer_file, write_byte_level, write_llama
 
 PUBLISHED = (
     "tokenizers/qwen2.5",
@@ -24,11 +24,4 @@ def tokenizer_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     folder = SHARED_DATA / name
     if not folder.is_dir():
         pytest.skip(f"{name} is not on this machine; FORERUN_SHARED_DATA may name the folder that holds it")
-    return folder if (folder / "tokenizer.json").exists() else _convert(folder, tmp_path_factory.mktemp("converted"))
-
-
-def _convert(folder: Path, to: Path) -> Path:
-    """Have transformers write the tokenizer.json of a folder with vocab.json and merges.txt."""
-    transformers = pytest.importorskip("transformers")
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(to)
-    return to
+    return with_tokenizer_file(folder, tmp_path_factory.mktemp("converted"))

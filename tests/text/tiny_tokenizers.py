@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -66,6 +67,15 @@ def write_llama(folder: Path, **config: object) -> Path:
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     return _write(folder, backend, {"tokenizer_class": "PreTrainedTokenizerFast"} | names | config)
+
+
+def with_tokenizer_file(folder: Path, to: Path) -> Path:
+    """The folder, or another one in which transformers wrote the tokenizer.json of its vocab.json and merges.txt."""
+    if (folder / "tokenizer.json").exists():
+        return folder
+    transformers = pytest.importorskip("transformers")
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(to)
+    return to
 
 
 def _write(folder: Path, backend: tokenizers.Tokenizer, config: dict[str, object]) -> Path:

@@ -1,14 +1,201 @@
-"""The tokenizer in a GGUF file's metadata."""
+"""The tokenizer and chat template that the metadata of a GGUF file describes, with the ids of the model's own.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section Tokenizer, and, for what it leaves open,
+llama.cpp's src/llama-vocab.cpp.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.gguf.piece_merges import merges_by_score
+from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS, Splitting
+from forerun.checkpoints.gguf.vocabulary_keys import (
+    CONTROL,
+    NORMAL,
+    SPECIAL_KEYS,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    VocabularyKeys,
+)
+from forerun.checkpoints.huggingface.tokenizer import parse_backend
 from forerun.core.errors import CheckpointError
+from forerun.core.json_file import short
 from forerun.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+WHOLE_FILE_KEY: Final = "tokenizer.huggingface.json"
+TEMPLATE_KEY: Final = "tokenizer.chat_template"
+SPACE: Final = "▁"  # how sentencepiece writes a space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The tokens of a file and what they are for.
+
+    Args:
+        tokens: by id.
+        types: by id, see `vocabulary_keys`.
+        special_ids: ids of tokens with a use of their own, by the names that templates have for them.
+    """
+
+    tokens: Sequence[str]
+    types: Sequence[float]
+    special_ids: Mapping[str, int]
+
+    @classmethod
+    def read(cls, keys: VocabularyKeys) -> "Pieces":
+        tokens = keys.texts("tokens")
+        num_tokens = len(tokens)
+        special_ids = {
+            name: id_ for name, key in SPECIAL_KEYS.items() if (id_ := keys.token_id(key, num_tokens)) is not None
+        }
+        if keys.has("token_type"):
+            return cls(tokens=tokens, types=keys.numbers("token_type", num_tokens), special_ids=special_ids)
+        types = [NORMAL] * num_tokens
+        for id_ in special_ids.values():
+            types[id_] = CONTROL
+        return cls(tokens=tokens, types=types, special_ids=special_ids)
+
+    def vocabulary(self, keys: VocabularyKeys) -> dict[str, int]:
+        """Ids by token, without those that only fill the table up, such as [PAD151665]."""
+        used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
+        vocabulary = {self.tokens[id_]: id_ for id_ in used}
+        if not vocabulary:
+            raise keys.wrong("tokens", "lists no token")
+        if len(vocabulary) < len(used):
+            twice = next(id_ for id_ in used if vocabulary[self.tokens[id_]] != id_)
+            other = vocabulary[self.tokens[twice]]
+            raise keys.wrong("tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
+        return vocabulary
+
+    def added(self) -> list[AddedToken]:
+        """Tokens that are found in a text before anything else; the special ones are left out of decoded text."""
+        return [
+            AddedToken(self.tokens[id_], special=kind != USER_DEFINED, normalized=False)
+            for id_, kind in enumerate(self.types)
+            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and self.tokens[id_]
+        ]
+
+    def special_tokens(self) -> dict[str, str]:
+        return {name: self.tokens[id_] for name, id_ in self.special_ids.items()}
 
 
 def read_tokenizer(file: GgufFile) -> Tokenizer:
-    """The tokenizer, with its chat template.
+    """The tokenizer of a file, with its chat template.
 
     Raises:
-        CheckpointError: always, in this version.
+        CheckpointError: a key is missing or damaged, or asks for what is not known here; the message names it.
     """
-    raise CheckpointError(f"{file.path}: the tokenizer of GGUF files is not read yet: take the folder of safetensors")
+    keys = VocabularyKeys(file=file)
+    pieces = Pieces.read(keys)
+    return Tokenizer(_read_backend(keys, pieces), read_chat_template(file), pieces.special_tokens())
+
+
+def read_chat_template(file: GgufFile) -> str | None:
+    """The source of the default template; None where there is no template."""
+    if TEMPLATE_KEY not in file.metadata:
+        names = [key for key in file.metadata if key.startswith(f"{TEMPLATE_KEY}.")]
+        if names and f"{TEMPLATE_KEY}.default" not in names:
+            raise CheckpointError(
+                f"{file.path} has the chat templates {short(names)}, but no {TEMPLATE_KEY}, the one to use: fetch a "
+                "newer file of the model"
+            )
+    source = file.metadata.get(TEMPLATE_KEY, file.metadata.get(f"{TEMPLATE_KEY}.default"))
+    if not isinstance(source, str | None):
+        raise CheckpointError(f"{file.path}: {TEMPLATE_KEY} is {short(source)}, but must be a text: fetch it again")
+    return source
+
+
+def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
+    whole = keys.file.metadata.get(WHOLE_FILE_KEY)
+    if isinstance(whole, str):
+        return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
+    match keys.text("model"):
+        case "gpt2":
+            backend, adds_bos = _byte_level(keys, pieces)
+        case "llama":
+            backend, adds_bos = _sentencepiece(keys, pieces), True
+        case other:
+            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the kinds read here")
+    backend.add_tokens(pieces.added())
+    _surround(backend, keys, pieces, adds_bos=adds_bos)
+    return backend
+
+
+def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
+    """Byte-level BPE, and whether its texts begin with a token for that."""
+    splitting = _read_splitting(keys)
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in keys.texts("merges"))]
+    if any(not left or not right or " " in right for left, right in merges):
+        raise keys.wrong("merges", "holds an entry that is not two tokens with a space between them")
+    vocabulary = pieces.vocabulary(keys)
+    try:
+        model = models.BPE(vocabulary, merges, ignore_merges=splitting.ignore_merges)
+    except Exception as error:  # tokenizers raises the bare class for a merge of what is no token
+        raise keys.wrong("merges", f"does not fit the tokens ({short(str(error))})") from error
+    backend = tokenizers.Tokenizer(model)
+    if splitting.composes:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer, backend.decoder = splitting.pre_tokenizer(), decoders.ByteLevel()
+    return backend, splitting.adds_bos
+
+
+def _read_splitting(keys: VocabularyKeys) -> Splitting:
+    if not keys.has("pre"):
+        logger.warning(
+            "%s does not say how texts are split before merging (tokenizer.ggml.pre), as files of before May 2024: "
+            "llama.cpp's default is taken, and some texts get other tokens than the model was trained on",
+            keys.file.path,
+        )
+        return SPLITTINGS["default"]
+    name = keys.text("pre")
+    if name not in SPLITTINGS:
+        raise keys.wrong("pre", f"is {short(name)}, but must be one of {', '.join(SPLITTINGS)}")
+    return SPLITTINGS[name]
+
+
+def _sentencepiece(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
+    """BPE as sentencepiece does it: pairs with the best score first, and bytes for what is no token.
+
+    A space goes before every text, after control tokens too: so do llama.cpp and most of these models' tokenizer.json.
+    transformers 5 leaves it out behind control tokens where the class is LlamaTokenizer and `legacy` is not set; a GGUF
+    file does not say so.
+    """
+    vocabulary, scores = pieces.vocabulary(keys), keys.numbers("scores", len(pieces.tokens))
+    unknown = pieces.special_tokens().get("unk_token", pieces.tokens[0])
+    model = models.BPE(
+        vocabulary, merges_by_score(keys, vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
+    )
+    backend = tokenizers.Tokenizer(model)
+    adds_space = keys.flag("add_space_prefix", True)
+    prepend = [normalizers.Prepend(SPACE)] if adds_space else []
+    backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE)])
+    decoding = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*decoding, *([decoders.Strip(" ", 1, 0)] if adds_space else [])])
+    return backend
+
+
+def _surround(backend: tokenizers.Tokenizer, keys: VocabularyKeys, pieces: Pieces, *, adds_bos: bool) -> None:
+    """Give texts the token that begins them, and the one that ends them, where the file asks for it."""
+    form = ["$A"]
+    ids = {}
+    for name, default, place in (("bos", adds_bos, 0), ("eos", False, 2)):
+        if not keys.flag(f"add_{name}_token", default):
+            continue
+        id_ = pieces.special_ids.get(f"{name}_token")
+        if id_ is None and not keys.has(f"add_{name}_token"):
+            continue
+        if id_ is None:
+            raise keys.wrong(f"{name}_token_id", f"is missing, and add_{name}_token asks for it")
+        form.insert(place, pieces.tokens[id_])
+        ids[pieces.tokens[id_]] = id_
+    if ids:
+        backend.post_processor = processors.TemplateProcessing(single=form, special_tokens=list(ids.items()))

@@ -72,14 +72,20 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raw = read_bounded(path, MAX_TOKENIZER_BYTES)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
+    backend = parse_backend(raw, str(path))
+    _read_as_llama(backend, folder)
+    return backend
+
+
+def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
+    """What a file of tokenizers says, without truncation or padding; `name` is what an error calls it."""
     try:
         backend = tokenizers.Tokenizer.from_buffer(raw)
     except Exception as error:  # tokenizers raises the bare class for every defect of the file
         version, fault = tokenizers.__version__, short(str(error))
-        raise CheckpointError(f"{path} is not a file of tokenizers {version} ({fault}): fetch it again") from error
+        raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
-    _read_as_llama(backend, folder)
     return backend
 
 
