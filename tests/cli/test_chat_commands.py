@@ -160,7 +160,7 @@ def test_a_conversation_is_saved_and_comes_back(converse: Chat, tmp_path: Path) 
     session, _, told = converse(*typed)
     assert f"2 turns saved to {file}" in told
     other, _, told = converse(f"/load {file}")
-    assert f"2 turns of {file}" in told
+    assert "2 turns so far; the last question was: two" in told
     assert other.conversation.turns == session.conversation.turns
     assert other.conversation.prompt("x") == session.conversation.prompt("x")
     assert other.settings == session.settings

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from forerun.cli.chat.session import Session, count_of
+from forerun.cli.chat.session import Session, count_of, shortened
 from forerun.cli.chat.transcript import Transcript, read_transcript
 from forerun.cli.failures import find_model, say
 from forerun.core.errors import ConfigError
@@ -54,6 +54,8 @@ def take_over(session: Session, transcript: Transcript) -> None:
     session.settings = replace(session.settings, params=transcript.params, variables=transcript.variables)
     talk.system_prompt, talk.turns = transcript.system_prompt, list(transcript.turns)
     talk.num_dropped = transcript.num_dropped
+    if talk.turns:
+        say(f"{count_of(talk)} so far; the last question was: {shortened(talk.turns[-1].said)}")
 
 
 def save(session: Session, name: str) -> None:
@@ -76,7 +78,6 @@ def load(session: Session, name: str) -> None:
     session.own_files.add(path)
     if session.file is not None:
         session.file = path
-    say(f"{count_of(session.conversation)} of {path} in place of what was said")
 
 
 def _path(name: str, command: str) -> Path:

@@ -25,5 +25,6 @@ def turns_to_drop(
     limit, alone = max_length - wanted, num_tokens(num_turns)
     if num_tokens(num_dropped) <= limit or alone >= max_length:
         return num_dropped
-    kept = max(alone, min(limit, max_length // KEPT_SHARE))
+    last = num_tokens(num_turns - 1)  # the turn that the question may be about stays where it can
+    kept = max(last if last <= limit else alone, min(limit, max_length // KEPT_SHARE))
     return bisect_left(range(num_turns), True, lo=num_dropped, key=lambda number: num_tokens(number) <= kept)
