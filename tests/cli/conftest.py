@@ -21,6 +21,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in this process."""
     for name in [name for name in os.environ if name.startswith("FORERUN_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("FORERUN_DEVICE", "cpu")  # also where there is a GPU
 
     def call(*arguments: str, typed: str | None = None) -> Result:
         return CliRunner().invoke(app, list(arguments), input=typed)
@@ -35,7 +36,7 @@ def command(*arguments: str) -> Sequence[str]:
 def environment(**changes: str) -> dict[str, str]:
     """This process's, without flags of forerun, with one thread and the source on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORERUN_")}
-    return kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | changes
+    return kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "FORERUN_DEVICE": "cpu"} | changes
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,14 @@
 """Devices that forerun cannot run on are refused by name; one that stands idle is pointed at."""
 
 import logging
+import re
 
 import pytest
 import torch
 
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter
 from forerun.engine import model_loading as loading
+from forerun.engine.device import Gpu, choose_device, settle_device
 from forerun.engine.model_loading import hint_at_gpu
 
 
@@ -47,3 +49,41 @@ def test_a_gpu_beside_the_default_device_is_pointed_at_once(
             Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)).close()
     (record,) = [record for record in caplog.records if "GPU" in record.getMessage()]
     assert "--device cuda" in record.getMessage()
+
+
+GIB = 2**30
+SMALL, LARGE = Gpu(name="small", free_bytes=8 * GIB), Gpu(name="large", free_bytes=80 * GIB)
+BROKEN = Gpu(name="old", free_bytes=0, fault="no kernel image is available")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "needed", "device", "told"),
+    [
+        ([], 1, "cpu", None),
+        ([SMALL], 7, "cuda:0", None),
+        ([SMALL, LARGE, LARGE], 7, "cuda:1", None),
+        ([BROKEN, SMALL], 7, "cuda:1", None),
+        ([SMALL, LARGE], 81, "cpu", "large has 80.0 GiB free, and model and cache need 81.0"),
+        ([BROKEN], 1, "cpu", r"old fails at its first operation \(no kernel image is available\)"),
+    ],
+)
+def test_auto_is_the_gpu_with_most_room_that_works_and_takes_the_model(
+    gpus: list[Gpu], needed: int, device: str, told: str | None
+) -> None:
+    found, obstacle = choose_device(gpus, needed_bytes=needed * GIB)
+    assert found == device
+    assert re.match(told or "None", str(obstacle))
+
+
+def test_a_gpu_that_torch_was_made_without_is_told_of() -> None:
+    device, obstacle = choose_device([], needed_bytes=1, is_unseen=True)
+    assert device == "cpu"
+    assert obstacle is not None
+    assert "made without CUDA" in obstacle
+
+
+def test_auto_opens_an_engine_on_what_is_there() -> None:
+    found = settle_device(EngineConfig(device="auto"))
+    assert found.device == ("cuda:0" if torch.cuda.is_available() else "cpu")
+    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32, device="auto")) as engine:
+        assert engine.config.device == found.device

@@ -9,7 +9,7 @@ from forerun.cli.declare import given_settings, option, with_flags_of
 from forerun.cli.default_model import default_model
 from forerun.cli.logs import note
 from forerun.cli.values import QUANTISED
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError, require
 
@@ -49,6 +49,14 @@ def engine_settings(options: object) -> dict[str, Any]:
 @with_flags_of(EngineConfig, panel="Model and machine", shown=SHOWN)
 class EngineOptions:
     """What to compute in, and on what."""
+
+    device: Annotated[
+        str,
+        option(
+            "--device",
+            help="A torch device, such as cuda:0; auto is a GPU that works and has room, else cpu.",
+        ),
+    ] = AUTO_DEVICE
 
     def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
         """The engine these flags ask for."""

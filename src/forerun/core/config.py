@@ -13,6 +13,7 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 WeightsName = Literal["stored", "int8", "int4"]
 Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
+AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
@@ -114,7 +115,8 @@ class EngineConfig:
             beside weights of 8 or 4 bits a CPU takes bfloat16.
         weights: of linear layers: as they are stored, or rounded to so many bits on loading, of target and draft; the
             text is that of the rounded target.
-        device: a torch device, such as "cpu" or "cuda:0"; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
+        device: a torch device, such as "cpu" or "cuda:0"; "auto" is a GPU that works and has room for the model, else
+            the CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can

@@ -12,6 +12,7 @@ from forerun.decoding.decoder import Request, Rounds, play
 from forerun.decoding.host_loop import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
+from forerun.engine.device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, open_engine
@@ -45,6 +46,7 @@ class Engine:
             policies: for experiments, in place of those that suit the drafter.
         """
         require_config(config)
+        config = settle_device(config)
         cores = CorePlacement.of(config)
         chosen = Policies.of(config.drafter) if policies is None else policies
         parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, chosen, on_progress))

@@ -23,7 +23,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
-from forerun.engine.model_loading import Checkpoint, Progress, hint_at_gpu, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.measure import measure_pace
@@ -80,7 +80,6 @@ def open_engine(
         ConfigError: the configuration is not possible on this machine.
         NumericalError: `exact` is set, but this machine's kernels are not row-exact.
     """
-    hint_at_gpu(config.device)
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
     tokenizer, max_length = tokenizer_of(source, config), resolve_max_length(config, checkpoint.spec)

@@ -1,0 +1,95 @@
+"""What device "auto" stands for on this machine."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from forerun.checkpoints.open import open_source
+from forerun.core.config import AUTO_DEVICE, EngineConfig
+from forerun.engine.model_loading import hint_at_gpu, resolve_max_length
+
+DRIVER: Final = Path("/proc/driver/nvidia/version")  # there where the system runs an NVIDIA GPU, whatever torch can do
+HALF: Final = 2  # bytes of a number in bfloat16, which GPUs compute in
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as torch sees it. `fault` is what a first operation on it failed with, None where it works."""
+
+    name: str
+    free_bytes: int
+    fault: str | None = None
+
+
+def settle_device(config: EngineConfig) -> EngineConfig:
+    """The same with a device in place of "auto"; a GPU that is there and is not taken is told of once."""
+    if config.device != AUTO_DEVICE:
+        hint_at_gpu(config.device)
+        return config
+    source = open_source(config.target)
+    spec = source.spec()
+    cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
+    needed_bytes = max(source.stored_bytes(), HALF * spec.num_parameters) + cache_bytes
+    device, obstacle = choose_device(
+        gpus_of_torch(),
+        needed_bytes=needed_bytes,
+        is_unseen=DRIVER.exists() and torch.version.cuda is None,
+    )
+    if obstacle is not None:
+        tell_once(f"the model runs on the CPU: {obstacle}")
+    return replace(config, device=device)
+
+
+def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = False) -> tuple[str, str | None]:
+    """The working GPU with the most free memory if the model fits there, else the CPU.
+
+    Args:
+        needed_bytes: of weights and cache.
+        is_unseen: the system has a GPU, and this torch was made without it.
+
+    Returns:
+        The device, and why it is no GPU though there is one.
+    """
+    if not gpus:
+        return "cpu", "this torch was made without CUDA, which the GPU of this machine needs" if is_unseen else None
+    working = [(gpu.free_bytes, -number) for number, gpu in enumerate(gpus) if gpu.fault is None]
+    if not working:
+        return "cpu", f"{gpus[0].name} fails at its first operation ({gpus[0].fault})"
+    free_bytes, number = max(working)
+    if free_bytes < needed_bytes:
+        name, free, needed = gpus[-number].name, free_bytes / 2**30, needed_bytes / 2**30
+        return (
+            "cpu",
+            f"{name} has {free:.1f} GiB free, and model and cache need {needed:.1f}: a smaller max_length takes less",
+        )
+    return f"cuda:{-number}", None
+
+
+def gpus_of_torch() -> list[Gpu]:
+    """Every GPU that torch sees, tried."""
+    if not torch.cuda.is_available():
+        return []
+    return [_tried(number) for number in range(torch.cuda.device_count())]
+
+
+def _tried(number: int) -> Gpu:
+    name = f"cuda:{number}"
+    try:
+        name = torch.cuda.get_device_name(number)
+        torch.ones(1, device=f"cuda:{number}").add_(1.0).item()
+        return Gpu(name=name, free_bytes=torch.cuda.mem_get_info(number)[0])
+    except RuntimeError as error:  # a driver too old, a GPU too old for this torch, memory that others have taken
+        return Gpu(name=name, free_bytes=0, fault=str(error).partition("\n")[0])
+
+
+@cache
+def tell_once(message: str) -> None:
+    """Log a warning, the first time only."""
+    logger.warning("%s", message)
