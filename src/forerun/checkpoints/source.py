@@ -1,6 +1,6 @@
 """What a stored model answers, whatever the format of its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,11 +21,15 @@ class CheckpointSource(Protocol):
 
     Args of an implementation:
         name: what the user called it.
+        path: the folder, or the file, that opens it again.
         folder: where it lies; what belongs to it may be put there.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def folder(self) -> Path: ...
@@ -34,10 +38,13 @@ class CheckpointSource(Protocol):
         """The architecture, where forerun computes it exactly."""
 
     def stored_dtype(self) -> str:
-        """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64."""
+        """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64; for codes bfloat16."""
 
-    def stored_bytes(self) -> int:
-        """Bytes of all tensors."""
+    def stored_formats(self) -> Mapping[str, int]:
+        """Bytes of all tensors by what they are stored in: F32, BF16, or a type of ggml's."""
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold it, and what lies beside them."""
 
     def identity(self) -> str:
         """A short text that stands for this very model: what belongs to it is not used with another."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
@@ -32,7 +33,7 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         rows += _architecture_rows(sheet)
     rows += [
         ("chat template", "yes" if sheet.has_chat_template else "no"),
-        ("stored", f"{size(sheet.stored_bytes)} in {sheet.stored_dtype or 'an unknown dtype'}"),
+        ("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"),
         ("computed", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}, on a CPU with --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),
@@ -40,6 +41,13 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     return rows + [
         ("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(sheet.files)
     ]
+
+
+def _stored_in(sheet: ModelSheet) -> str:
+    formats = sorted(sheet.stored_formats.items(), key=lambda entry: -entry[1])
+    if all(name in ITEM_BYTES for name, _ in formats):
+        return sheet.stored_dtype or "an unknown dtype"
+    return ", ".join(f"{name} ({size(num_bytes)})" for name, num_bytes in formats)
 
 
 def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:

@@ -165,9 +165,9 @@ def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     from forerun.planner.roofline import SizedModel, known_models
 
     known = known_models()
-    is_model = "/" in name or name in (BUILTIN_TARGET, BUILTIN_DRAFT, *NAMED_MODELS) or Path(name).expanduser().is_dir()
+    is_model = "/" in name or name in (BUILTIN_TARGET, BUILTIN_DRAFT, *NAMED_MODELS) or Path(name).expanduser().exists()
     if name not in known and not is_model:
-        raise ConfigError(f"{flag} {name!r} is neither a folder nor a hub name nor one of {', '.join(known)}")
+        raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {', '.join(known)}")
     spec = known[name] if name in known else find_model(name).spec()
     return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
 

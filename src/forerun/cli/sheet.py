@@ -1,10 +1,11 @@
 """Facts about a model without loading it: what `inspect` and `check` print."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
@@ -27,16 +28,24 @@ class ModelSheet:
     spec: ModelSpec | None
     stored_dtype: str | None
     dtype: str | None
-    stored_bytes: int | None
+    stored_formats: Mapping[str, int]
     has_chat_template: bool
     files: tuple[tuple[str, int], ...]
 
     @property
+    def stored_bytes(self) -> int | None:
+        return sum(self.stored_formats.values()) or None
+
+    @property
     def weights_bytes(self) -> int | None:
-        """The weights in the dtype they are computed in, which need not be the one they are stored in."""
+        """The weights in the dtype they are computed in, which need not be the one they are stored in; codes stay."""
         if self.spec is None or self.dtype is None:
             return None
-        return self.spec.num_parameters * ELEMENT_BYTES[self.dtype]
+        codes = {name: num for name, num in self.stored_formats.items() if name not in ITEM_BYTES}
+        if not codes:
+            return self.spec.num_parameters * ELEMENT_BYTES[self.dtype]
+        num_dense = sum(num // ITEM_BYTES[name] for name, num in self.stored_formats.items() if name in ITEM_BYTES)
+        return sum(codes.values()) + num_dense * ELEMENT_BYTES[self.dtype]
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -57,6 +66,7 @@ class ModelSheet:
             "folder": str(self.folder),
             "supported": self.problem is None,
             "num_parameters": None if self.spec is None else self.spec.num_parameters,
+            "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "bytes_at_max_length": self.bytes_at_max_length,
@@ -72,8 +82,8 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
 
     problems: list[str] = []
     spec = _attempt(source.spec, problems)
-    stored_bytes = _attempt(source.stored_bytes, problems)
-    stored = None if stored_bytes is None else source.stored_dtype()
+    stored_formats = _attempt(source.stored_formats, problems)
+    stored = None if stored_formats is None else source.stored_dtype()
     dtype = None
     if stored is not None:
         chosen = compute_dtype("auto", stored=getattr(torch, stored), is_quantised=False, device="cpu")
@@ -86,9 +96,9 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         spec=spec,
         stored_dtype=stored,
         dtype=dtype,
-        stored_bytes=stored_bytes,
+        stored_formats={} if stored_formats is None else dict(stored_formats),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
-        files=tuple((path.name, path.stat().st_size) for path in sorted(source.folder.iterdir()) if path.is_file()),
+        files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
     )
 
 

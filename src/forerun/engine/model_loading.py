@@ -4,16 +4,19 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 import torch
 
 from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
 from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 
 Progress = Callable[[str, int, int], None]  # name of the model, bytes read, total bytes
@@ -61,6 +64,17 @@ class Checkpoint:
     def dtype_name(self) -> str:
         """Its name in the user interface: the format of quantised weights, else the dtype."""
         return str(self.dtype).removeprefix("torch.") if self.weight_format == "plain" else self.weight_format
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether weights stay the file's own codes."""
+        return self.weight_format == "plain" and not self.source.stored_formats().keys() <= ITEM_BYTES.keys()
+
+    def weight_bytes(self, shape: tuple[int, int]) -> float:
+        """Bytes of a linear layer's weight; of a file's own codes, what it takes on the average of all its weights."""
+        if not self.has_codes:
+            return weight_bytes(shape, self.weight_format, self.dtype.itemsize)
+        return prod(shape) * sum(self.source.stored_formats().values()) / self.spec.num_parameters
 
     def choose_backend(self, config: EngineConfig, exactness: Exactness) -> BackendChoice:
         """What the model runs on.

@@ -53,5 +53,5 @@ def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known:
 def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpoint) -> float:
     """Bytes of a weight in this format relative to the target's."""
     shape, size = (spec.intermediate_size, spec.hidden_size), checkpoint.dtype.itemsize
-    own = weight_bytes(shape, checkpoint.weight_format, size)
+    own = checkpoint.weight_bytes(shape)
     return weight_bytes(shape, weight_format, size) / own

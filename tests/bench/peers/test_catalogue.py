@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,14 @@ def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reaso
     assert reason in (find_absence(name, plan) or "")
     with pytest.raises(ConfigError, match=reason):
         open_peer(name, plan, {})
+
+
+def test_a_gguf_file_is_for_llama_cpp_alone_and_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").touch()
+    plan = replace(PLAN, target=str(tmp_path / "x.gguf"))
+    assert find_absence("llama_cpp", plan) is None
+    assert "computes no codes of GGUF files" in (find_absence("transformers", plan) or "")
+    assert "not rounded again to int8" in (find_absence("llama_cpp", replace(plan, weight_format="int8")) or "")
 
 
 def test_who_has_all_it_needs_can_take_part() -> None:

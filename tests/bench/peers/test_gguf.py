@@ -22,6 +22,12 @@ def tensors_of(path: Path) -> dict[str, Any]:
     return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
 
+def test_a_gguf_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").touch()
+    assert cached_gguf(tmp_path / "x.gguf", "bfloat16", tmp_path / "cache") == tmp_path / "x.gguf"
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize(("dtype", "kind"), [("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16")])
 def test_matrices_take_the_dtype_and_norms_stay_in_float32(dtype: str, kind: str, tmp_path: Path) -> None:
     reader = gguf.GGUFReader(cached_gguf(DRAFT, dtype, tmp_path))

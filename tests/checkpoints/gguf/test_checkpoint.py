@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.core.config import SamplingParams
+from forerun.cli.sheet import ELEMENT_BYTES, read_sheet
+from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import CheckpointError
+from forerun.engine.model_loading import Checkpoint
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, write_model
 
 
@@ -115,6 +117,18 @@ def test_recommended_sampling_is_taken_and_greedy_without_any(tmp_path: Path) ->
 )
 def test_the_dtype_is_that_of_most_bytes_and_bfloat16_for_codes(default_type: str, dtype: str, tmp_path: Path) -> None:
     assert opened(tmp_path, default_type=default_type).stored_dtype() == dtype
+
+
+def test_codes_are_counted_as_they_are_stored(tmp_path: Path) -> None:
+    source = opened(tmp_path, default_type="Q4_K", types={"token_embd": "F16"})
+    sheet = read_sheet(source)
+    num_codes, num_half = 256 * (256 + 128 + 128 + 256 + 512 + 512 + 512) // 256 * 144, 2 * 40 * 256
+    assert sheet.stored_formats == {"Q4_K": num_codes, "F16": num_half, "F32": 3 * 256 * 4}
+    assert sheet.weights_bytes == num_codes + ELEMENT_BYTES[str(sheet.dtype)] * (40 * 256 + 3 * 256)
+    assert sheet.files == (("x.gguf", source.path.stat().st_size),)
+    checkpoint = Checkpoint.open(source, EngineConfig(target="x"))
+    assert 144 * 256 < checkpoint.weight_bytes((256, 256)) < 0.6 * 256 * 256, "a little more than Q4_K alone"
+    assert not Checkpoint.open(source, EngineConfig(target="x", weights="int8")).has_codes
 
 
 def test_another_value_is_another_model_and_another_place_is_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from forerun.bench.peers.endpoint_peer import EndpointPeer
@@ -144,6 +145,11 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
         return "no draft model given"
     if peer.kind == "endpoint" and name not in plan.urls:
         return "no URL given"
+    has_file = any(path is not None and Path(path).is_file() for path in (plan.target, plan.draft))
+    if peer.kind == "transformers" and has_file:
+        return "it computes no codes of GGUF files: measure it beside the same model's safetensors"
+    if has_file and peer.kind != "endpoint" and plan.weight_format != "plain":
+        return f"a GGUF file is not rounded again to {plan.weight_format}"
     if peer.kind == "transformers" and plan.weight_format != "plain":
         return f"it loads no {plan.weight_format} weights here, only {', '.join(DTYPES)}"
     if peer.kind in ("llama_cpp", "llama_server") and plan.dtype not in GGUF_DTYPES:

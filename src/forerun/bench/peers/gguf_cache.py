@@ -7,11 +7,11 @@ from typing import Final
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 
-VERSION: Final = 1  # of the conversion; another one makes new files
+VERSION: Final = 2  # of the conversion; another one makes new files
 
 
 def cached_gguf(folder: Path, weights: str, cache: Path) -> Path:
-    """The checkpoint as a GGUF file in `cache`, written there unless it is there.
+    """The checkpoint as a GGUF file in `cache`, written there unless it is there; one that is such a file is itself.
 
     Args:
         weights: a dtype, int8 or int4, see `write_gguf`.
@@ -19,6 +19,8 @@ def cached_gguf(folder: Path, weights: str, cache: Path) -> Path:
     Raises:
         CheckpointError: the checkpoint cannot be read or converted.
     """
+    if folder.is_file():
+        return folder
     path = cache / f"{folder.name}-{weights}-{identity(folder)}.gguf"
     if path.exists():
         return path

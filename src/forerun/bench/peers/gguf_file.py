@@ -13,6 +13,7 @@ import gguf
 import torch
 from torch import Tensor
 
+from forerun.checkpoints.gguf.header import BLOCK_SIZES
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
@@ -20,6 +21,7 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_into
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.model.rope import inverse_frequencies
 
 ARCHITECTURES: Final = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 TYPES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
@@ -68,11 +70,10 @@ def write_gguf(folder: Path, path: Path, *, weights: str) -> None:
 
 def frequency_factors(spec: ModelSpec) -> Tensor | None:
     """What llama.cpp divides each rotary frequency by; None where it needs no such table."""
-    rope = spec.rope
-    if rope.kind != "llama3":
+    if spec.rope.kind != "llama3":
         return None
-    frequencies = [rope.theta ** (-2 * idx / spec.head_dim) for idx in range(spec.head_dim // 2)]
-    return torch.tensor([_stretch(rope, 2 * math.pi / frequency) for frequency in frequencies], dtype=torch.float32)
+    plain = RopeSpec(theta=spec.rope.theta)
+    return inverse_frequencies(plain, spec.head_dim) / inverse_frequencies(spec.rope, spec.head_dim)
 
 
 def type_of(tensor: StoredTensor, spec: ModelSpec, weights: str) -> str:
@@ -83,14 +84,7 @@ def type_of(tensor: StoredTensor, spec: ModelSpec, weights: str) -> str:
     is_head = tensor.name == (EMBEDDING_NAME if spec.tied_embeddings else HEAD_NAME)
     if name == "Q4_0" and is_head:
         name = "Q8_0"
-    block_size, _ = block_of(name)
-    return "F16" if tensor.shape[-1] % block_size else name
-
-
-def block_of(name: str) -> tuple[int, int]:
-    """Elements of a block of this GGML type, and its bytes."""
-    size, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
-    return int(size), int(num_bytes)
+    return "F16" if tensor.shape[-1] % BLOCK_SIZES[name][0] else name
 
 
 def encode(values: Tensor, name: str) -> Any:
@@ -137,7 +131,7 @@ def _is_left_out(tensor: StoredTensor, spec: ModelSpec) -> bool:
 
 
 def _announce(writer: Any, name: str, tensor: StoredTensor, type_name: str) -> None:
-    size, block_bytes = block_of(type_name)
+    size, block_bytes = BLOCK_SIZES[type_name]
     num_bytes = math.prod(tensor.shape) // size * block_bytes
     kind = gguf.GGMLQuantizationType[type_name]
     writer.add_tensor_info(name, tensor.shape, torch.empty(0).numpy().dtype, num_bytes, raw_dtype=kind)
@@ -156,17 +150,3 @@ def _heads_to_permute(name: str, spec: ModelSpec) -> int:
     if ARCHITECTURES[spec.family] != "LLAMA":
         return 0
     return spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
-
-
-def _stretch(rope: RopeSpec, wavelength: float) -> float:
-    """How many times longer a wavelength becomes; see RopeSpec."""
-    shortest = rope.original_max_positions / rope.high_freq_factor
-    longest = rope.original_max_positions / rope.low_freq_factor
-    if wavelength < shortest:
-        return 1.0
-    if wavelength > longest:
-        return rope.factor
-    share = (rope.original_max_positions / wavelength - rope.low_freq_factor) / (
-        rope.high_freq_factor - rope.low_freq_factor
-    )
-    return 1.0 / ((1.0 - share) / rope.factor + share)

@@ -40,7 +40,7 @@ class LlamaServerWriter:
         self._wait_until_up()
 
     def write(self, request: PeerRequest) -> Answer:
-        """The continuation. The server has no end-of-text token, so closing the connection stops it."""
+        """The continuation. In a converted file there is no end-of-text token, so closing the connection stops it."""
         stop_ids = frozenset() if request.ignore_eos else self._eos_ids
         log = Log()
         events = post_events(f"{self._url}/completion", self._body(request))
@@ -85,6 +85,7 @@ class LlamaServerWriter:
         return {
             "prompt": list(request.prompt_ids),
             "n_predict": request.max_new_tokens,
+            "ignore_eos": request.ignore_eos,  # a model's own GGUF file names its end of text
             "seed": request.seed,
             "samplers": list(FILTERS),
             **{name: getattr(request, name) for name in FILTERS},

@@ -25,7 +25,7 @@ class PeerPlan:
     """What all peers of a run share, so that they do the work our engine does; the first message to a peer's process.
 
     Args:
-        target, draft: checkpoint folders.
+        target, draft: checkpoint folders or GGUF files.
         dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
         num_threads: CPU threads.
         max_length: tokens of prompt and answer together, at most. A static cache is as long.

@@ -180,7 +180,7 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
     return {
         "ceilings": asdict(ceilings),
         "floor": None
-        if placement.is_paced
+        if placement.is_paced or checkpoint.has_codes  # of which bytes_per_step knows no sizes
         else {
             "bytes_per_step": num_bytes,
             "bytes_per_s": (ceilings.cached_read if is_cached else ceilings.read).median,
@@ -194,8 +194,8 @@ def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft = BUILTIN_DRAFT if is_builtin else request.draft
     return PeerPlan(
-        target=str(checkpoint.source.folder),
-        draft=None if draft is None else str(open_source(draft).folder),
+        target=str(checkpoint.source.path),
+        draft=None if draft is None else str(open_source(draft).path),
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weight_format=checkpoint.weight_format,
         num_threads=num_threads,

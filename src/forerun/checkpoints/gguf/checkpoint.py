@@ -1,6 +1,7 @@
 """A GGUF file as a CheckpointSource."""
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.parts import read_model
 from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.huggingface.generation import recommended_sampling
-from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES
+from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES, bytes_by_dtype
 from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.source import BytesRead
 from forerun.core.config import SamplingParams
@@ -66,12 +67,15 @@ class GgufCheckpoint:
         """The dtype of most bytes. Codes are no dtype: where they are most, it is bfloat16, whose range holds that of
         any scale, and in which these models are trained."""
         num_bytes = Counter[str]()
-        for tensor in self.file.tensors.values():
-            num_bytes[DTYPE_NAMES.get(tensor.dtype, "bfloat16")] += tensor.num_bytes
+        for name, more in self.stored_formats().items():
+            num_bytes[DTYPE_NAMES.get(name, "bfloat16")] += more
         return max(num_bytes, key=num_bytes.__getitem__, default="float32")
 
-    def stored_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor in self.file.tensors.values())
+    def stored_formats(self) -> Mapping[str, int]:
+        return bytes_by_dtype(self.file.tensors.values())
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(sorted({self.path, *(tensor.path for tensor in self.file.tensors.values())}))
 
     def identity(self) -> str:
         return identity_of(self.spec(), self.file.tensors)

@@ -1,5 +1,6 @@
 """A Hugging Face folder as a CheckpointSource."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.identity import model_identity
-from forerun.checkpoints.huggingface.stored_tensors import catalogue, read_dtype
+from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
 from forerun.checkpoints.source import BytesRead
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -26,14 +27,21 @@ class HuggingFaceFolder:
     name: str
     folder: Path
 
+    @property
+    def path(self) -> Path:
+        return self.folder
+
     def spec(self) -> ModelSpec:
         return read_model_spec(self.folder)
 
     def stored_dtype(self) -> str:
         return read_dtype(self.folder)
 
-    def stored_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor in catalogue(self.folder).values())
+    def stored_formats(self) -> Mapping[str, int]:
+        return bytes_by_dtype(catalogue(self.folder).values())
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for path in sorted(self.folder.iterdir()) if path.is_file())
 
     def identity(self) -> str:
         return model_identity(self.folder)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -48,10 +48,16 @@ def read_dtype(folder: Path) -> str:
     Raises:
         CheckpointError: the weights are missing or damaged.
     """
-    num_bytes = Counter[str]()
-    for tensor in catalogue(folder).values():
-        num_bytes[tensor.dtype] += tensor.num_bytes
+    num_bytes = bytes_by_dtype(catalogue(folder).values())
     return DTYPE_NAMES[max(num_bytes, key=num_bytes.__getitem__, default="F32")]
+
+
+def bytes_by_dtype(tensors: Iterable[StoredTensor]) -> Counter[str]:
+    """Bytes of tensors by what they are stored in."""
+    num_bytes = Counter[str]()
+    for tensor in tensors:
+        num_bytes[tensor.dtype] += tensor.num_bytes
+    return num_bytes
 
 
 def _read_shards(folder: Path) -> dict[str, StoredTensor]:
