@@ -36,7 +36,7 @@ def settle_device(config: EngineConfig) -> EngineConfig:
     source = open_source(config.target)
     spec = source.spec()
     cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
-    needed_bytes = max(source.stored_bytes(), HALF * spec.num_parameters) + cache_bytes
+    needed_bytes = max(sum(source.stored_formats().values()), HALF * spec.num_parameters) + cache_bytes
     device, obstacle = choose_device(
         gpus_of_torch(),
         needed_bytes=needed_bytes,
