@@ -23,12 +23,16 @@ OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 class SamplingParams:
     """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
 
-    `seed` None draws a fresh seed for each request. `max_new_tokens` None means 256, or as many as still fit;
-    -1 as many as fit.
-
     Settings apply in the order logit_bias, repetition_penalty, frequency and presence penalty, temperature, top_k,
     top_p, min_p. That is transformers' order, and vLLM's but for min_p, which vLLM applies before top_k. Both keep
     all tokens that equal the last one of top_k; here exactly top_k stay, of equal ones those with the lowest ids.
+
+    Args:
+        max_new_tokens: None means 256, or as many as still fit; -1 as many as fit.
+        logit_bias: added to the scores of these token ids.
+        stop: texts before which the answer ends.
+        stop_token_ids: tokens that end the answer, beside the model's own.
+        seed: the same seed gives the same text; None draws a fresh one for each request.
     """
 
     max_new_tokens: int | None = setting(

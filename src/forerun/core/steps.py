@@ -38,14 +38,19 @@ class PrefillStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
-    """One round in numbers. `num_accepted` leaves out the bonus token.
+    """One round in numbers.
 
-    num_drafted: nodes of the proposal, root left out. num_verified: rows of the target's forward, root included.
-    num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
-    was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
-    wait_s: the part of draft_s in which this process waited for another one.
-    drafter: how the drafter was when it proposed.
-    spans: what target and drafter did in this round, as far as it is known by now.
+    Args:
+        num_drafted: nodes of the proposal, root left out.
+        num_verified: rows of the target's forward, root included.
+        num_accepted: nodes that the target chose too, without the bonus token.
+        num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
+        draft_s: seconds until the proposal was there.
+        verify_s: seconds of the target's pass and of what is chosen from it.
+        was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
+        wait_s: the part of draft_s in which this process waited for another one.
+        drafter: how the drafter was when it proposed.
+        spans: what target and drafter did in this round, as far as it is known by now.
     """
 
     num_drafted: int
@@ -64,8 +69,12 @@ class StepStats:
 class DecodeStep:
     """One round's outcome: the first `stats.num_accepted` ids were drafted, the one after them is the bonus token.
 
-    A stop may cut the ids short, of which the statistics of the round know nothing. `text` is what these ids add to the
-    text shown so far; text that may still turn out to be the start of a stop string is held back.
+    A stop may cut the ids short, of which the statistics of the round know nothing.
+
+    Args:
+        text: what these ids add to the text shown so far; text that may still turn out to be the start of a stop string
+            is held back.
+        finish: why the text ends with this step; None: it goes on.
     """
 
     token_ids: tuple[int, ...]
@@ -93,12 +102,24 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationStats:
-    """A whole request in numbers. `tokens_per_s` counts only decoding, without the prefill.
+    """A whole request in numbers.
 
-    prompt_tokens_per_s: those that were not reused, over prefill_s; 0 where all were.
-    first_token_s: from the request to its first token.
-    num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
-    speedup: None where the engine does not measure it, where nothing was drafted, and where too little was measured.
+    Args:
+        num_prompt_tokens: of the prompt.
+        num_reused_tokens: those of them that were in the cache already.
+        num_new_tokens: of the answer, the one that ends it included.
+        num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`.
+        tokens_per_s: new tokens over decode_s: the prefill is left out.
+        tokens_per_round: new tokens over rounds; 1 is plain decoding.
+        hit_rate: share of rounds whose bonus token the drafter had in its tree, see `StepStats.was_hit`.
+        prefill_s: seconds for the prompt.
+        prompt_tokens_per_s: those that were not reused, over prefill_s; 0 where all were.
+        first_token_s: from the request to its first token.
+        decode_s: seconds of all rounds.
+        draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
+        num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
+        speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
+            nothing was drafted, and where too little was measured.
     """
 
     num_prompt_tokens: int
@@ -126,7 +147,12 @@ class GenerationStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A finished text. `seed` reproduces it under any drafter."""
+    """A finished text.
+
+    Args:
+        token_ids: with the one that ends the text, which is not part of `text`.
+        seed: reproduces the text under any drafter.
+    """
 
     text: str
     token_ids: tuple[int, ...]

@@ -34,6 +34,9 @@ class Engine:
 
     A new request ends the one before it. The text of the last request stays in the caches, so that a prompt that begins
     with it, such as a chat's next turn, is not computed again.
+
+    Its `config`, `spec` (the model's sizes), `max_length`, `tokenizer` and `default_sampling` (what the model's authors
+    recommend) may be read.
     """
 
     def __init__(
