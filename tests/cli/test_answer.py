@@ -13,7 +13,7 @@ import pytest
 from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingParams
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.cli import answer
-from forerun.cli.answer import TokenOrigins, describe_stats, show_plainly, tree_shower, write_answer
+from forerun.cli.answer import TokenOrigins, describe_stats, origin_shower, show_plainly, write_answer
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, PrefillStep, Speedup, StepStats
 from tests.text.tiny_tokenizers import write_byte_level
 
@@ -50,7 +50,7 @@ def test_a_terminal_shows_drafted_text_underlined_and_in_colour_unless_told_not_
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", Terminal())
-    show = tree_shower(tokenizer)
+    show = origin_shower(tokenizer)
     show(step(tokenizer.encode("AB"), "AB", num_accepted=1))
     assert sys.stdout.getvalue() == f"{mark}A\x1b[0mB"  # type: ignore[attr-defined]
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import perf_counter
@@ -80,15 +80,16 @@ def show_plainly(step: DecodeStep) -> None:
     print(step.text, end="", flush=True)
 
 
-def tree_shower(tokenizer: "Tokenizer") -> Show:
+def origin_shower(tokenizer: "Tokenizer") -> Show:
     """A `Show` that marks the text of drafted and accepted tokens, where a terminal shows marks."""
-    origins, (begin, end) = TokenOrigins(tokenizer), _marks(sys.stdout)
+    origins = TokenOrigins(tokenizer)
+    return lambda step: print(mark_origins(origins.of(step)), end="", flush=True)
 
-    def show(step: DecodeStep) -> None:
-        pieces = [f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in origins.of(step)]
-        print("".join(pieces), end="", flush=True)
 
-    return show
+def mark_origins(pieces: Sequence[tuple[str, bool]]) -> str:
+    """A text in pieces as `TokenOrigins` gives them, drafted ones marked as stdout can show it."""
+    begin, end = _marks(sys.stdout)
+    return "".join([f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in pieces])
 
 
 def explain_marks() -> None:

@@ -1,14 +1,16 @@
 """The flags that say in which form answers are printed."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from forerun.cli.about import About
-from forerun.cli.answer import End, Show, end_text, explain_marks, show_plainly, tree_shower
+from forerun.cli.answer import End, Show, end_text, show_plainly
 from forerun.cli.declare import option
 from forerun.cli.json_answer import print_answer, print_step, show_nothing
 from forerun.cli.logs import OUTPUT, note
+from forerun.cli.tree_log import TreeLog
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class OutputOptions:
     json_lines: Annotated[bool, option("--json-lines", help="Print a JSON object a step, and --json's at the end.")] = (
         False
     )
-    show_tree: Annotated[bool, option("--show-tree", help="Colour tokens by who wrote them.")] = False
+    show_tree: Annotated[bool, option("--show-tree", help="On a terminal, draw every round's tree.")] = False
     no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False
 
     def __post_init__(self) -> None:
@@ -50,11 +52,12 @@ class OutputOptions:
                 result, about
             )
         note(str(about))
-        if self.show_tree:
-            explain_marks()
         if self.no_stream:
             return lambda: show_nothing, lambda result, _: end_text(result, "")
-        return lambda: tree_shower(engine.tokenizer) if self.show_tree else show_plainly, end_text
+        if self.show_tree and sys.stdout.isatty():
+            log = TreeLog(engine.tokenizer)
+            return log.begin, log.end
+        return lambda: show_plainly, end_text
 
     def note_numbers(self, line: str) -> None:
         """The line of numbers, which JSON holds already."""

@@ -37,6 +37,19 @@ class PrefillStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftedTree:
+    """A tree that was verified, as it was drafted: parents come before children, and node 0 is the root.
+
+    Args:
+        path: indices of the accepted nodes from below the root down.
+    """
+
+    token_ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """One round in numbers.
 
@@ -51,6 +64,7 @@ class StepStats:
         wait_s: the part of draft_s in which this process waited for another one.
         drafter: how the drafter was when it proposed.
         spans: what target and drafter did in this round, as far as it is known by now.
+        tree: None where nothing was drafted, and where only a GPU knows the tree.
     """
 
     num_drafted: int
@@ -63,6 +77,7 @@ class StepStats:
     wait_s: float = 0.0
     drafter: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
+    tree: DraftedTree | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.core.steps import StepStats
+from forerun.core.steps import DraftedTree, StepStats
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds
 from forerun.decoding.prefill import prefill
@@ -220,8 +220,16 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
             wait_s=report.wait_s,
             drafter=report.state,
             spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
+            tree=drafted_tree(tree, acceptance),
         ),
     )
+
+
+def drafted_tree(tree: TokenTree, acceptance: Acceptance) -> DraftedTree | None:
+    """What became of the tree, for whoever shows it; None for a root alone."""
+    if len(tree) == 1:
+        return None
+    return DraftedTree(token_ids=tuple(tree.token_ids), parents=tuple(tree.parents), path=acceptance.path)
 
 
 def spans_of_round(

@@ -1,0 +1,121 @@
+"""A round's draft tree in lines of text: the accepted path in brackets, the target's own token behind an arrow.
+
+    ┬[ quick]─[ brown]┬→ fox
+    │                 ├ bear
+    │                 └ cat
+    └ red─ fox
+
+The accepted path comes first, so that it is the first line.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from forerun.cli.wrap import width_of
+from forerun.core.steps import DraftedTree
+
+MAX_TOKEN: Final = 20  # columns of a token: a line of 80 has room for four at least
+MAX_LINES: Final = 8  # of a round, so that a screen shows three
+CUT: Final = "…"
+
+
+class Fate(Enum):
+    """What became of a piece of the picture; what is no token is a line of the tree."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    CHOSEN = "chosen"
+    LINE = "line"
+
+
+Piece = tuple[str, Fate]
+Line = tuple[Piece, ...]
+
+
+def draw_tree(tree: DraftedTree, bonus: int, text_of: Callable[[int], str], num_columns: int) -> list[Line]:
+    """The lines of a round, none wider than `num_columns`.
+
+    Args:
+        bonus: the token that the target chose where the accepted path ends.
+        text_of: a token's text.
+    """
+    lines = _below(_Drawn(tree=tree, bonus=bonus, text_of=text_of), 0)
+    lines = [_cut(line, num_columns) for line in lines]
+    if len(lines) <= MAX_LINES:
+        return lines
+    return [*lines[: MAX_LINES - 1], ((f"{CUT} {len(lines) - MAX_LINES + 1} more", Fate.LINE),)]
+
+
+def shown_token(text: str) -> str:
+    """A token's text in one line, with spaces, tabs and line ends that can be seen where nothing else would be."""
+    shown = text.replace("\n", "⏎").replace("\r", "␍").replace("\t", "⇥")
+    shown = "".join([character if character.isprintable() else "·" for character in shown])
+    if not shown.strip():
+        shown = shown.replace(" ", "·")
+    return _within(shown, MAX_TOKEN)
+
+
+def width(text: str) -> int:
+    """Columns of a terminal."""
+    return sum(map(width_of, text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    tree: DraftedTree
+    bonus: int
+    text_of: Callable[[int], str]
+
+    def children(self, node: int) -> Sequence[int]:
+        """The accepted one first."""
+        found = [child for child, parent in enumerate(self.tree.parents) if parent == node]
+        return sorted(found, key=lambda child: child not in self.tree.path)
+
+    def piece(self, node: int) -> Piece:
+        text = shown_token(self.text_of(self.tree.token_ids[node]))
+        return (f"[{text}]", Fate.ACCEPTED) if node in self.tree.path else (text, Fate.REJECTED)
+
+
+def _below(drawn: _Drawn, node: int) -> list[Line]:
+    """What hangs below a node, without the node itself."""
+    blocks = [_with_label(drawn.piece(child), _below(drawn, child)) for child in drawn.children(node)]
+    if node == (drawn.tree.path[-1] if drawn.tree.path else 0):
+        blocks.insert(0, [((f"→{shown_token(drawn.text_of(drawn.bonus))}", Fate.CHOSEN),)])
+    lines: list[Line] = []
+    for place, block in enumerate(blocks):
+        is_last = place == len(blocks) - 1
+        first = "─" if len(blocks) == 1 else "┬" if place == 0 else "└" if is_last else "├"
+        other = " " if is_last else "│"
+        lines += [((first if row == 0 else other, Fate.LINE), *line) for row, line in enumerate(block)]
+    return lines
+
+
+def _with_label(label: Piece, lines: list[Line]) -> list[Line]:
+    """A node before what hangs below it."""
+    if not lines:
+        return [(label,)]
+    margin: Piece = (" " * width(label[0]), Fate.LINE)
+    return [(label if row == 0 else margin, *line) for row, line in enumerate(lines)]
+
+
+def _cut(line: Line, num_columns: int) -> Line:
+    kept, room = list[Piece](), num_columns
+    for text, fate in line:
+        if width(text) > room:
+            return (*kept, (_within(text, room), fate)) if room else _cut(tuple(kept), num_columns - 1)
+        kept.append((text, fate))
+        room -= width(text)
+    return line
+
+
+def _within(text: str, num_columns: int) -> str:
+    if width(text) <= num_columns:
+        return text
+    kept = ""
+    for character in text:
+        if width(kept + character) >= num_columns:
+            break
+        kept += character
+    return kept + CUT
