@@ -105,7 +105,7 @@ def test_a_table_comes_back_as_it_was() -> None:
     assert other.restore(table.to_bytes())
     assert other.num_known == 90
     for left, right in zip(table.rows(list(range(500))), other.rows(list(range(500))), strict=True):
-        np.testing.assert_array_equal(left, right)
+        np.testing.assert_allclose(left, right, rtol=1e-3)  # log-probabilities are halved to float16
 
 
 def test_a_damaged_table_or_another_models_is_refused_and_nothing_is_known() -> None:

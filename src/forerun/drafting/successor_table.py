@@ -20,7 +20,7 @@ ROW: Final = np.dtype([("token", "<i4"), ("successors", "<i4", NUM_KEPT), ("log_
 class SuccessorTable:
     """For each token, tokens that may follow it and their log-probabilities, likeliest first.
 
-    Bounded: 96 bytes for each token of the vocabulary, of which the system only provides what is written.
+    Bounded: 129 bytes for each token of the vocabulary.
 
     Source: the adjacency matrix of Token Recycling, arXiv 2408.08696, section 3.1; ours keeps probabilities too.
     """
@@ -30,36 +30,39 @@ class SuccessorTable:
         self._forget()
 
     def _forget(self) -> None:
-        self._is_known = np.zeros(self.vocab_size, np.bool_)
+        self._is_known = bytearray(self.vocab_size)
         self._successors = np.zeros((self.vocab_size, NUM_KEPT), np.int32)
-        self._log_probs = np.zeros((self.vocab_size, NUM_KEPT), np.float16)
+        self._log_probs = np.full((self.vocab_size, NUM_KEPT), -np.inf, np.float32)
+
+    def __contains__(self, token_id: int) -> bool:
+        """Whether successors of this token are known."""
+        return self._is_known[token_id] == 1
 
     @property
     def num_known(self) -> int:
         """Tokens with successors."""
-        return int(self._is_known.sum())
+        return self._is_known.count(1)
 
     def store(
         self, token_ids: Sequence[int], successors: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
     ) -> None:
         """Replace the successors of these tokens; of one that is named twice, the last counts."""
-        width = len(successors[0])
-        self._is_known[token_ids] = True
-        self._log_probs[token_ids] = -np.inf  # of places that a small vocabulary leaves free
+        width = len(successors[0])  # less than K in a small vocabulary, where the other places stay impossible
         self._successors[token_ids, :width] = successors
         self._log_probs[token_ids, :width] = log_probs
+        for token_id in token_ids:
+            self._is_known[token_id] = 1
 
     def rows(self, token_ids: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """[N, K] successors of these tokens, and their log-probabilities: minus infinity where nothing is known."""
-        log_probs_NK = self._log_probs[token_ids].astype(np.float32)
-        log_probs_NK[~self._is_known[token_ids]] = -np.inf
-        return self._successors[token_ids], log_probs_NK
+        """[N, K] successors of these tokens, and their log-probabilities."""
+        return self._successors.take(token_ids, 0), self._log_probs.take(token_ids, 0)
 
     def to_bytes(self) -> bytes:
         """What is known, for `restore` in a later process."""
-        known = np.flatnonzero(self._is_known)
+        known = np.flatnonzero(np.frombuffer(self._is_known, np.bool_))
         rows = np.empty(len(known), ROW)
-        rows["token"], rows["successors"], rows["log_probs"] = known, self._successors[known], self._log_probs[known]
+        rows["token"], rows["successors"] = known, self._successors[known]
+        rows["log_probs"] = self._log_probs[known]
         body = rows.tobytes()
         return HEADER.pack(MAGIC, self.vocab_size, NUM_KEPT, len(known), zlib.crc32(body)) + body
 
@@ -82,6 +85,6 @@ class SuccessorTable:
                 return False
         if np.isnan(rows["log_probs"]).any() or (rows["log_probs"] > 0).any():
             return False
-        self._is_known[rows["token"]] = True
-        self._successors[rows["token"]], self._log_probs[rows["token"]] = rows["successors"], rows["log_probs"]
+        if num_rows:
+            self.store(rows["token"].tolist(), rows["successors"].tolist(), rows["log_probs"].tolist())
         return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import exp
 from time import perf_counter
 from typing import Final
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
+from forerun.core.pace import Pace
 from forerun.drafting.draft_tree import GuessedTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
@@ -21,8 +23,13 @@ from forerun.speculation.payoff import Payoff, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-NUM_CHILDREN: Final = 8  # of an expanded node; a root whose successor is open fills a cut of 16 rows with them
-LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: they are rounded to float16
+NUM_CHILDREN: Final = 4  # of an expanded node
+ROOT_CHILDREN: Final = 8  # an open root fills the rows of a pass where rows are cheap
+EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on Zen 5 cores, until its own are known
+LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: sums of float32 are no better
+MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
+LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2 % of a small model's round
+PATIENCE: Final = 4  # times the rounds of a trial elsewhere: a losing one costs a tenth, and the table begins empty
 BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
 
 
@@ -31,8 +38,6 @@ class TokenRecyclingDrafter(Drafter):
 
     No draft passes: all rows are the target's own, those of rejected nodes too.
     """
-
-    num_successors = NUM_KEPT
 
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
         self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
@@ -45,12 +50,12 @@ class TokenRecyclingDrafter(Drafter):
             calibrates=config.adaptive,
         )
         self._payoff: Payoff | None = None  # None: always draft
-        self._is_drafting, self._began = True, 0.0
+        self._is_drafting, self._began, self._num_rounds = True, 0.0, 0
 
     def adapt(self, measure: Measure) -> None:
         if self._config.adaptive and self.verify_width > 1:
             target = measure(widths_up_to(self.verify_width))
-            self._guessed.rule, self._payoff = WidthRule(target, None), Payoff(target.step_s(1))
+            self._guessed.rule, self._payoff = WidthRule(target, EXPANSION), Payoff(target.step_s(1), patience=PATIENCE)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
@@ -61,6 +66,8 @@ class TokenRecyclingDrafter(Drafter):
     def propose(self) -> TokenTree:
         self._began = perf_counter()
         self._is_drafting = self._payoff is None or self._payoff.should_draft()
+        self._num_rounds += 1
+        self.num_successors = NUM_KEPT if self._is_drafting or self._num_rounds % LEARNING == 0 else 0
         if not self._is_drafting:
             return TokenTree(self._root)
         self._tell()
@@ -109,27 +116,36 @@ class TokenRecyclingDrafter(Drafter):
         )
 
     def _expand(self, batch: Sequence[int]) -> None:
+        began, tree, rule = perf_counter(), self._guessed.tree, self._guessed.rule
+        nodes = [node for node in batch if tree.token_ids[node] in self.table]
+        if nodes:
+            ids, log_probs = self._successors(nodes)
+            most = ROOT_CHILDREN if nodes[0] == 0 else NUM_CHILDREN
+            for node, tokens, values in zip(nodes, ids.tolist(), log_probs.tolist(), strict=True):
+                self._guessed.add_children(node, tokens[:most], values[:most])
+        if rule is not None:
+            rule.measure_expansion(len(batch), perf_counter() - began)
+
+    def _successors(self, nodes: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
+        """[N, K] likeliest next tokens of these nodes, best first, and their log-probabilities."""
         tree = self._guessed.tree
-        ids_NK, log_probs_NK = self.table.rows([tree.token_ids[node] for node in batch])
-        if self._noise is not None:
-            places = [self._num_tokens + tree.depths[node] for node in batch]
-            ids_NK, log_probs_NK = ranked(ids_NK, log_probs_NK, self._noise.of(places, ids_NK), self._temperature)
-        ids, log_probs = ids_NK[:, :NUM_CHILDREN].tolist(), log_probs_NK[:, :NUM_CHILDREN].tolist()
-        for node, tokens, values in zip(batch, ids, log_probs, strict=True):
-            self._guessed.add_children(node, tokens, values)
+        ids_NK, log_probs_NK = self.table.rows([tree.token_ids[node] for node in nodes])
+        if self._noise is None:
+            return ids_NK, log_probs_NK
+        places = [self._num_tokens + tree.depths[node] for node in nodes]
+        return ranked(ids_NK, log_probs_NK, self._noise.of(places, ids_NK), self._temperature)
 
 
 def ranked(
     ids_NK: NDArray[np.int32], log_probs_NK: NDArray[np.float32], noise_NK: NDArray[np.float64], temperature: float
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Successors by their perturbed scores, best first, and how likely each is to be the target's draw.
 
-    All tokens that are not among them count as one more, with the noise's mean.
+    All other tokens count as one with the noise's mean.
     """
-    rest_N1 = np.log(np.maximum(1.0 - np.exp(log_probs_NK).sum(-1, keepdims=True), LEAST_REST))
-    totals_NK = log_probs_NK / temperature + noise_NK.astype(np.float32)
-    all_NK = np.concatenate((totals_NK, rest_N1 / temperature + np.euler_gamma), -1)
-    largest_N1 = all_NK.max(-1, keepdims=True)
-    totals_NK -= largest_N1 + np.log(np.exp(all_NK - largest_N1).sum(-1, keepdims=True))
-    order_NK = np.argsort(-totals_NK, -1)
-    return np.take_along_axis(ids_NK, order_NK, -1), np.take_along_axis(totals_NK, order_NK, -1)
+    rest_N1 = np.maximum(1.0 - np.exp(log_probs_NK).sum(-1, keepdims=True), LEAST_REST)
+    totals_NK = noise_NK + log_probs_NK / temperature
+    totals_NK -= np.log(np.exp(totals_NK).sum(-1, keepdims=True) + MEAN_NOISE * rest_N1 ** (1.0 / temperature))
+    order_NK = totals_NK.argsort(-1)[:, : -ROOT_CHILDREN - 1 : -1]
+    rows_N1 = np.arange(len(ids_NK))[:, None]
+    return ids_NK[rows_N1, order_NK], totals_NK[rows_N1, order_NK]

@@ -161,12 +161,13 @@ class Payoff:
 
     Args:
         pass_s: seconds of a pass of one row, the least a plain token takes.
+        patience: factor on the rounds before a comparison, and on those that it looks at.
     """
 
-    def __init__(self, pass_s: float) -> None:
-        self._pass_s = pass_s
-        self._drafted, self._plain = Speed(), Speed()
-        self._is_drafting, self._left = True, FIRST_ROUNDS
+    def __init__(self, pass_s: float, *, patience: int = 1) -> None:
+        self._pass_s, self._trial, self._forgetting = pass_s, TRIAL * patience, FORGETTING ** (1.0 / patience)
+        self._drafted, self._plain = Speed(self._forgetting), Speed(self._forgetting)
+        self._is_drafting, self._left = True, FIRST_ROUNDS * patience
         self._stretch = FIRST_STRETCH
 
     def should_draft(self) -> bool:
@@ -188,13 +189,13 @@ class Payoff:
     def _judge(self) -> None:
         """At the end of a stretch of rounds of one kind, choose the kind of the next and how long it lasts."""
         if not self._is_drafting:
-            self._is_drafting, self._left = True, TRIAL
-            self._drafted = Speed()  # its earlier speed says little about the text here
+            self._is_drafting, self._left = True, self._trial
+            self._drafted = Speed(self._forgetting)  # its earlier speed says little about the text here
         elif self._pays():
             self._left, self._stretch = 1, FIRST_STRETCH
         else:
             self._is_drafting = False
-            self._left = self._stretch if self._plain.seconds_per_token else TRIAL
+            self._left = self._stretch if self._plain.seconds_per_token else self._trial
             self._stretch = min(2 * self._stretch, LONGEST_STRETCH) if self._plain.seconds_per_token else FIRST_STRETCH
 
     def _pays(self) -> bool:
@@ -203,9 +204,14 @@ class Payoff:
 
 
 class Speed:
-    """Seconds per token of recent rounds of one kind."""
+    """Seconds per token of recent rounds of one kind.
 
-    def __init__(self) -> None:
+    Args:
+        forgetting: factor on the weight of older rounds, per round.
+    """
+
+    def __init__(self, forgetting: float) -> None:
+        self._forgetting = forgetting
         self._tokens = self._seconds = 0.0
 
     @property
@@ -214,5 +220,5 @@ class Speed:
         return self._seconds / self._tokens if self._tokens else 0.0
 
     def measure(self, num_tokens: int, seconds: float) -> None:
-        self._tokens = FORGETTING * self._tokens + num_tokens
-        self._seconds = FORGETTING * self._seconds + seconds
+        self._tokens = self._forgetting * self._tokens + num_tokens
+        self._seconds = self._forgetting * self._seconds + seconds
