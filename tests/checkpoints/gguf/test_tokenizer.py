@@ -11,8 +11,10 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
 from forerun.checkpoints.gguf.header import read_gguf
+from forerun.checkpoints.gguf.piece_merges import merges_by_score
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS
 from forerun.checkpoints.gguf.tokenizer import read_tokenizer
+from forerun.checkpoints.gguf.vocabulary_keys import VocabularyKeys
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer as read_folder
 from forerun.core.errors import CheckpointError
 from forerun.text.tokenizer import Tokenizer
@@ -128,6 +130,13 @@ def test_sentencepiece_tokenizers_give_the_ids_of_their_own_files(tmp_path: Path
     require_same(read_tokenizer(gguf_of(metadata)), theirs, (*TEXTS, "the fox and the fox</s> the", " the"))
 
 
+def test_pieces_merge_best_score_first_and_into_one_piece_by_the_lower_ids() -> None:
+    vocabulary = {piece: id_ for id_, piece in enumerate(("aba", "ba", "ab", "b", "a"))}
+    keys = VocabularyKeys(file=gguf_of({}))
+    merges = merges_by_score(keys, vocabulary, scores=(-3.0, -2.0, -1.0, 0.0, 0.0))
+    assert merges == [("a", "b"), ("b", "a"), ("ab", "a"), ("a", "ba")]
+
+
 @pytest.mark.parametrize(
     ("keys", "ids"),
     [
@@ -187,6 +196,12 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
     assert ours.vocabulary() == read_folder(folder).vocabulary()
     with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf is not a file of tokenizers"):
         read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": "{}"}))
+
+
+@pytest.mark.parametrize("key", ["huggingface.json", "chat_template"])
+def test_texts_that_are_none_are_refused_by_their_key(key: str) -> None:
+    with pytest.raises(CheckpointError, match=f"tokenizer.{key} is 3, but must be a text: fetch the file again"):
+        read_tokenizer(gguf_of(tiny() | {f"tokenizer.{key}": 3}))
 
 
 def test_a_file_without_a_splittings_name_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,15 +108,20 @@ def read_chat_template(file: GgufFile) -> str | None:
                 f"{file.path} has the chat templates {short(names)}, but no {TEMPLATE_KEY}, the one to use: fetch a "
                 "newer file of the model"
             )
-    source = file.metadata.get(TEMPLATE_KEY, file.metadata.get(f"{TEMPLATE_KEY}.default"))
-    if not isinstance(source, str | None):
-        raise CheckpointError(f"{file.path}: {TEMPLATE_KEY} is {short(source)}, but must be a text: fetch it again")
-    return source
+        return _text_under(f"{TEMPLATE_KEY}.default", file) if names else None
+    return _text_under(TEMPLATE_KEY, file)
+
+
+def _text_under(key: str, file: GgufFile) -> str:
+    value = file.metadata[key]
+    if not isinstance(value, str):
+        raise CheckpointError(f"{file.path}: {key} is {short(value)}, but must be a text: fetch the file again")
+    return value
 
 
 def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
-    whole = keys.file.metadata.get(WHOLE_FILE_KEY)
-    if isinstance(whole, str):
+    if WHOLE_FILE_KEY in keys.file.metadata:
+        whole = _text_under(WHOLE_FILE_KEY, keys.file)
         return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
     match keys.text("model"):
         case "gpt2":
