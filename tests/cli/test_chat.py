@@ -1,19 +1,12 @@
 """forerun chat: history, commands and one-shot messages."""
 
 import json
-import os
-import pty
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from forerun.text.conversation import Conversation
-from tests.cli.conftest import Run, RunProcess, command, environment
+from tests.cli.conftest import Run, RunProcess
 
-Chat = tuple[subprocess.Popen[bytes], Callable[[bytes], None], Callable[[bytes], bytes]]
 SHORT = ("-n", "8", "--ignore-eos")
 
 
@@ -100,64 +93,7 @@ def test_every_answer_of_a_chat_may_be_an_object(run: Run, target: str) -> None:
     assert texts[0].strip() == run("chat", target, "-q", "Hi", *SHORT).stdout.strip()
 
 
-@pytest.fixture
-def chatting(target: str) -> Iterator[Chat]:
-    """A chat on a terminal: the process, what types and what reads up to some text."""
-    ours, theirs = pty.openpty()
-    arguments = command("chat", target, "--drafter", "none", "-n", "40", "--logit-bias", "40=1000")
-    pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    with subprocess.Popen(arguments, env=environment(TERM="xterm"), **pipes) as process:  # type: ignore[call-overload]
-        os.close(theirs)
-        try:
-            yield process, lambda typed: os.write(ours, typed) and None, lambda wanted: _read_until(ours, wanted)
-        finally:
-            process.kill()
-    os.close(ours)
-
-
-def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: Chat) -> None:
-    process, type_in, read_until = chatting
-    read_until(b"> ")
-    type_in(b"Hi\r")
-    read_until(b"III")  # the answer has begun
-    process.send_signal(signal.SIGINT)
-    read_until(b"> ")
-    type_in(b"half a line")
-    read_until(b"half a line")
-    for _ in range(3):
-        time.sleep(0.2)  # until it reads, which is behind its prompt
-        process.send_signal(signal.SIGINT)
-        read_until(b"> ")
-    type_in(b"/stats\r")
-    read_until(b"tokens/s")
-    type_in(b"/exit\r")
-    assert process.wait(timeout=30) == 0
-
-
-def test_pasted_lines_are_one_message(chatting: Chat) -> None:
-    process, type_in, read_until = chatting
-    read_until(b"> ")
-    type_in(b"\x1b[200~one\n/two\nthree\x1b[201~")
-    read_until(b"three")
-    type_in(b"\r")
-    read_until(b"cut after")
-    type_in(b"/exit\r")
-    shown = read_until(b"/exit")
-    assert process.wait(timeout=30) == 0
-    assert b"III" not in shown
-    assert b"no command" not in shown
-
-
 def test_a_line_that_begins_like_a_command_can_be_sent(run: Run, target: str) -> None:
     shown = run("chat", target, *SHORT, typed="/tmp/x is what?\n /tmp/x is what?\n")
     assert "put a space before it" in shown.stderr
     assert shown.stdout == run("chat", target, "-q", "/tmp/x is what?", *SHORT).stdout
-
-
-def _read_until(terminal: int, wanted: bytes) -> bytes:
-    found = b""
-    while wanted not in found:
-        piece = os.read(terminal, 4096)
-        assert piece, f"the process ended after {found!r}"
-        found += piece
-    return found

@@ -1,20 +1,16 @@
 """No word is broken at the end of a line, however an answer comes in pieces."""
 
-import fcntl
 import os
 import pty
 import random
-import re
-import struct
-import termios
 from collections.abc import Iterator
 from typing import TextIO
 
 import pytest
 
-from forerun.cli.wrap import WrappedTerminal, width_of
+from forerun.cli.wrap import WrappedTerminal
+from tests.cli.terminals import lines_of, resize
 
-CODE = re.compile(r"\x1b\[(\d*)([A-Za-z])|.", re.DOTALL)
 WORDS = ["a", "of", "there", "streaming", "don't", "well-known", "end.", "extraordinarily", "É", "naïve"]
 
 
@@ -25,10 +21,6 @@ def terminal() -> Iterator[tuple[TextIO, int]]:
     with os.fdopen(theirs, "w") as stream:
         yield stream, ours
     os.close(ours)
-
-
-def resize(stream: TextIO, num_columns: int) -> None:
-    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, num_columns, 0, 0))
 
 
 def written(stream: TextIO, ours: int) -> str:
@@ -42,29 +34,7 @@ def written(stream: TextIO, ours: int) -> str:
 
 
 def shown(stream: TextIO, ours: int) -> list[str]:
-    """The screen's lines, as a terminal without a right edge would have them."""
-    lines, column = [""], 0
-    for found in CODE.finditer(written(stream, ours)):
-        piece = found[0]
-        if piece == "\n":
-            lines.append("")
-            column = 0
-        elif found[2] == "D":
-            column -= int(found[1])
-        elif found[2] == "K":
-            lines[-1] = cut(lines[-1], column)
-        elif found[2] is None:
-            lines[-1] += piece
-            column += width_of(piece)
-    return lines[:-1]
-
-
-def cut(line: str, num_columns: int) -> str:
-    """The beginning of a line that takes so many columns."""
-    kept = ""
-    while line and sum(map(width_of, kept + line[0])) <= num_columns:
-        kept, line = kept + line[0], line[1:]
-    return kept
+    return lines_of(written(stream, ours))[:-1]
 
 
 def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
@@ -76,7 +46,7 @@ def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
 
 def wrapped(terminal: tuple[TextIO, int], text: str, *, num_columns: int, seed: int = 0) -> list[str]:
     stream, ours = terminal
-    resize(stream, num_columns)
+    resize(stream.fileno(), num_columns)
     wrapping = WrappedTerminal(stream)
     for piece in in_pieces(text, random.Random(seed)):
         wrapping.write(piece)
@@ -114,7 +84,7 @@ def test_wide_characters_take_two_columns_and_may_be_parted(terminal: tuple[Text
 
 def test_colours_move_with_their_word(terminal: tuple[TextIO, int]) -> None:
     stream, ours = terminal
-    resize(stream, 11)
+    resize(stream.fileno(), 11)
     wrapping = WrappedTerminal(stream)
     for piece in ("one two \x1b[4m", "th", "r\x1b[0mee"):
         wrapping.write(piece)
@@ -124,9 +94,9 @@ def test_colours_move_with_their_word(terminal: tuple[TextIO, int]) -> None:
 
 def test_a_resized_window_is_heeded_at_once(terminal: tuple[TextIO, int]) -> None:
     stream, ours = terminal
-    resize(stream, 80)
+    resize(stream.fileno(), 80)
     wrapping = WrappedTerminal(stream)
     wrapping.write("one two three four\n")
-    resize(stream, 10)
+    resize(stream.fileno(), 10)
     wrapping.write("one two three four\n")
     assert [line.strip() for line in shown(stream, ours)] == ["one two three four", "one two", "three", "four", ""]

@@ -1,0 +1,87 @@
+"""forerun chat on a terminal: interrupts, pasted lines, completion, and lines that break between words."""
+
+import signal
+import time
+from collections.abc import Iterator
+from itertools import dropwhile
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.terminals import OnTerminal, lines_of, running
+
+
+@pytest.fixture
+def chatting(target: str) -> Iterator[OnTerminal]:
+    with running("chat", target, "--drafter", "none", "-n", "40", "--logit-bias", "40=1000") as chat:
+        yield chat
+
+
+def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: OnTerminal) -> None:
+    process, type_in, read_until = chatting
+    read_until(b"> ")
+    type_in(b"Hi\r")
+    read_until(b"III")  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    read_until(b"> ")
+    type_in(b"half a line")
+    read_until(b"half a line")
+    for _ in range(3):
+        time.sleep(0.2)  # until it reads, which is behind its prompt
+        process.send_signal(signal.SIGINT)
+        read_until(b"> ")
+    type_in(b"/stats\r")
+    read_until(b"tokens/s")
+    type_in(b"/exit\r")
+    assert process.wait(timeout=30) == 0
+
+
+def test_pasted_lines_are_one_message(chatting: OnTerminal) -> None:
+    process, type_in, read_until = chatting
+    read_until(b"> ")
+    type_in(b"\x1b[200~one\n/two\nthree\x1b[201~")
+    read_until(b"three")
+    type_in(b"\r")
+    read_until(b"cut after")
+    type_in(b"/exit\r")
+    shown = read_until(b"/exit")
+    assert process.wait(timeout=30) == 0
+    assert b"III" not in shown
+    assert b"no command" not in shown
+
+
+def test_commands_are_completed_and_questions_asked(chatting: OnTerminal) -> None:
+    process, type_in, read_until = chatting
+    read_until(b"> ")
+    type_in(b"/und\t\r")
+    read_until(b"nothing was said yet")
+    type_in(b"/set max_new\t 300\r")
+    type_in(b"one\r")
+    read_until(b"cut after 300")
+    type_in(b"two\r")
+    read_until(b"drop the oldest 1 turn? [Y/n]")
+    type_in(b"n\r")
+    read_until(b"exceeds the context of 512")
+    type_in(b"two\r")
+    read_until(b"[Y/n]")
+    type_in(b"\r")
+    read_until(b"are not sent")
+    read_until(b"cut after 300")
+    type_in(b"/exit\r")
+    assert process.wait(timeout=30) == 0
+
+
+def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:
+    message = '"""Return the number of'
+    flags = ("chat", "builtin", "-n", "70", "--drafter", "none", "--ignore-eos", "--repetition-penalty", "1.3")
+    expected = run(*flags, "-q", message).stdout
+    with running(*flags, num_columns=48) as (process, type_in, read_until):
+        read_until(b"> ")
+        type_in(message.encode() + b"\r")
+        lines = lines_of(read_until(b"(cut").decode().partition("(cut")[0])
+        type_in(b"/exit\r")
+        assert process.wait(timeout=30) == 0
+    answer = list(dropwhile(lambda line: message not in line, lines))[1:-1]
+    assert " ".join(answer).split() == expected.split()
+    assert len(answer) > expected.count("\n")
+    assert max(map(len, answer)) < 48
