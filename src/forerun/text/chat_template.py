@@ -69,7 +69,7 @@ class ChatTemplate:
         if not messages:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
         require("messages" not in variables, "messages is no variable of a chat template: give them as the prompt")
-        known = [_plain(message) for message in messages]
+        known = [plain_message(message) for message in messages]
         try:
             template = _environment().from_string(self.source)
             return template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
@@ -80,7 +80,7 @@ class ChatTemplate:
             ) from error
 
 
-def _plain(message: object) -> Message:
+def plain_message(message: object) -> Message:
     """A message with text for content and without keys of value None."""
     if not isinstance(message, Mapping):
         raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")

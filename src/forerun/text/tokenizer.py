@@ -3,6 +3,7 @@
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Final
@@ -10,9 +11,11 @@ from typing import Final
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message
+from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
 
 REPLACEMENT: Final = "\ufffd"
+SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
+NOTHING: Final = re.compile("(?!)")  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
 
 
@@ -31,6 +34,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        control = "|".join(re.escape(token.content) for token in added.values() if token.special)
+        self._control = re.compile(f"(?s)(?=(?:{control})).") if control else NOTHING
         self._byte_ids = _byte_fallback_ids(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -68,6 +73,9 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a conversation up to where the assistant's next answer begins.
 
+        What a message says stays text, also where it looks like a control token: it cannot end its own turn and begin
+        another. transformers and llama.cpp would let it.
+
         Args:
             variables: what else the template may ask for; see `ChatTemplate.render`.
 
@@ -79,7 +87,18 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        return self.encode(self._template.render(messages, variables), add_special_tokens=False)
+        text = self._template.render([self._with_seams(message) for message in messages], variables)
+        return [id_ for part in text.split(SEAM) for id_ in self.encode(part, add_special_tokens=False)]
+
+    def _with_seams(self, message: Message) -> Message:
+        """The message with a seam behind every character where something that looks like a control token begins.
+
+        The text is parted there, and so none is left.
+        """
+        known = plain_message(message)
+        if "content" not in known:
+            return known
+        return {**known, "content": self._control.sub(rf"\g<0>{SEAM}", known["content"].replace(SEAM, REPLACEMENT))}
 
     @property
     def has_chat_template(self) -> bool:
