@@ -1,48 +1,31 @@
 """Whatever is forged in a checkpoint, it is refused with one line, or does no harm; soon, and in little memory."""
 
-import os
-import resource
 import sys
-import traceback
 from collections import Counter
 from pathlib import Path
 from shutil import rmtree
-from time import process_time
 
 import pytest
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
-from forerun.cli.sheet import read_sheet
+from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig
-from forerun.core.errors import CheckpointError, ForerunError
-from forerun.engine.model_loading import Checkpoint, resolve_max_length
+from forerun.core.errors import CheckpointError
+from forerun.engine.model_loading import Checkpoint
+from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 
 NUM_FORGED, NUM_REFUSED = 150, 2000
 MAX_S, MAX_BYTES = 1.0, 50 * 10**6
-KIBIBYTE = 1024  # what ru_maxrss counts in
 
 
-def open_all(folder: Path) -> None:
-    """Everything an engine reads of a checkpoint, in its order."""
-    config = EngineConfig(target=str(folder))
-    source = HuggingFaceFolder(name=str(folder), folder=folder)
-    checkpoint = Checkpoint.open(source, config)
-    resolve_max_length(config, checkpoint.spec)
-    for read in (source.tokenizer, source.stop_ids, source.default_sampling, source.identity):
-        read()
+def opened(folder: Path) -> HuggingFaceFolder:
+    return HuggingFaceFolder(name=str(folder), folder=folder)
+
+
+def read_weights(source: CheckpointSource, checkpoint: Checkpoint) -> None:
     source.weights(dtype=checkpoint.dtype)
-
-
-def outcome(folder: Path) -> str:
-    """ "loaded", or the line that refuses it."""
-    read_sheet(HuggingFaceFolder(name="forged", folder=folder))
-    try:
-        open_all(folder)
-    except ForerunError as error:
-        return str(error)
-    return "loaded"
 
 
 def test_forged_checkpoints_are_refused_in_one_line_or_do_no_harm(tmp_path: Path) -> None:
@@ -50,7 +33,7 @@ def test_forged_checkpoints_are_refused_in_one_line_or_do_no_harm(tmp_path: Path
     for number in range(NUM_FORGED):
         folder = tmp_path / str(number)
         what = forger.forge(folder)
-        line = outcome(folder)
+        line = outcome(opened(folder), read_weights)
         assert "\n" not in line, what
         assert len(line) < 2000, what
         rmtree(folder)
@@ -70,13 +53,14 @@ def test_more_layers_than_any_model_has_are_refused_by_the_config_alone(tmp_path
 def test_forged_checkpoints_cost_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory is counted above what a good checkpoint of this size takes; tokenizer.json is parsed by a library."""
     forger, counts = Forger(tmp_path, seed=2), Counter[str]()
-    assert outcome(tmp_path / "single") == "loaded"  # so that every child finds all libraries loaded
-    usual_bytes = cost(tmp_path / "single")[2]
+    good = opened(tmp_path / "single")
+    assert outcome(good, read_weights) == "loaded"  # so that every child finds all libraries loaded
+    usual_bytes = cost(good, read_weights)[2]
     worst_s, worst_bytes = 0.0, 0
     while counts["refused"] < NUM_REFUSED:
         folder = tmp_path / "forged"
         what = forger.forge(folder)
-        status, seconds, num_bytes = cost(folder)
+        status, seconds, num_bytes = cost(opened(folder), read_weights)
         extra_bytes = num_bytes - usual_bytes
         assert status in ("refused", "loaded"), f"{what}: {status}"
         assert seconds < MAX_S, f"{what}: {seconds:.2f} s"
@@ -86,25 +70,3 @@ def test_forged_checkpoints_cost_little(tmp_path: Path, capsys: pytest.CaptureFi
         rmtree(folder)
     with capsys.disabled():
         sys.stdout.write(f"\n{dict(counts)}; at most {worst_s:.2f} s and {worst_bytes / 1e6:.1f} MB\n")
-
-
-def cost(folder: Path) -> tuple[str, float, int]:
-    """What becomes of a checkpoint in a process of its own, its CPU seconds and the memory above the start."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
-        status = "traceback"
-        try:
-            status = "loaded" if outcome(folder) == "loaded" else "refused"
-        finally:
-            if status == "traceback":
-                traceback.print_exc()
-            num_bytes = KIBIBYTE * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-            os.write(writing, f"{status} {process_time() - began} {num_bytes}".encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        status, seconds, num_bytes = (pipe.read() or "killed 0 0").split()
-    os.waitpid(pid, 0)
-    return status, float(seconds), int(num_bytes)
