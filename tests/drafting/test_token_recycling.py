@@ -91,6 +91,15 @@ def test_the_noise_of_a_few_tokens_is_that_of_all() -> None:
         np.testing.assert_allclose(found, np.take_along_axis(whole, tokens % SPEC.vocab_size, -1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [1e-4, 1e-3, 0.04, 100.0])
+def test_extreme_temperatures_are_guessed_at_too(temperature: float) -> None:
+    params, drafter = SamplingParams(temperature=temperature), drafter_of(policy=NO_CHAIN)
+    rounds_of(drafter, params)
+    rounds = rounds_of(drafter, params)
+    assert sum(done.stats.num_drafted for done in rounds) > 0
+    assert ids_of(rounds) == ids_of(rounds_of(NoneDrafter(), params))
+
+
 def filled_table(vocab_size: int = 500) -> SuccessorTable:
     rng = np.random.default_rng(1)
     table = SuccessorTable(vocab_size)

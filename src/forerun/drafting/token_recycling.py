@@ -26,6 +26,7 @@ from forerun.speculation.walk import Acceptance
 NUM_CHILDREN: Final = 4  # of an expanded node
 ROOT_CHILDREN: Final = 8  # an open root fills the rows of a pass where rows are cheap
 EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on Zen 5 cores, until its own are known
+COLDEST: Final = 0.05  # temperature; below it guesses are ranked as at it, so that no power of a probability is 0
 LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: sums of float32 are no better
 MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
 LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2 % of a small model's round
@@ -60,7 +61,7 @@ class TokenRecyclingDrafter(Drafter):
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
         self._root, self._num_tokens, self._pending = prompt_ids[-1], len(prompt_ids), list[int]()
-        self._temperature, self._noise = params.temperature or 1.0, noise if self._knows_noise else None
+        self._temperature, self._noise = max(params.temperature, COLDEST), noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None
 
     def propose(self) -> TokenTree:
