@@ -92,6 +92,18 @@ def test_unusual_templates_render_as_in_transformers(tmp_path: Path, template: s
         assert read_tokenizer(folder).apply_chat_template(messages) == expected
 
 
+def test_variables_of_a_template_render_as_in_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    template = (
+        "{{ eos_token }}{{ enable_thinking }}{{ names | join(',') }}{{ missing is defined }}{{ messages | length }}"
+    )
+    folder = write_byte_level(tmp_path, chat_template=template)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    variables = {"enable_thinking": False, "names": ["a", "b"], "eos_token": "</s>"}
+    expected = theirs.apply_chat_template(CHATS[1], add_generation_prompt=True, return_dict=False, **variables)
+    assert read_tokenizer(folder).apply_chat_template(CHATS[1], variables) == expected
+
+
 def test_a_template_file_goes_before_the_config_and_named_templates_give_the_default(tmp_path: Path) -> None:
     folder = write_byte_level(tmp_path, chat_template=None)
     assert not read_tokenizer(folder).has_chat_template
