@@ -30,10 +30,10 @@ LAYER_SKIP = "layer_skip"
 
 
 def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But that a command has a cache folder and tells what drafting gains, which others may not want."""
+    """But that a command takes a GPU, has a cache folder and tells what drafting gains, which others may not want."""
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     drafter = DrafterOptions().config(BUILTIN_TARGET)
-    expected = EngineConfig(drafter=PromptLookup(), measures_speedup=True)
+    expected = EngineConfig(drafter=PromptLookup(), device="auto", measures_speedup=True)
     assert EngineOptions().config(BUILTIN_TARGET, drafter) == expected
     assert SamplingOptions().params() == SamplingParams()
 
