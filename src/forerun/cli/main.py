@@ -12,6 +12,7 @@ from forerun import __version__
 from forerun.cli.bench import bench
 from forerun.cli.chat.entry import chat, run
 from forerun.cli.check import check
+from forerun.cli.demo import demo
 from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
 from forerun.cli.generate import generate
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, run, models, pull, inspect, check, worker, plan, prepare):
+for command in (generate, chat, run, demo, models, pull, inspect, check, worker, plan, prepare):
     add_command(app, command)
 app.add_typer(bench)
 

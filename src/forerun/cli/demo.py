@@ -1,0 +1,141 @@
+"""forerun demo: the same answer twice, plain and drafted, with both times."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.cli.about import About
+from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
+from forerun.cli.declare import option, with_options
+from forerun.cli.drafter_options import DrafterOptions
+from forerun.cli.engine_loading import open_engine
+from forerun.cli.failures import INTERRUPTED, find_model, shows_errors
+from forerun.cli.logs import LogOptions, note
+from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.sheet import print_rows
+from forerun.cli.wrap import wrapped
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import NoDrafter
+from forerun.core.steps import Generation
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from forerun.text.prompt import Prompt
+
+# Its answer repeats parts of the question: what drafters that look things up are good at.
+QUESTION: Final = (
+    "Summarise this text in a few sentences:\n\n"
+    "The Amazon rainforest is the largest tropical rainforest in the world. It covers most of the Amazon basin of "
+    "South America, an area of about six million square kilometres. The forest is home to ten percent of all "
+    "known species, and its trees store a great amount of carbon. Many rivers flow through it, and the people who "
+    "live there depend on them for food and transport. Every year, large parts of the forest are cut down to make "
+    "room for farms and cattle, and scientists warn that the forest may not recover if the losses go on."
+)
+TEXT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
+OF_TEXT: Final = SamplingParams(temperature=0.5, seed=7)  # greedy texts of the built-in model repeat themselves
+NUM_TOKENS: Final = 160  # a second or two on two cores
+REPEAT_S: Final = 3.0  # for which both are written again, unseen: one time alone can be off by half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTimes:
+    """An engine and its answers, the first of which was shown."""
+
+    engine: "Engine"
+    about: About
+    results: list[Generation]
+
+    @property
+    def decode_s(self) -> float:
+        return median(result.stats.decode_s for result in self.results)
+
+
+@shows_errors
+@with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, LogOptions)
+def demo(
+    model_options: ModelOptions,
+    drafter_options: DrafterOptions,
+    engine_options: EngineOptions,
+    sampling: SamplingOptions,
+    logs: LogOptions,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    prompt: Annotated[str | None, option("--prompt", "-p", help="Another question, or text to continue.")] = None,
+) -> None:
+    """Write the same answer twice, plain and drafted, and say what drafting gained."""
+    target = model_options.choose(model)
+    config = replace(engine_options.config(target, drafter_options.config(target)), measures_speedup=False)
+    sampling.params()  # complains before the model is loaded
+    with logs.speaking(), ExitStack() as opened:
+        is_chat = find_model(target).tokenizer().has_chat_template
+        text = prompt or (QUESTION if is_chat else TEXT)
+        _introduce(target, text)
+        asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
+        both: list[AnswerTimes] = []
+        for drafter in (NoDrafter(), config.drafter):
+            engine = opened.enter_context(open_engine(replace(config, drafter=drafter)))
+            params = _params(sampling, engine, OF_TEXT if text is TEXT else engine.default_sampling)
+            both.append(_show_answer(engine, asked, params))
+        plain, drafted = both
+        until = perf_counter() + REPEAT_S
+        while perf_counter() < until:
+            for writer in both:  # in turn: what else the machine does meets both
+                writer.engine.forget()
+                writer.results.append(writer.engine.generate(asked, params))
+    _compare(plain, drafted)
+
+
+def _params(sampling: SamplingOptions, engine: "Engine", default: SamplingParams) -> SamplingParams:
+    """With a seed: the two texts have to be drawn alike."""
+    params = sampling.params(default) if default is OF_TEXT else settle(sampling, default)
+    seed = OF_TEXT.seed if params.seed is None else params.seed
+    return replace(params, seed=seed, max_new_tokens=params.max_new_tokens or NUM_TOKENS)
+
+
+def _introduce(target: str, text: str) -> None:
+    """What is asked, and of whom: shown at once, as loading takes a moment."""
+    named = NAMED_MODELS.get(target)
+    if named is not None:
+        note(f"{named.full_name}: {named.licence}, {named.licence_source}")
+    with wrapped("stdout"):
+        print(f"--- the prompt ---\n{text}", flush=True)
+
+
+def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams) -> AnswerTimes:
+    """The answer on stdout as it is written, what was drafted marked."""
+    about, is_drafted = About.of(engine), not isinstance(engine.config.drafter, NoDrafter)
+    print(f"\n--- {f'with the drafter {about.drafter}' if is_drafted else 'plain decoding'} ---", flush=True)
+    note(str(about))
+    if is_drafted:
+        explain_marks()
+    show: Show = origin_shower(engine.tokenizer) if is_drafted else show_plainly
+    with wrapped("stdout"):
+        result, is_interrupted = write_answer(lambda: engine.stream(asked, params), show)
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    return AnswerTimes(engine=engine, about=about, results=[result])
+
+
+def _compare(plain: AnswerTimes, drafted: AnswerTimes) -> None:
+    """Both times, whether the texts are equal, and the ratio."""
+    print()
+    print_rows([("plain", _numbers(plain)), (drafted.about.drafter, _numbers(drafted))])
+    texts = {result.token_ids for writer in (plain, drafted) for result in writer.results}
+    if len(texts) > 1:
+        print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")
+        return
+    print(f"the same {len(texts.pop())} tokens, {plain.decode_s / drafted.decode_s:.2f} times as fast")
+
+
+def _numbers(writer: AnswerTimes) -> str:
+    stats, num_times = writer.results[0].stats, len(writer.results)
+    return (
+        f"{writer.decode_s:.2f} s, {stats.num_new_tokens / writer.decode_s:.0f} tokens/s in {stats.num_rounds} "
+        f"passes (median of {num_times} times); first token after {stats.first_token_s:.2f} s"
+    )

@@ -1,0 +1,41 @@
+"""forerun demo: the same answer twice, with both times."""
+
+import re
+
+import pytest
+
+from tests.cli.conftest import Run, RunProcess
+
+
+def sections(shown: str) -> list[str]:
+    """What stands under each heading."""
+    return [part.strip("\n") for part in re.split(r"^--- .* ---\n", shown, flags=re.MULTILINE)]
+
+
+@pytest.fixture(autouse=True)
+def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.cli.demo.REPEAT_S", 0.1)
+
+
+def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run: Run, target: str) -> None:
+    shown = run("demo", target, "-n", "24", "--ignore-eos", "-p", "one two one two one two")
+    assert shown.exit_code == 0, shown.output
+    before, prompt, plain, rest = sections(shown.stdout)
+    assert (before, prompt) == ("", "one two one two one two")
+    drafted, _, numbers = rest.rpartition("\n\n")
+    assert plain == drafted
+    rows = numbers.splitlines()
+    of_plain = r"plain +[0-9.]+ s, [0-9]+ tokens/s in 24 passes \(median of [0-9]+ times\); first token after .*"
+    assert re.fullmatch(of_plain, rows[0])
+    assert rows[1].startswith("prompt_lookup")
+    assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast", rows[2])
+    ratio = float(rows[0].split()[1]) / float(rows[1].split()[1])
+    assert abs(float(rows[2].split()[4]) - ratio) < 0.5 + ratio / 2  # both times are rounded
+
+
+def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:
+    finished = run_process("demo", "-n", "12")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.startswith("the built-in model writes, which knows nothing: smollm2 is not on this machine")
+    assert "--- the prompt ---\ndef read_lines(path):" in finished.stdout
+    assert "the same 12 tokens" in finished.stdout
