@@ -71,7 +71,7 @@ def with_prepared_sets(drafter: DrafterConfig, source: CheckpointSource) -> Draf
 
 def prepared_sets(source: CheckpointSource) -> str | None:
     """The file of a model's skip sets in forerun's cache; None where there is none, or another beside the model."""
-    if sets_beside(source.folder).is_file():
+    if sets_beside(source.path).is_file():
         return None
     identity = source.identity()
     path = sets_in_cache(cache_folder(), identity)

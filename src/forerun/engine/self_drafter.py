@@ -33,7 +33,7 @@ def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())
-    return read_found_sets(sets_beside(checkpoint.source.folder), num_layers, checkpoint.source.identity())
+    return read_found_sets(sets_beside(checkpoint.source.path), num_layers, checkpoint.source.identity())
 
 
 def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known: list[NamedSet]) -> SharedCacheRunner:

@@ -94,7 +94,7 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
         require_writable(out)
         return out
     source = open_source(target)
-    places = [] if target in BUILTIN_FOLDERS else [sets_beside(source.folder)]
+    places = [] if target in BUILTIN_FOLDERS else [sets_beside(source.path)]
     if cache_folder is not None:
         places.append(sets_in_cache(cache_folder, source.identity()))
     for place in places:

@@ -201,6 +201,9 @@ def test_a_set_in_swifts_file_may_not_be_beyond_the_size_in_its_name(tmp_path: P
 def test_sets_have_a_place_beside_their_model_and_one_in_the_cache(tmp_path: Path) -> None:
     folder, cache_folder = tmp_path / "model", tmp_path / "cache"
     assert sets_beside(folder) == folder / "forerun_layer_skip.json"
+    folder.mkdir()
+    (folder / "a.Q4_0.gguf").touch()
+    assert sets_beside(folder / "a.Q4_0.gguf") == folder / "a.Q4_0.forerun_layer_skip.json"
     assert sets_in_cache(cache_folder, IDENTITY) == cache_folder / "layer_skip" / f"{IDENTITY}.json"
 
 

@@ -25,6 +25,7 @@ from forerun.drafting.layer_skip.named_set import NamedSet
 
 logger = logging.getLogger(__name__)
 
+SETS_NAME: Final = "forerun_layer_skip.json"
 VERSION: Final = 1
 KEYS: Final = frozenset(("version", "model", "num_layers", "sets"))
 SET_KEYS: Final = frozenset(("name", "attention", "mlp", "hits", "rows"))
@@ -34,9 +35,9 @@ SIZE: Final = re.compile(r"(?<![\d.])(7b|13b|34b|70b)(?![a-z\d])", re.IGNORECASE
 ADVICE: Final = "give a file that `forerun prepare` wrote for this model, or SWIFT's own for one of its size"
 
 
-def sets_beside(folder: Path) -> Path:
-    """The file of skip sets in a checkpoint's folder."""
-    return folder / "forerun_layer_skip.json"
+def sets_beside(model: Path) -> Path:
+    """The file of skip sets in a checkpoint's folder, or beside a file that is a model, since others may lie there."""
+    return model.with_suffix(f".{SETS_NAME}") if model.is_file() else model / SETS_NAME
 
 
 def sets_in_cache(cache_folder: Path, identity: str) -> Path:
