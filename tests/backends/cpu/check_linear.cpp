@@ -2,7 +2,7 @@
 // size: for a library built with sanitizers (cmake -DFORERUN_SANITIZE=ON), which end the program at the first wrong
 // access. Products must be those of double precision, and a row the same bits alone.
 //
-// g++ -std=c++17 -fsanitize=address,undefined -Isrc/forerun/kernels/native/cpp tests/backends/cpu/check_linear.cpp
+// g++ -std=c++17 -fsanitize=address,undefined -Isrc/forerun/backends/cpu/cpp tests/backends/cpu/check_linear.cpp
 //     libforerun_native.so
 #include <cmath>
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "blocks.h"
 #include "kernels.h"
 #include "pack.h"
 
@@ -47,12 +48,19 @@ struct Weight {
         linear.num_out = 1 + below(random, 70);
         if (below(random, 2)) linear.paired = linear.num_out, linear.num_out *= 2;
         linear.group = 32 << below(random, 3);
-        fill(random, format);
+        if (is_blocks(linear.format)) {
+            const int block = layout_of(linear.format).file_inputs;
+            linear.num_in = (linear.num_in + block - 1) / block * block;
+            fill_blocks(random);
+        } else {
+            fill(random, format);
+        }
         for (int n = 0; n < linear.num_out; n++) bias.push_back(normal(random));
         const bool rounds = format == Format::int8 || format == Format::int4;
         tolerance = format == Format::bf16 ? 0.005 : rounds ? 0.03 : 1e-4;
         const Source source{bytes.data(), scales.data(), zeros.data(), bias.data()};
         if (!forerun_pack(&linear, &source)) std::abort();
+        if (is_blocks(linear.format)) read_values();
     }
     ~Weight() { forerun_free(const_cast<void*>(linear.weights)); }
 
@@ -85,6 +93,27 @@ struct Weight {
                     append(&value, 1), values.push_back(value * static_cast<double>(scales[at]));
                 }
             }
+    }
+    // Any bytes, but float16 numbers between 1/64 and 1/8 wherever they may stand: at either end of a block.
+    void fill_blocks(Random& random) {
+        const BlockLayout& layout = layout_of(linear.format);
+        const size_t size = static_cast<size_t>(layout.file_bytes);
+        for (int i = 0; i < linear.num_out * (linear.num_in / layout.file_inputs); i++) {
+            std::vector<uint8_t> block(size);
+            for (uint8_t& byte : block) byte = static_cast<uint8_t>(random());
+            for (const size_t at : {size_t{1}, size_t{3}, size - 1})
+                if (at != 3 || layout.has_minima) block[at] = static_cast<uint8_t>(0x24 + below(random, 12));
+            append(block.data(), size);
+        }
+    }
+    // What the packed weight stands for: its products with every unit vector. Their values are tested from Python.
+    void read_values() {
+        const size_t num_in = static_cast<size_t>(linear.num_in), num_out = static_cast<size_t>(linear.num_out);
+        std::vector<float> units(num_in * num_in), y(num_in * num_out);
+        for (size_t k = 0; k < num_in; k++) units[k * num_in + k] = 1.0f;
+        forerun_linear(&linear, units.data(), linear.num_in, y.data(), nullptr, 0, 1);
+        for (size_t n = 0; n < num_out; n++)
+            for (size_t k = 0; k < num_in; k++) values.push_back(static_cast<double>(y[k * num_out + n] - bias[n]));
     }
     void append(const void* value, size_t size) {
         const uint8_t* begin = static_cast<const uint8_t*>(value);
@@ -133,8 +162,8 @@ int main() {
     for (const char* tier : {"portable", "avx2", "avx512", "avx512_bf16"}) {
         if (!forerun_select_tier(tier)) continue;
         Random random(1);
-        for (int round = 0; round < 150; round++)
-            if (!check(random, static_cast<Format>(round % 5))) {
+        for (int round = 0; round < 260; round++)
+            if (!check(random, static_cast<Format>(round % 13))) {
                 std::printf("%s: case %d is wrong\n", tier, round);
                 return 1;
             }

@@ -12,14 +12,17 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.layouts import EPILOGUES
+from forerun.model.blocks import BLOCKS, dequantise_blocks
 from forerun.model.quantise import dequantise, quantise
-from forerun.model.weights import DenseWeight, Int8Weight, Weight
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, Weight
 from tests.backends.cpu.ops import Product, linear_functions
+from tests.blocks import random_blocks
 
 pytestmark = pytest.mark.usefixtures("tier")
-FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
+FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide", *BLOCKS)
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 33, 64, 100)  # less than, all of, and more than any block of rows
 ROUNDING: Final = 2.0**-24
+MOST_OF_BLOCKS: Final = 127 * 256 + 127  # inputs beside blocks of codes are whole numbers of 16 bits
 
 
 def random_tensor(*shape: int, seed: int) -> Tensor:
@@ -27,6 +30,11 @@ def random_tensor(*shape: int, seed: int) -> Tensor:
 
 
 def weight_of(name: str, num_out: int, num_in: int) -> Weight:
+    """Of about so many inputs: blocks are whole."""
+    if name in BLOCKS:
+        num_blocks = -(-num_in // BLOCKS[name].num_elements)
+        blocks_OB = random_blocks(name, seed=num_out + num_in, num_out=num_out, blocks_in_row=num_blocks)
+        return BlockWeight(blocks_OB=blocks_OB, block_type=name)
     weight_OI = random_tensor(num_out, num_in, seed=num_out + num_in)
     match name:
         case "int8" | "int8_wide":
@@ -45,13 +53,14 @@ def rounded(name: str, x_TI: Tensor, linear: Product) -> tuple[Tensor, int]:
     """Inputs as the kernel sees them, float64, and how many roundings a sum of products takes."""
     if name == "bfloat16":
         return x_TI.bfloat16().double(), x_TI.shape[1] + 2
-    if name not in ("int8", "int4"):
+    if name in ("float32", "int8_wide"):
         return x_TI.double(), x_TI.shape[1] + 2
+    most = MOST_OF_BLOCKS if name in BLOCKS else 127
     group, num_in = linear.descriptor.group, x_TI.shape[1]
     padded = torch.nn.functional.pad(x_TI, (0, -num_in % group)).view(len(x_TI), -1, group)
     largest = padded.abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest > 0, 127 / largest, 0.0)
-    values = (padded * inverse).round().double() * (largest / 127).double()
+    inverse = torch.where(largest > 0, torch.tensor(float(most)) / largest, 0.0)  # a plain number would be multiplied
+    values = (padded * inverse).round().double() * (largest / most).double()
     return values.flatten(1)[:, :num_in], padded.shape[1] + 3
 
 
@@ -66,8 +75,11 @@ def exact(weight: Weight) -> Tensor:
     """The weight in float64."""
     if isinstance(weight, DenseWeight):
         return weight.values_OI.double()
+    if isinstance(weight, BlockWeight):
+        return dequantise(weight).double()
     if isinstance(weight, Int8Weight):
         return weight.values_OI.double() * weight.scales_O.double()[:, None]
+    assert isinstance(weight, Int4Weight)
     scales, zeros = (
         part.double().repeat_interleave(weight.group_size, 1)[:, : weight.values_OI.shape[1]]
         for part in (weight.scales_OG, weight.zeros_OG)
@@ -76,7 +88,13 @@ def exact(weight: Weight) -> Tensor:
 
 
 def magnitudes(weight: Weight) -> Tensor:
-    return exact(weight).abs()
+    """Of what is added: codes with their scale, and minima beside them."""
+    if not isinstance(weight, BlockWeight) or weight.block_type not in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+        return exact(weight).abs()
+    blocks = weight.blocks_OB.reshape(-1, BLOCKS[weight.block_type].num_bytes).clone()
+    blocks[:, 2:4] = 0  # what multiplies the minima
+    scaled_OI = dequantise_blocks(blocks.view_as(weight.blocks_OB), weight.block_type).double()
+    return scaled_OI.abs() + (exact(weight) - scaled_OI).abs()
 
 
 def close(y: Tensor, expected: Tensor, bound: Tensor) -> bool:
@@ -91,15 +109,16 @@ def test_products_are_those_of_float64(name: str, num_out: int, num_in: int) -> 
     weight = weight_of(name, num_out, num_in)
     linear = packed(name, weight)
     for num_rows in ROWS:
-        x_TI = random_tensor(num_rows, num_in, seed=num_rows)
+        x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows)
         assert close(linear(x_TI), *products(name, x_TI, weight, linear)), num_rows
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("num_out", "num_in"), [(3, 5), (33, 100), (50, 1152)])
 def test_a_row_is_the_same_bits_in_any_company(name: str, num_out: int, num_in: int) -> None:
-    linear = packed(name, weight_of(name, num_out, num_in), random_tensor(num_out, seed=9))
-    x_TI = random_tensor(max(ROWS), num_in, seed=1)
+    weight = weight_of(name, num_out, num_in)
+    linear = packed(name, weight, random_tensor(num_out, seed=9))
+    x_TI = random_tensor(max(ROWS), weight.shape[1], seed=1)
     alone = torch.cat([linear(row[None]) for row in x_TI])
     x_TI[50] = 1e30  # rows between: large, or not numbers
     for num_rows in ROWS:
@@ -112,8 +131,9 @@ def test_a_row_is_the_same_bits_in_any_company(name: str, num_out: int, num_in: 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("num_threads", [2, 3])
 def test_threads_change_no_bit(name: str, num_threads: int) -> None:
-    linear = packed(name, weight_of(name, 200, 160))
-    x_TI = random_tensor(13, 160, seed=2)
+    weight = weight_of(name, 200, 160)
+    linear = packed(name, weight)
+    x_TI = random_tensor(13, weight.shape[1], seed=2)
     y_TO = torch.empty(13, 200)
     linear_functions().forerun_linear(
         byref(linear.descriptor), x_TI.data_ptr(), 13, y_TO.data_ptr(), None, EPILOGUES["store"], num_threads
@@ -125,8 +145,9 @@ def test_threads_change_no_bit(name: str, num_threads: int) -> None:
 @pytest.mark.parametrize("paired", [0, 27])
 def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, paired: int) -> None:
     num_out = 2 * paired or 54
-    linear = packed(name, weight_of(name, num_out, 96), paired=paired)
-    x_TI = random_tensor(5, 96, seed=3)
+    weight = weight_of(name, num_out, 96)
+    linear = packed(name, weight, paired=paired)
+    x_TI = random_tensor(5, weight.shape[1], seed=3)
     whole = linear(x_TI)
     owners = torch.arange(num_out) // 16 if not paired else torch.arange(num_out) % paired // 16 * 2
     for begin in range(0, 4, 2):
@@ -147,7 +168,7 @@ def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
     weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
     linear, plain = packed(name, weight, bias, half), packed(name, weight, bias)
     for num_rows in (1, 5, 9):
-        x_TI = random_tensor(num_rows, 100, seed=num_rows) / 4
+        x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows) / 4
         both = linear(x_TI)
         assert torch.equal(both, plain(x_TI))
         gate, up = both.double().chunk(2, -1)
@@ -157,7 +178,7 @@ def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
     weight, bias = weight_of(name, 37, 64), random_tensor(37, seed=5)
-    x_TI, residual = random_tensor(9, 64, seed=6), random_tensor(9, 37, seed=7)
+    x_TI, residual = random_tensor(9, weight.shape[1], seed=6), random_tensor(9, 37, seed=7)
     linear = packed(name, weight, bias)
     biased = packed(name, weight)(x_TI) + bias
     assert torch.equal(linear(x_TI), biased)
@@ -171,8 +192,9 @@ def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("flaw", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_shows_in_every_output_of_its_row(name: str, flaw: float) -> None:
-    linear = packed(name, weight_of(name, 20, 200))
-    x_TI = random_tensor(4, 200, seed=8)
+    weight = weight_of(name, 20, 200)
+    linear = packed(name, weight)
+    x_TI = random_tensor(4, weight.shape[1], seed=8)
     x_TI[2, 150] = flaw
     y_TO = linear(x_TI)
     assert not y_TO[2].isfinite().any()
@@ -182,13 +204,16 @@ def test_what_is_no_number_shows_in_every_output_of_its_row(name: str, flaw: flo
 @pytest.mark.parametrize("name", FORMATS)
 def test_zeros_give_zeros(name: str) -> None:
     weight = weight_of(name, 20, 64)
-    assert packed(name, weight)(torch.zeros(3, 64)).eq(0).all()
+    assert packed(name, weight)(torch.zeros(3, weight.shape[1])).eq(0).all()
 
 
 def test_a_packed_weight_takes_about_its_own_bytes() -> None:
     for name, num_bytes in (("float32", 4.0), ("bfloat16", 2.0), ("int8", 1.0), ("int4", 0.5 + 5 / 128)):
         linear = packed(name, weight_of(name, 256, 512))
         assert linear.num_bytes == pytest.approx(256 * 512 * num_bytes, rel=0.01), name
+    for name, block in BLOCKS.items():
+        linear = packed(name, weight_of(name, 256, 512))
+        assert linear.num_bytes == pytest.approx(256 * 512 * block.num_bytes / block.num_elements, rel=0.03), name
 
 
 def test_an_int8_weight_is_what_its_values_say() -> None:

@@ -3,7 +3,10 @@
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Final
 
-FORMATS: Final = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3, "int8_wide": 4}
+from forerun.model.blocks import BLOCKS
+
+PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
+FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
 EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2}
 OP_KINDS: Final = {"embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6}
 
@@ -16,6 +19,7 @@ class NativeLinear(Structure):
         ("scales", c_void_p),
         ("zeros", c_void_p),
         ("bias", c_void_p),
+        ("below", c_void_p),
         ("format", c_int32),
         ("num_out", c_int32),
         ("num_in", c_int32),
@@ -59,6 +63,7 @@ class Shape(Structure):
         ("eps", c_float),
         ("table", c_void_p),
         ("table_is_bf16", c_int32),
+        ("packed_table", NativeLinear),
         ("cos_sin", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),

@@ -4,7 +4,8 @@ Legend: I input features, O output features.
 """
 
 import weakref
-from ctypes import Structure, byref, c_void_p
+from collections.abc import Iterator
+from ctypes import Structure, addressof, byref, c_void_p
 from typing import Self
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import FORMATS, NativeLinear
-from forerun.model.quantise import as_plain
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 
@@ -30,13 +30,15 @@ class PackedLinear:
         num_bytes: that the weight, its scales and its bias take.
     """
 
+    below: Self | None = None
+
     def __init__(self, descriptor: NativeLinear, num_bytes: int) -> None:
         self.descriptor, self.num_bytes = descriptor, num_bytes
         weakref.finalize(self, library().forerun_free, descriptor.weights)
 
     @classmethod
     def pack(cls, weight: Weight, bias_O: Tensor | None, *, paired: int = 0, rounds_inputs: bool = True) -> Self:
-        """Copy a weight [O, I] of float32, bfloat16, int8 or int4 into the kernels' own layout.
+        """Copy a weight [O, I] into the kernels' own layout; blocks of codes stay codes, about as large as they were.
 
         Args:
             bias_O: of any floating dtype, or None.
@@ -46,6 +48,9 @@ class PackedLinear:
         Raises:
             MemoryError: there is no room for the copy.
         """
+        if isinstance(weight, StackedWeight):
+            assert not paired, "gate and up of one format"
+            return cls._stack(weight, bias_O)
         name, group, parts = parts_of(weight)
         num_out, num_in = weight.shape
         assert paired in (0, num_out / 2), (paired, num_out)
@@ -62,8 +67,27 @@ class PackedLinear:
             raise MemoryError(f"no memory for a weight of {num_out} x {num_in} as {name}")
         return cls(descriptor, num_bytes)
 
+    @classmethod
+    def _stack(cls, weight: StackedWeight, bias_O: Tensor | None) -> Self:
+        """The first part, which leads to the others."""
+        sizes = [part.shape[0] for part in weight.parts]
+        biases = [None] * len(sizes) if bias_O is None else torch.split(bias_O, sizes)
+        first, *others = (cls.pack(part, bias) for part, bias in zip(weight.parts, biases, strict=True))
+        above = first
+        for part in others:
+            above.below, above.descriptor.below = part, addressof(part.descriptor)
+            above = part
+        return first
 
-def parts_of(weight: Weight) -> tuple[str, int, tuple[Tensor, ...]]:
+    def parts(self) -> Iterator[Self]:
+        """This weight and what stands below it."""
+        part: Self | None = self
+        while part is not None:
+            yield part
+            part = part.below
+
+
+def parts_of(weight: DenseWeight | Int8Weight | Int4Weight | BlockWeight) -> tuple[str, int, tuple[Tensor, ...]]:
     """Name of the format, inputs of a group (0: the packer's choice), and values [O, I], scales and zeros."""
     match weight:
         case Int8Weight():
@@ -73,5 +97,5 @@ def parts_of(weight: Weight) -> tuple[str, int, tuple[Tensor, ...]]:
         case DenseWeight():
             assert weight.dtype in (torch.float32, torch.bfloat16), weight.dtype
             return str(weight.dtype).removeprefix("torch."), 0, (weight.values_OI,)
-        case BlockWeight() | StackedWeight():
-            return parts_of(DenseWeight(values_OI=as_plain(weight)))
+        case BlockWeight():
+            return weight.block_type, 0, (weight.blocks_OB,)

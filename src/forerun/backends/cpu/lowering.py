@@ -12,9 +12,8 @@ from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
-from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import Weight, WeightSource
+from forerun.model.weights import BlockWeight, StackedWeight, Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
 NOT_RUN: Final = ("mask", "select_rows")  # their information is part of the description of a pass
@@ -29,6 +28,7 @@ class Lowering:
 
     def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
         self._spec, self._cache, self._last_ops = spec, cache, program[-2:]
+        self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
         self.sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
         self._bound = bind_weights(
@@ -37,13 +37,13 @@ class Lowering:
             weights,
             cache=cache,
             rope_dtype=torch.float32,
-            pack_linear=pack_for,
+            pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
-        self._table_VH = as_plain(self._bound.table).contiguous()
+        self._table = self._pack_table()
         self._stream_past_caches()
         self.shape = self._describe_model()
-        self.holds = (self._bound, self._table_VH, cache)
+        self.holds = (self._bound, self._table, cache)
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
@@ -65,7 +65,7 @@ class Lowering:
             if fuse and previous is not None and previous.kind == "norm":
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
-            elif fuse and op.kind == "silu_mul":
+            elif fuse and op.kind == "silu_mul" and lowered[-1].linear.paired:
                 lowered[-1].epilogue, lowered[-1].writes = EPILOGUES["silu_mul"], native.writes
             else:
                 lowered.append(native)
@@ -92,32 +92,45 @@ class Lowering:
             native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._bound.head_norms[op.weights])
         return native
 
+    def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
+        """The weight of an op in the library's layout, gate and up of one format side by side."""
+        if op is self._last_ops[-1]:
+            self._head = weight
+        is_paired = op.writes == "gate_up" and not isinstance(weight, StackedWeight)
+        return PackedLinear.pack(weight, bias_O, paired=weight.shape[0] // 2 if is_paired else 0)
+
+    def _pack_table(self) -> PackedLinear | Tensor:
+        """The head's own memory where the head is the embedding; otherwise a dense table as its source has it."""
+        table, head, self._head = self._bound.table, self._head, None
+        if table is head:
+            return self._bound.linears[self._last_ops[-1].weights]
+        if isinstance(table, BlockWeight):
+            return PackedLinear.pack(table, None)
+        return table.values_OI.contiguous()
+
     def _describe_model(self) -> Shape:
         spec, cache = self._spec, self._cache
         keys, values = cache.keys_LSKD, cache.values_LSKD
-        return Shape(
+        shape = Shape(
             heads=Heads(spec.num_heads, spec.num_kv_heads, spec.head_dim),
             num_layers=spec.num_layers,
             capacity=cache.capacity,
             eps=spec.norm_eps,
-            table=self._table_VH.data_ptr(),
-            table_is_bf16=int(self._table_VH.dtype == torch.bfloat16),
             cos_sin=self._bound.cos_sin_P2D.data_ptr(),
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),
             num_sublayers=len(self.sublayers),
         )
+        if isinstance(self._table, PackedLinear):
+            shape.packed_table = self._table.descriptor
+        else:
+            shape.table, shape.table_is_bf16 = self._table.data_ptr(), int(self._table.dtype == torch.bfloat16)
+        return shape
 
     def _stream_past_caches(self) -> None:
         """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
-        linears = self._bound.linears.values()
+        linears = [part for linear in self._bound.linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
             linear.descriptor.streams = streams
-
-
-def pack_for(op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
-    """The weight of an op in the library's layout, gate and up side by side."""
-    paired = weight.shape[0] // 2 if op.writes == "gate_up" else 0
-    return PackedLinear.pack(weight, bias_O, paired=paired)

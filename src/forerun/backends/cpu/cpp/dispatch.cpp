@@ -15,7 +15,7 @@ struct Tier {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -68,7 +68,7 @@ const Kernels& kernels() {
 }  // namespace forerun
 
 // Changes with every function or struct that Python sees, so that a library from before is noticed.
-FORERUN_EXPORT int forerun_version() { return 5; }
+FORERUN_EXPORT int forerun_version() { return 6; }
 
 // The name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }

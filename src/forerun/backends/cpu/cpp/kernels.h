@@ -12,22 +12,27 @@ namespace forerun {
 
 constexpr int PANEL = 16;  // outputs that lie side by side in a packed weight: one vector of partial sums
 
-enum class Format : int32_t { f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4 };
+enum class Format : int32_t {
+    f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4,
+    q4_0 = 5, q4_1 = 6, q5_0 = 7, q5_1 = 8, q8_0 = 9, q4_k = 10, q5_k = 11, q6_k = 12,  // ggml's, see blocks.h
+};
 
 // A packed weight. Panel p holds the outputs 16p .. 16p+15; behind the last output are zeros. Inputs are padded with
-// zeros to `padded_in`, a multiple of `group` for int8 and int4, of 2 for bf16.
+// zeros to `padded_in`, a multiple of `group` for int8 and int4, of 2 for bf16, of a record's inputs for blocks.
 //   f32        weights [panel][K][16] float
 //   bf16       weights [panel][K/2][16][2] bfloat16
 //   int8       weights [panel][K/4][16][4] uint8, the value plus 128; scales [panel][16] float
 //   int4       weights [panel][K/8][16][4] uint8: low nibbles inputs 8i..8i+3, high nibbles 8i+4..8i+7;
 //              scales [panel][K/group][16] float, zeros [panel][K/group][16] uint8: (q - zero) * scale
 //   int8_wide  weights and scales as int8; inputs stay float
+//   blocks     weights: records, see blocks.h; no scales, no zeros
 // int8 and int4 round each row's inputs to int8 by groups of `group`, each with its own scale.
 struct Linear {
     const void* weights;
     const float* scales;
     const uint8_t* zeros;
     const float* bias;  // [num_out] or null
+    const Linear* below;  // of the same inputs; its outputs follow these, in a format of their own; or null
     int32_t format;     // a Format
     int32_t num_out, num_in, padded_in, group;
     int32_t paired;  // 0, or I: the weight is gate and up of I outputs each, their panels taking turns
@@ -41,11 +46,13 @@ static inline int num_panels(const Linear& linear) {  // static: compiled with e
 // Rows as a linear of one format reads them; row t starts at values + t * stride.
 //   f32, int8_wide: float[padded_in]; bf16: uint16[padded_in]
 //   int8, int4: int8[padded_in], scales float[T][padded_in / group], sums int32[T][padded_in / group]
+//   blocks: groups of inputs, see blocks.h; group g of a row lies g * group_stride behind its first
 struct Rows {
     void* values;
     float* scales;
     int32_t* sums;
-    int64_t stride;  // bytes, a multiple of 64
+    int64_t stride;  // bytes, a multiple of 64 but for blocks
+    int64_t group_stride;  // bytes
 };
 
 // What becomes of the products.

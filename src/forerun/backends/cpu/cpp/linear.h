@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "simd.h"
 #include "tiles.h"
+#include "tiles_blocks.h"
 
 namespace forerun {
 namespace {
@@ -26,7 +27,7 @@ constexpr int SUMS_STRIDE = PAIR * PANEL;
 
 struct Tiles {
     void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
-    int max_rows, inputs, input_bytes;
+    int max_rows, max_panels, inputs, input_bytes, step_bytes;
     bool by_groups;
 };
 
@@ -39,14 +40,31 @@ constexpr void add_tiles(Tiles& tiles) {
 
 template <class Weight, int MAX_ROWS = TILE_ROWS>
 constexpr Tiles tiles_of() {
-    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::BY_GROUPS};
+    Tiles tiles{{}, MAX_ROWS, TILE_PANELS, Weight::INPUTS, Weight::INPUT_BYTES, STEP_BYTES, Weight::BY_GROUPS};
     add_tiles<Weight, MAX_ROWS>(tiles);
+    return tiles;
+}
+
+template <class Block, int R>
+constexpr void add_block_tiles(Tiles& tiles) {
+    tiles.run[0][R - 1] = multiply_blocks<Block, R>;
+    if constexpr (R > 1) add_block_tiles<Block, R - 1>(tiles);
+}
+
+template <Format FORMAT>
+constexpr Tiles tiles_of() {
+    constexpr BlockLayout layout = layout_of(static_cast<int32_t>(FORMAT));
+    Tiles tiles{{}, TILE_ROWS, 1, layout.inputs, 0, layout.record_bytes(), false};
+    add_block_tiles<Block<FORMAT>, TILE_ROWS>(tiles);
     return tiles;
 }
 
 constexpr int WIDE_ROWS = TILE_ROWS < 8 ? TILE_ROWS : 8;  // its weights become eight vectors of floats
 constexpr Tiles TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
-                           tiles_of<Int8Wide, WIDE_ROWS>()};  // in the order of Format
+                           tiles_of<Int8Wide, WIDE_ROWS>(), tiles_of<Format::q4_0>(), tiles_of<Format::q4_1>(),
+                           tiles_of<Format::q5_0>(), tiles_of<Format::q5_1>(), tiles_of<Format::q8_0>(),
+                           tiles_of<Format::q4_k>(), tiles_of<Format::q5_k>(),
+                           tiles_of<Format::q6_k>()};  // in the order of Format
 
 // What stays the same from tile to tile.
 struct Work {
@@ -61,13 +79,14 @@ struct Work {
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
         const int block_bytes = num_rows > tiles.max_rows ? MANY_ROWS_BLOCK_BYTES : BLOCK_BYTES;
-        const int whole_groups = block_bytes / STEP_BYTES / group_steps;
+        const int whole_groups = block_bytes / tiles.step_bytes / group_steps;
         block_steps = (whole_groups ? whole_groups : 1) * group_steps;
-        panel_bytes = static_cast<int64_t>(num_steps) * STEP_BYTES;
+        panel_bytes = static_cast<int64_t>(num_steps) * tiles.step_bytes;
     }
 
     const char* weights(int panel, int step) const {
-        return static_cast<const char*>(linear.weights) + panel * panel_bytes + static_cast<int64_t>(step) * STEP_BYTES;
+        return static_cast<const char*>(linear.weights) + panel * panel_bytes +
+               static_cast<int64_t>(step) * tiles.step_bytes;
     }
 
     Stretch stretch(int row, int panel, int step, float* sums) const {
@@ -77,8 +96,11 @@ struct Work {
         s.weights = weights(panel, step);
         s.streams = linear.streams;
         s.panel_bytes = panel_bytes;
+        const int64_t first_input = static_cast<int64_t>(step) * tiles.inputs;
         s.inputs = static_cast<const char*>(x.values) + row * x.stride +
-                   static_cast<int64_t>(step) * tiles.inputs * tiles.input_bytes;
+                   (is_blocks(linear.format) ? first_input / linear.group * x.group_stride
+                                             : first_input * tiles.input_bytes);
+        s.group_stride = x.group_stride;
         s.row_bytes = x.stride;
         s.num_steps = num_steps - step < block_steps ? num_steps - step : block_steps;
         s.sums = sums;
@@ -104,11 +126,12 @@ void multiply_block(const Work& work, int row, int num_rows, int panel, int num_
     const int num_passes = (num_rows + work.tiles.max_rows - 1) / work.tiles.max_rows;
     for (int pass = 0, done = 0; pass < num_passes; pass++) {
         const int rows = (num_rows - done + num_passes - pass - 1) / (num_passes - pass);
-        for (int p = 0; p < num_panels; p += TILE_PANELS) {
-            const int panels = num_panels - p < TILE_PANELS ? num_panels - p : TILE_PANELS;
+        for (int p = 0; p < num_panels; p += work.tiles.max_panels) {
+            const int panels = num_panels - p < work.tiles.max_panels ? num_panels - p : work.tiles.max_panels;
             Stretch s = work.stretch(row + done, panel + p, step, sums + done * SUMS_STRIDE + p * PANEL);
             s.ahead_step = (STEP_BYTES + num_passes - 1) / num_passes;
-            s.ahead = ahead + p * work.panel_bytes + static_cast<int64_t>(s.num_steps) * STEP_BYTES / num_passes * pass;
+            const int64_t num_bytes = static_cast<int64_t>(s.num_steps) * work.tiles.step_bytes;
+            s.ahead = ahead + p * work.panel_bytes + num_bytes / num_passes * pass;
             work.tiles.run[panels - 1][rows - 1](s);
         }
         done += rows;

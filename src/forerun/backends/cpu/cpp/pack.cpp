@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "blocks.h"
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -20,13 +22,6 @@ int bits_per_weight(Format format) {
 
 // The largest group of inputs that divides them.
 int group_for(int padded_in) { return padded_in % 128 == 0 ? 128 : padded_in % 64 == 0 ? 64 : 32; }
-
-// The row of the weight that is output `lane` of a panel, or -1 behind the last.
-int row_of(const Linear& linear, int panel, int lane) {
-    const int idx = (linear.paired ? panel / 2 : panel) * PANEL + lane;
-    if (idx >= (linear.paired ? linear.paired : linear.num_out)) return -1;
-    return idx + (linear.paired && panel % 2 ? linear.paired : 0);
-}
 
 // Weights of which `inputs` lie together for each output.
 template <class T, class Stored>
@@ -69,6 +64,12 @@ void pack_by_group(const Linear& linear, const T* values, int count, T* out) {
 
 }  // namespace
 
+int row_of(const Linear& linear, int panel, int lane) {
+    const int idx = (linear.paired ? panel / 2 : panel) * PANEL + lane;
+    if (idx >= (linear.paired ? linear.paired : linear.num_out)) return -1;
+    return idx + (linear.paired && panel % 2 ? linear.paired : 0);
+}
+
 void* allocate(int64_t bytes) {
     const int64_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
     const size_t size = static_cast<size_t>(round_up(bytes, unit));
@@ -81,14 +82,20 @@ void* allocate(int64_t bytes) {
 
 int64_t pack(Linear& linear, const Source& source) {
     const Format format = static_cast<Format>(linear.format);
-    const bool is_int = format != Format::f32 && format != Format::bf16;
-    const int unit = format == Format::int4 ? linear.group : is_int ? 32 : format == Format::bf16 ? 2 : 1;
+    const bool has_blocks = is_blocks(linear.format);
+    const bool is_int = format != Format::f32 && format != Format::bf16 && !has_blocks;
+    const int unit = has_blocks ? layout_of(linear.format).inputs : format == Format::int4 ? linear.group : is_int ? 32 : format == Format::bf16 ? 2 : 1;
     linear.padded_in = static_cast<int32_t>(round_up(linear.num_in, unit));
-    if (format != Format::int4) linear.group = is_int ? group_for(linear.padded_in) : 0;
+    if (has_blocks)
+        linear.group = layout_of(linear.format).group;
+    else if (format != Format::int4)
+        linear.group = is_int ? group_for(linear.padded_in) : 0;
 
     const int64_t outputs = static_cast<int64_t>(num_panels(linear)) * PANEL;
     const int64_t groups = format == Format::int4 ? linear.padded_in / linear.group : is_int ? 1 : 0;
-    const int64_t scales_at = round_up(outputs * linear.padded_in * bits_per_weight(format) / 8, LINE);
+    const int64_t values = outputs * linear.padded_in;
+    const int64_t scales_at = has_blocks ? values / PANEL / unit * layout_of(linear.format).record_bytes()
+                                         : round_up(values * bits_per_weight(format) / 8, LINE);
     const int64_t zeros_at = scales_at + outputs * groups * 4;
     const int64_t bias_at = zeros_at + (format == Format::int4 ? outputs * groups : 0);
     const int64_t bytes = bias_at + (source.bias ? static_cast<int64_t>(linear.num_out) * 4 : 0);
@@ -99,6 +106,7 @@ int64_t pack(Linear& linear, const Source& source) {
     linear.zeros = format == Format::int4 ? reinterpret_cast<uint8_t*>(memory + zeros_at) : nullptr;
     linear.bias = source.bias ? reinterpret_cast<float*>(memory + bias_at) : nullptr;
 
+    if (has_blocks) pack_blocks(linear, static_cast<const uint8_t*>(source.values));
     if (format == Format::f32) pack_values<float, float>(linear, source.values, 1, 0);
     if (format == Format::bf16) pack_values<uint16_t, uint16_t>(linear, source.values, 2, 0);
     if (format == Format::int8 || format == Format::int8_wide)

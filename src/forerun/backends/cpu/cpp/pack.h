@@ -7,7 +7,7 @@
 namespace forerun {
 
 // A weight [num_out][num_in] as Python has it: float, bfloat16, int8 (scales [num_out]) or, for int4, uint8 of 0..15
-// (scales and zeros [num_out][num_in / group]); bias [num_out] or null.
+// (scales and zeros [num_out][num_in / group]); bias [num_out] or null. Of ggml's formats `values` are rows of blocks.
 struct Source {
     const void* values;
     const float* scales;
@@ -17,6 +17,15 @@ struct Source {
 
 // Bytes on cache lines of their own, on huge pages where there are many; null if there is no memory.
 void* allocate(int64_t bytes);
+
+// The row of the weight that is output `lane` of a panel, or -1 behind the last.
+int row_of(const Linear& linear, int panel, int lane);
+
+// Fills the panels of a block format from rows of ggml's blocks.
+void pack_blocks(const Linear& linear, const uint8_t* rows);
+
+// Row `row` of a packed weight of floats or blocks, as floats [num_in]; the weight is not paired.
+void read_row(const Linear& linear, int64_t row, float* out);
 
 // Lays out a weight whose format, num_out, num_in, paired and, for int4, group are set, and sets the rest. Returns the
 // bytes it takes, or 0 if there is no memory. All of it is one piece, which begins at `weights`.

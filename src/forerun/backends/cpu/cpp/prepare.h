@@ -1,5 +1,8 @@
 // Rows of activations in the form that a linear reads.
 #pragma once
+#include <cstring>
+
+#include "blocks.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -7,6 +10,7 @@ namespace forerun {
 namespace {
 
 constexpr float INT8_MOST = 127.0f;
+constexpr float INT16_MOST = 127 * 256 + 127;  // its high byte, rounded, and its low byte are both int8
 constexpr float TINIEST = 1e-30f;  // a group whose largest input is below this counts as zeros
 
 simd::F absolute(simd::F x) { return simd::max(x, simd::sub(simd::zero(), x)); }
@@ -32,16 +36,24 @@ void prepare_bf16(const float* x, int num_in, int padded_in, uint16_t* out) {
     for (int i = 0; k + i < padded_in; i++) out[k + i] = tail[i];
 }
 
-// A group with an infinity or a NaN gets the scale NaN, which shows in every output of its row.
-float prepare_group(const float* x, int begin, int end, int num_in, int8_t* out, int32_t* sum) {
+// The largest of a group of inputs, without its sign; where one is no finite number, or where all of them count as
+// zeros, 0 and what the group's scale is then: NaN, which shows in every output of the row, or 0.
+float largest_of(const float* x, int begin, int end, int num_in, float* flaw) {
     simd::F most = simd::zero(), poison = simd::zero();
     for (int k = begin; k < end; k += PANEL) {
         const simd::F v = inputs_from(x, k, num_in);
         most = simd::max(most, absolute(v));
         poison = simd::fma(v, simd::zero(), poison);
     }
-    const float largest = simd::max_of(most), flaw = simd::sum(poison);
-    const bool is_fit = largest >= TINIEST && flaw == 0.0f;
+    const float largest = simd::max_of(most);
+    *flaw = simd::sum(poison);
+    return largest >= TINIEST && *flaw == 0.0f ? largest : 0.0f;
+}
+
+float prepare_group(const float* x, int begin, int end, int num_in, int8_t* out, int32_t* sum) {
+    float flaw;
+    const float largest = largest_of(x, begin, end, num_in, &flaw);
+    const bool is_fit = largest > 0.0f;
     const simd::F inverse = simd::set1(is_fit ? INT8_MOST / largest : 0.0f);
     simd::F total = simd::zero();
     for (int k = begin; k < end; k += PANEL) {
@@ -52,6 +64,32 @@ float prepare_group(const float* x, int begin, int end, int num_in, int8_t* out,
     }
     *sum = static_cast<int32_t>(simd::sum(total));  // exact: whole numbers below 2^24
     return is_fit ? largest / INT8_MOST : flaw;
+}
+
+// A group of inputs of a block format: whole numbers of 16 bits, in two planes. Their sum stands beside their scale:
+// times the scale where minima are to be multiplied by it, else times -offset, what the offset of the codes takes away.
+void prepare_block_group(const float* x, int begin, int num_in, const BlockLayout& layout, char* out) {
+    float flaw;
+    const float largest = largest_of(x, begin, begin + layout.group, num_in, &flaw);
+    const bool is_fit = largest > 0.0f;
+    const simd::F inverse = simd::set1(is_fit ? INT16_MOST / largest : 0.0f);
+    int8_t* values = reinterpret_cast<int8_t*>(out + 8);
+    simd::F total = simd::zero();
+    for (int k = 0; k < layout.group; k += PANEL) {
+        const simd::F v = is_fit ? inputs_from(x, begin + k, num_in) : simd::zero();
+        const simd::I rounded = simd::round_int(simd::mul(v, inverse));
+        total = simd::add(total, simd::to_float(rounded));
+        const simd::I above = simd::shift_right<8>(simd::add_int(rounded, simd::set1_int(0x8080)));
+        const simd::I high = simd::sub_int(above, simd::set1_int(128));  // the nearest multiple of 256
+        simd::store_s8(values + k, high);
+        simd::store_s8(values + layout.group + k, simd::sub_int(rounded, simd::shift_left<8>(high)));
+    }
+    const float scale = is_fit ? largest / INT16_MOST : flaw;
+    const float sum = simd::sum(total);  // exact: whole numbers below 2^24
+    const float scaled = scale * sum;
+    const int32_t start = -layout.offset * static_cast<int32_t>(sum);
+    std::memcpy(out, &scale, 4);
+    std::memcpy(out + 4, layout.has_minima ? static_cast<const void*>(&scaled) : &start, 4);
 }
 
 void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out) {
@@ -71,6 +109,12 @@ void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin
                 for (int g = 0; g < num_groups; g++)
                     scales[g] = prepare_group(row, g * linear.group, (g + 1) * linear.group, num_in,
                                               reinterpret_cast<int8_t*>(values), sums + g);
+                break;
+            }
+            default: {
+                const BlockLayout& layout = layout_of(linear.format);
+                for (int k = 0; k < padded_in; k += layout.group, values += out.group_stride)
+                    prepare_block_group(row, k, num_in, layout, values);
             }
         }
     }

@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "blocks.h"
+#include "pack.h"
+
 namespace forerun {
 
 // Up to so many inputs every thread prepares all rows for itself: cheaper than a barrier.
@@ -35,36 +38,52 @@ static int64_t row_stride(const Linear& linear) {
 }
 
 int64_t rows_bytes(const Linear& linear, int num_rows) {
+    if (is_blocks(linear.format))
+        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group) * num_rows;
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
     return (row_stride(linear) + groups * 8) * num_rows;
 }
 
 Rows rows_in(char* memory, const Linear& linear, int num_rows) {
-    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
-    char* behind = memory + row_stride(linear) * num_rows;
     Rows rows{};
     rows.values = memory;
+    if (is_blocks(linear.format)) {  // a group of all rows, then the next: a tile finds its rows at fixed distances
+        rows.stride = input_group_bytes(linear.group);
+        rows.group_stride = rows.stride * num_rows;
+        return rows;
+    }
+    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
+    char* behind = memory + row_stride(linear) * num_rows;
     rows.stride = row_stride(linear);
     rows.scales = reinterpret_cast<float*>(behind);
     rows.sums = reinterpret_cast<int32_t*>(behind + groups * num_rows * 4);
     return rows;
 }
 
+static int64_t width_of_sum(const Op& op) {
+    int64_t width = 0;
+    for (const Linear* part = &op.linear; part; part = part->below) width += part->num_out;
+    return width;
+}
+
 Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
     : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
     for (const Op& op : ops_) {
         if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
-        if (op.linear.padded_in > widest_input_) widest_input_ = op.linear.padded_in;
-        if (op.residual >= 0 && op.linear.num_out > widest_sum_) widest_sum_ = op.linear.num_out;
+        for (const Linear* part = &op.linear; part; part = part->below)
+            if (part->padded_in > widest_input_) widest_input_ = part->padded_in;
+        if (op.residual >= 0 && width_of_sum(op) > widest_sum_) widest_sum_ = width_of_sum(op);
     }
 }
 
 bool Program::set_buffers(const Buffer* buffers, int max_rows) {
     std::memcpy(buffers_.data(), buffers, buffers_.size() * sizeof(Buffer));
     int64_t most = 0;
-    for (const Op& op : ops_)
-        if (op.kind == static_cast<int32_t>(OpKind::linear) && rows_bytes(op.linear, max_rows) > most)
-            most = rows_bytes(op.linear, max_rows);
+    for (const Op& op : ops_) {
+        if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
+        for (const Linear* part = &op.linear; part; part = part->below)
+            if (rows_bytes(*part, max_rows) > most) most = rows_bytes(*part, max_rows);
+    }
     return shared_rows_.reserve(most) || !most;
 }
 
@@ -129,6 +148,10 @@ void Program::embed(const Run& run, const Op& op, Slice rows) {
     for (int row = rows.begin; row < rows.end; row++) {
         const int64_t token = run.pass.token_ids[row];
         float* x = buffer(op.writes) + row * size;
+        if (!shape_.table) {
+            read_row(shape_.packed_table, token, x);
+            continue;
+        }
         if (!shape_.table_is_bf16) {
             std::memcpy(x, static_cast<const float*>(shape_.table) + token * size, static_cast<size_t>(size) * 4);
             continue;
@@ -157,16 +180,16 @@ void Program::tap(const Run& run, const Op& op, Slice rows) {
 }
 
 // Rows of x, normed first where the op says so, into the linear's own form.
-void Program::prepare(const Op& op, const float* x, Slice rows, Rows out, float* normed) {
+void Program::prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed) {
     const Kernels& table = forerun::kernels();
-    const int64_t size = op.linear.num_in;
+    const int64_t size = linear.num_in;
     if (!op.norm) {
-        table.prepare(op.linear, x, size, rows.begin, rows.end, out);
+        table.prepare(linear, x, size, rows.begin, rows.end, out);
         return;
     }
     for (int row = rows.begin; row < rows.end; row++) {
-        table.rms_norm(x + row * size, size, op.norm, op.linear.num_in, shape_.eps, 0, 1, normed, size);
-        table.prepare(op.linear, normed - row * size, size, row, row + 1, out);
+        table.rms_norm(x + row * size, size, op.norm, linear.num_in, shape_.eps, 0, 1, normed, size);
+        table.prepare(linear, normed - row * size, size, row, row + 1, out);
     }
 }
 
@@ -181,38 +204,40 @@ void Program::copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, 
 }
 
 void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
-    const Linear& linear = op.linear;
+    int64_t column = 0;
+    for (const Linear* part = &op.linear; part; column += part->num_out, part = part->below)
+        multiply(run, op, *part, column, thread, team);
+}
+
+// The products of one part of a linear, which become columns of the buffer from `column` on.
+void Program::multiply(const Run& run, const Op& op, const Linear& linear, int64_t column, int thread, Team& team) {
     const int num_rows = run.num_rows(op);
     const bool reads_all_rows = op.after_select && op.norm;  // the norm was fused into the head: it reads the whole x
     const float* x = buffer(op.reads) + (reads_all_rows ? run.first_row(op) * width(op.reads) : 0);
     char* own = own_[static_cast<size_t>(thread)].data();
     float* normed = reinterpret_cast<float*>(own);
-    Rows rows;
-    if (static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE || team.size() == 1) {
-        const bool fits = static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE;
-        char* memory = fits ? own + round_up(widest_input_ * 4, LINE) : shared_rows_.data();
-        rows = rows_in(memory, linear, num_rows);
-        prepare(op, x, {0, num_rows}, rows, normed);
-    } else {
-        rows = rows_in(shared_rows_.data(), linear, num_rows);
-        prepare(op, x, slice_of(num_rows, thread, team.size()), rows, normed);
-        team.barrier();
-    }
+    const bool fits = static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE;
+    const bool is_shared = !fits && team.size() > 1;
+    const Rows rows = rows_in(fits ? own + round_up(widest_input_ * 4, LINE) : shared_rows_.data(), linear, num_rows);
+    if (is_shared && column) team.barrier();  // others may still read the rows of the part before
+    prepare(op, linear, x, is_shared ? slice_of(num_rows, thread, team.size()) : Slice{0, num_rows}, rows, normed);
+    if (is_shared) team.barrier();
     Output out{};
-    out.y = buffer(op.writes);
+    out.y = buffer(op.writes) + column;
     out.y_stride = width(op.writes);
     out.epilogue = static_cast<Epilogue>(op.epilogue);
-    if (op.residual >= 0) out.residual = buffer(op.residual), out.residual_stride = width(op.residual);
+    if (op.residual >= 0) out.residual = buffer(op.residual) + column, out.residual_stride = width(op.residual);
     const Slice panels = slice_of(num_panels(linear), thread, team.size(), linear.paired ? 2 : 1);
     if (panels.begin == panels.end) return;
     // The sum is in place: rows that skip it get back what they had. No other thread reads or writes these columns.
     const bool has_gates = run.pass.row_skips && op.residual >= 0;
-    const int last = panels.end * PANEL;
-    const Slice columns{panels.begin * PANEL, last < linear.num_out ? last : linear.num_out};
-    float* kept = reinterpret_cast<float*>(kept_.data());
-    if (has_gates) copy_skipping_rows(run.pass, op, columns, out.y, kept);
+    const int last = panels.end * PANEL, first_column = static_cast<int>(column);
+    const Slice columns{first_column + panels.begin * PANEL,
+                        first_column + (last < linear.num_out ? last : linear.num_out)};
+    float *kept = reinterpret_cast<float*>(kept_.data()), *written = buffer(op.writes);
+    if (has_gates) copy_skipping_rows(run.pass, op, columns, written, kept);
     run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
-    if (has_gates) copy_skipping_rows(run.pass, op, columns, kept, out.y);
+    if (has_gates) copy_skipping_rows(run.pass, op, columns, kept, written);
 }
 
 }  // namespace forerun

@@ -45,8 +45,9 @@ struct Shape {
     Heads heads;
     int32_t num_layers, capacity;  // slots of the cache
     float eps;
-    const void* table;  // the embedding [V][H]
+    const void* table;  // the embedding [V][H]; null where it is packed
     int32_t table_is_bf16;
+    Linear packed_table;  // one whose memory a head shares, or of blocks
     const float* cos_sin;  // [P][2][D]
     void* keys;          // [L][capacity][num_kv_heads][head_dim], values likewise
     void* values;
@@ -111,7 +112,8 @@ class Program {
     void rope_append(const Run& run, const Op& op, int thread, Team& team);
     void attention(const Run& run, const Op& op, int thread, Team& team);
     void copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const;
-    void prepare(const Op& op, const float* x, Slice rows, Rows out, float* normed);
+    void prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed);
+    void multiply(const Run& run, const Op& op, const Linear& part, int64_t column, int thread, Team& team);
     void attend_whole(const Run& run, const Op& op, int thread, Team& team, int rows_per_item);
     void attend_chunks(const Run& run, const Op& op, int thread, Team& team);
     float* buffer(int number) const { return buffers_[static_cast<size_t>(number)].data; }

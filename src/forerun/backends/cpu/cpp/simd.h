@@ -7,13 +7,16 @@
 //   fma(a, b, c)          a * b + c
 //   sum, max_of           over the lanes; the order of the sum is fixed
 //   load_bf16, store_bf16 16 bfloat16 to or from floats, rounded to nearest even; _n as above
+//   load_u8, load_s8, load_f16  sixteen of them as floats
 //   max, min              the second argument where either is NaN
 //   compress(a, mask)     the lanes that the bits of `mask` name, moved to the front; behind them anything
 //   transpose             words of some rows to the same words side by side, see each
 //   dot_bf16(s, w, x)     s[i] + w[2i] x[0] + w[2i+1] x[1]: 16 outputs' pairs of weights with one pair of inputs
 //   Dots, to_dots         16 int32 that dot_u8_s8 adds to, made of 16 int32
 //   dot_u8_s8(s, w, x)    s[i] + sum over j < 4 of w[4i+j] x[j], w unsigned, x signed, exact
+//   add_dots, times_256   Dots plus 16 int32; every one of them times 256
 //   low_nibbles, high_nibbles   of each byte
+//   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
 //   prefetch, prefetch_once     into all caches; or past them, for data that is read once
 //   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument
 //   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny

@@ -107,6 +107,11 @@ inline I load_u8_int(const uint8_t* p) {
     const __m128i all = read128(p);
     return {_mm256_cvtepu8_epi32(all), _mm256_cvtepu8_epi32(_mm_srli_si128(all, 8))};
 }
+inline F load_s8(const int8_t* p) {
+    const __m128i all = read128(p);
+    return to_float(I{_mm256_cvtepi8_epi32(all), _mm256_cvtepi8_epi32(_mm_srli_si128(all, 8))});
+}
+inline F load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(read128(p)), _mm256_cvtph_ps(read128(p + 8))}; }
 inline F load_u8(const uint8_t* p) { return to_float(load_u8_int(p)); }
 inline void store_s8(int8_t* p, I a) {
     int32_t all[16];
@@ -151,6 +156,16 @@ inline Bytes high_nibbles(Bytes b) {
     const __m256i mask = _mm256_set1_epi8(15);
     return {_mm256_and_si256(_mm256_srli_epi16(b.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(b.hi, 4), mask)};
 }
+template <int LEFT>
+inline __m256i moved_bits(__m256i b, int mask) {
+    constexpr int LEFTWARDS = LEFT > 0 ? LEFT : 0, RIGHTWARDS = LEFT < 0 ? -LEFT : 0;
+    const __m256i moved = LEFT < 0 ? _mm256_srli_epi16(b, RIGHTWARDS) : _mm256_slli_epi16(b, LEFTWARDS);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+template <int LEFT>
+inline Bytes add_bits(Bytes a, Bytes b, int mask) {
+    return {_mm256_or_si256(a.lo, moved_bits<LEFT>(b.lo, mask)), _mm256_or_si256(a.hi, moved_bits<LEFT>(b.hi, mask))};
+}
 inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256i x) {
     const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
     const __m256 w_even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
@@ -170,6 +185,8 @@ inline __m256i dot_u8_s8_half(__m256i sum, __m256i w, __m256i x_even, __m256i x_
 }
 using Dots = I;
 inline Dots to_dots(I a) { return a; }
+inline Dots add_dots(Dots a, I b) { return add_int(a, b); }
+inline Dots times_256(Dots a) { return shift_left<8>(a); }
 inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
     const __m256i x = _mm256_set1_epi32(read_int(four));
     const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x_odd = _mm256_srai_epi16(x, 8);

@@ -70,6 +70,12 @@ inline I bits(F a) { return {_mm512_castps_si512(a.v)}; }
 inline I load_u8_int(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
+inline F load_s8(const int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+inline F load_f16(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 inline F load_u8(const uint8_t* p) { return to_float(load_u8_int(p)); }
 inline void store_s8(int8_t* p, I a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(a.v));
@@ -92,6 +98,12 @@ inline float max_of(F a) { return _mm512_reduce_max_ps(a.v); }
 inline Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
 inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
+template <int LEFT>
+inline Bytes add_bits(Bytes a, Bytes b, int mask) {
+    constexpr int LEFTWARDS = LEFT > 0 ? LEFT : 0, RIGHTWARDS = LEFT < 0 ? -LEFT : 0;
+    const __m512i moved = LEFT < 0 ? _mm512_srli_epi16(b.v, RIGHTWARDS) : _mm512_slli_epi16(b.v, LEFTWARDS);
+    return {_mm512_ternarylogic_epi32(a.v, moved, _mm512_set1_epi8(static_cast<char>(mask)), 0xf8)};
+}
 inline int32_t read_int(const void* p) {
     int32_t x;
     __builtin_memcpy(&x, p, sizeof x);
@@ -112,6 +124,8 @@ inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
 // As GCC's own vector of int32: as __m512i it copies every sum before and after each instruction.
 struct Dots { __v16si v; };
 inline Dots to_dots(I a) { return {(__v16si)a.v}; }
+inline Dots add_dots(Dots a, I b) { return {a.v + (__v16si)b.v}; }
+inline Dots times_256(Dots a) { return {(__v16si)_mm512_slli_epi32((__m512i)a.v, 8)}; }
 inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
 inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
     const __m512i x = _mm512_set1_epi32(read_int(four));

@@ -84,6 +84,13 @@ inline F to_float(I a) { FORERUN_EACH(F, static_cast<float>(a.v[i])); }
 inline F from_bits(I a) { FORERUN_EACH(F, as_float(u(a.v[i]))); }
 inline I bits(F a) { FORERUN_EACH(I, s(as_bits(a.v[i]))); }
 inline I load_u8_int(const uint8_t* p) { FORERUN_EACH(I, p[i]); }
+inline F load_s8(const int8_t* p) { FORERUN_EACH(F, static_cast<float>(p[i])); }
+inline float widen_f16(uint16_t h) {
+    const uint32_t magnitude = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+    if (magnitude >= 0x7c00u) return as_float(sign | 0x7f800000u | magnitude << 13);
+    return as_float(sign | as_bits(as_float(magnitude << 13) * 0x1p112f));  // the exponent's bias was 15, not 127
+}
+inline F load_f16(const uint16_t* p) { FORERUN_EACH(F, widen_f16(p[i])); }
 inline F load_u8(const uint8_t* p) { FORERUN_EACH(F, static_cast<float>(p[i])); }
 inline void store_s8(int8_t* p, I a) {
     for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(a.v[i] < -128 ? -128 : a.v[i] > 127 ? 127 : a.v[i]);
@@ -123,6 +130,12 @@ inline Bytes high_nibbles(Bytes b) {
     for (auto& x : b.v) x = static_cast<uint8_t>(x >> 4);
     return b;
 }
+template <int LEFT>
+inline Bytes add_bits(Bytes a, Bytes b, int mask) {
+    constexpr int LEFTWARDS = LEFT > 0 ? LEFT : 0, RIGHTWARDS = LEFT < 0 ? -LEFT : 0;
+    for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((b.v[i] << LEFTWARDS >> RIGHTWARDS) & mask);
+    return a;
+}
 inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
     uint32_t words[16];
     std::memcpy(words, w.v, sizeof words);
@@ -136,6 +149,8 @@ inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
 }
 using Dots = I;
 inline Dots to_dots(I a) { return a; }
+inline Dots add_dots(Dots a, I b) { return add_int(a, b); }
+inline Dots times_256(Dots a) { return shift_left<8>(a); }
 inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 4; j++) sum.v[i] += static_cast<int32_t>(w.v[4 * i + j]) * four[j];

@@ -33,6 +33,8 @@ struct Stretch {
     const uint8_t* zeros;
     int64_t panel_groups;
     int group_steps;
+
+    int64_t group_stride;  // of blocks: bytes from a row's group of inputs to its next
 };
 
 struct Float32 {

@@ -1,0 +1,53 @@
+// How weights of ggml's block formats lie in a panel.
+//
+// A panel is a run of records, one for each `inputs` inputs of its sixteen outputs. A record is a header of scales and
+// minima, as small as the file has them, and then its groups of codes one after the other:
+//   header, plain    float16 scales [groups][16], float16 minima [groups][16] where the format has them
+//   header, nested   float16 scales [16], minima [16]; 8-bit factors of the scales [groups][16], of the minima likewise
+//   codes, 8 bits    [group/4][16][4], one byte a code, the value plus 128 where it is signed
+//   codes, fewer     low four bits as in int4 (see kernels.h); then [16][4] bytes whose bits hold the fifth bits of
+//                    inputs 4j..4j+3 at bit j, or the fifth and the sixth at bits 2j and 2j+1
+// A weight is scale * (code - offset) + minimum. What is in the file is what is here: nothing is rounded again.
+#pragma once
+#include "kernels.h"
+
+namespace forerun {
+
+struct BlockLayout {
+    int inputs, group, bits, offset;  // inputs of a record and of a group; bits of a code
+    bool has_minima, is_nested;
+    int file_inputs, file_bytes;  // of a block as a GGUF file has it
+
+    constexpr int groups() const { return inputs / group; }
+    constexpr int group_bytes() const { return PANEL * group * bits / 8; }
+    constexpr int header_bytes() const {
+        const int parts = has_minima ? 2 : 1;
+        const int bytes = is_nested ? parts * PANEL * (2 + groups()) : parts * PANEL * 2 * groups();
+        return (bytes + 63) / 64 * 64;
+    }
+    constexpr int record_bytes() const { return header_bytes() + groups() * group_bytes(); }
+};
+
+constexpr BlockLayout BLOCK_LAYOUTS[] = {
+    {64, 32, 4, 8, false, false, 32, 18},   // q4_0
+    {32, 32, 4, 0, true, false, 32, 20},    // q4_1
+    {64, 32, 5, 16, false, false, 32, 22},  // q5_0
+    {32, 32, 5, 0, true, false, 32, 24},    // q5_1
+    {64, 32, 8, 128, false, false, 32, 34},  // q8_0
+    {256, 32, 4, 0, true, true, 256, 144},   // q4_k
+    {256, 32, 5, 0, true, true, 256, 176},   // q5_k
+    {256, 16, 6, 32, false, true, 256, 210},  // q6_k
+};
+
+// Static, as each tier compiles them with its own flags.
+static constexpr bool is_blocks(int32_t format) { return format >= static_cast<int32_t>(Format::q4_0); }
+static constexpr const BlockLayout& layout_of(int32_t format) {
+    return BLOCK_LAYOUTS[format - static_cast<int32_t>(Format::q4_0)];
+}
+
+// Bytes of a group of one row's inputs: their scale (float), what their sum adds (see prepare.h), and of whole numbers of
+// 16 bits the high bytes, then the low ones. With one byte, the logits of SmolLM2's file of Q4_1 are 5e-2 of their range
+// from those in float32, with two 3e-4; one row is bound by memory either way.
+static constexpr int input_group_bytes(int group) { return 8 + 2 * group; }
+
+}  // namespace forerun
