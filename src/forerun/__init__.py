@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.core.config import EngineConfig, SamplingParams
-    from forerun.core.drafter_config import DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup, TokenRecycling
+    from forerun.core.drafter_config import (
+        Automatic,
+        DraftModel,
+        LayerSkip,
+        NoDrafter,
+        Parallel,
+        PromptLookup,
+        TokenRecycling,
+    )
     from forerun.core.errors import (
         CheckpointError,
         ConfigError,
@@ -29,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "forerun.core.config": ("EngineConfig", "SamplingParams"),
     "forerun.core.drafter_config": (
+        "Automatic",
         "DraftModel",
         "LayerSkip",
         "NoDrafter",
@@ -54,6 +63,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Automatic",
     "CheckpointError",
     "ConfigError",
     "ContextOverflowError",

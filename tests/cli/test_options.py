@@ -14,6 +14,7 @@ from forerun.cli.values import reader_of
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
+    Automatic,
     DraftModel,
     LayerSkip,
     NoDrafter,
@@ -33,7 +34,7 @@ def test_no_flags_ask_for_the_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     """But that a command takes a GPU, has a cache folder and tells what drafting gains, which others may not want."""
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     drafter = DrafterOptions().config(BUILTIN_TARGET)
-    expected = EngineConfig(drafter=PromptLookup(), device="auto", measures_speedup=True)
+    expected = EngineConfig(drafter=Automatic(), device="auto", measures_speedup=True)
     assert EngineOptions().config(BUILTIN_TARGET, drafter) == expected
     assert SamplingOptions().params() == SamplingParams()
 
@@ -67,7 +68,7 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("options", "model", "drafter"),
     [
-        (DrafterOptions(), "m", PromptLookup()),
+        (DrafterOptions(), "m", Automatic()),
         (DrafterOptions(draft="d"), "m", DraftModel(model="d")),
         (DrafterOptions(drafter="none"), BUILTIN_TARGET, NoDrafter()),
         (DrafterOptions(drafter="ngram", verify_width=4), "m", PromptLookup(verify_width=4)),
@@ -227,7 +228,7 @@ def test_cores_must_be_those_of_this_process() -> None:
 
 
 def test_every_drafter_has_a_name() -> None:
-    assert set(NAMES.values()) == set(get_args(DrafterName)) - {"auto", "ngram"}
+    assert set(NAMES.values()) == set(get_args(DrafterName)) - {"ngram"}
 
 
 @pytest.mark.parametrize(

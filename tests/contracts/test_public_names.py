@@ -11,6 +11,7 @@ EXPECTED = {
     "Engine",
     "EngineConfig",
     "SamplingParams",
+    "Automatic",
     "LayerSkip",
     "NoDrafter",
     "DraftModel",

@@ -11,6 +11,7 @@ import torch
 
 import forerun
 from forerun import (
+    Automatic,
     ConfigError,
     ContextOverflowError,
     DraftModel,
@@ -206,7 +207,7 @@ def test_load_takes_what_suits_the_models(target: str, draft: str) -> None:
     with forerun.load(target, draft, dtype="float32") as engine:
         assert engine.generate(PROMPT, SAMPLED).stats.num_drafted > 0
     with forerun.load(target) as engine:
-        assert engine.config.drafter == PromptLookup()
+        assert engine.config.drafter == Automatic()
 
 
 def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain_engine: Engine) -> None:

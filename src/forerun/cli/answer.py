@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from time import perf_counter
@@ -142,6 +142,8 @@ def describe_stats(result: Generation, *, is_greedy: bool) -> str:
         parts.append(f"{stats.accepted_per_round:.2f} accepted per round")
     if stats.hit_rate:  # of drafters whose tree is larger than what they propose
         parts.append(f"hit rate {stats.hit_rate:.0%}")
+    if stats.rounds_by:
+        parts.append(describe_choice(stats.rounds_by))
     if stats.speedup is not None:
         parts.append(describe_speedup(stats.speedup))
     speed = f", {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
@@ -154,6 +156,12 @@ def describe_stats(result: Generation, *, is_greedy: bool) -> str:
     absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
     parts += [f"drafter {how} in {number} of {stats.num_rounds} rounds" for how, number in absences if number]
     return " · ".join(parts)
+
+
+def describe_choice(rounds_by: Mapping[str, int]) -> str:
+    """Which of several drafters wrote most, and which others were tried."""
+    chosen, *others = rounds_by
+    return f"auto: {chosen}" + (f"; tried {', '.join(others)}" if others else "")
 
 
 def describe_speedup(speedup: Speedup) -> str:

@@ -10,6 +10,7 @@ from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
     BUILTIN_TARGET,
+    Automatic,
     DrafterConfig,
     DraftModel,
     LayerSkip,
@@ -23,7 +24,7 @@ from forerun.core.drafter_config import (
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
-# auto: the named draft model, else prompt lookup. ngram: prompt lookup.
+# auto: the named draft model, else the fastest of several drafters. ngram: prompt lookup.
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "recycling", "layer_skip"]
 
 
@@ -42,6 +43,7 @@ HEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "prompt_lookup": (*flags_of(PromptLookup), "depth"),
     "recycling": flags_of(TokenRecycling),
     "none": (),
+    "auto": (),
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(HEEDED.values(), ())))
 NAMES: Final[Mapping[type[Any], str]] = {
@@ -51,6 +53,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     PromptLookup: "prompt_lookup",
     TokenRecycling: "recycling",
     LayerSkip: "layer_skip",
+    Automatic: "auto",
 }
 
 
@@ -72,8 +75,8 @@ class DrafterOptions:
         option(
             "--drafter",
             "--spec-method",
-            help="Who drafts; parallel drafts in a process of its own, ngram is prompt_lookup, and with layer_skip the "
-            "target drafts for itself.",
+            help="Who drafts; auto finds the fastest for model, machine and temperature, parallel drafts in a process "
+            "of its own, ngram is prompt_lookup, and with layer_skip the target drafts for itself.",
         ),
     ] = "auto"
     speculative_config: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel
+from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, LayerSkip, Parallel
 from forerun.core.places import cache_folder
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
@@ -34,7 +34,7 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
         ConfigError: so is a file or an address that cannot be read.
     """
     source = find_model(config.target)
-    config = replace(config, drafter=with_prepared_sets(config.drafter, source))
+    config = replace(config, drafter=with_cache(config.drafter, source))
     require_readable(config, source)
     from forerun.drafting.policies import Policies
     from forerun.drafting.remote.policy import RemotePolicy
@@ -58,9 +58,11 @@ def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
             read_sets(Path(sets), source.spec().num_layers, source.identity())
 
 
-def with_prepared_sets(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfig:
-    """The drafter, one that skips with the sets that `forerun prepare` left for this model."""
+def with_cache(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfig:
+    """The drafter with what forerun's cache has for it: what was learnt, or the sets that `forerun prepare` left."""
     match drafter:
+        case Automatic(learnt=None):
+            return replace(drafter, learnt=str(cache_folder() / "learnt"))
         case LayerSkip(sets=None):
             return replace(drafter, sets=prepared_sets(source))
         case Parallel(draft=LayerSkip(sets=None) as draft, address=None):

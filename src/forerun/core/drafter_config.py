@@ -14,6 +14,8 @@ MAX_MATCH: Final = 5  # tokens at the end of the text that are looked for first
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
 LayerSearch = Literal["gated", "paper", "off"]
 
+KNOWN_DRAFTS: Final = {BUILTIN_TARGET: BUILTIN_DRAFT}  # draft models made for a target, by its name
+
 # The most that each setting of a tree can be, and why.
 CEILINGS: Final = {
     "verify_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
@@ -164,20 +166,29 @@ class Parallel:
         require(self.key_file is None or self.address is not None, "a key_file is of no use without an address")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Automatic:
+    """The fastest of several drafters for model, machine and temperature, found while the first answers are written.
+
+    Args:
+        learnt: folder in which what was found is kept for the next start; None: it is not kept.
+    """
+
+    learnt: str | None = None
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+
+
 def paper_layer_skip() -> LayerSkip:
     """SWIFT with the settings of its paper: its search, a chain of up to 25 tokens while the draft is sure of them,
     runners-up beside each, and nothing that the paper does not have."""
     return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
-DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip
+DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:
-    """The named draft model, else prompt lookup, which needs no model and costs next to nothing where it does not pay.
-
-    So also for the built-in target: its draft model's passes cost more than they bring at temperatures above 0.
-    """
-    if draft is not None:
-        return DraftModel(model=draft)
-    return PromptLookup()
+    """The named draft model, else the fastest of what needs no name."""
+    return Automatic() if draft is None else DraftModel(model=draft)

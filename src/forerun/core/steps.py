@@ -1,6 +1,7 @@
 """What flows up from the decode loop: one vocabulary for the stream, the metrics and every report."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forerun.core.timing import Span
@@ -65,6 +66,7 @@ class StepStats:
         drafter: how the drafter was when it proposed.
         spans: what target and drafter did in this round, as far as it is known by now.
         tree: None where nothing was drafted, and where only a GPU knows the tree.
+        drafted_by: of several drafters the one that proposed, or "none"; empty where the engine has only one.
     """
 
     num_drafted: int
@@ -78,6 +80,7 @@ class StepStats:
     drafter: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
     tree: DraftedTree | None = None
+    drafted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,7 @@ class GenerationStats:
         decode_s: seconds of all rounds.
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
         num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
+        rounds_by: rounds of each of several drafters and of "none", the most first; empty where the engine has only one.
         speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
             nothing was drafted, and where too little was measured.
     """
@@ -157,6 +161,7 @@ class GenerationStats:
     wait_s: float
     num_rounds_late: int
     num_rounds_down: int
+    rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
 
 

@@ -219,6 +219,7 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
             was_hit=report.was_hit,
             wait_s=report.wait_s,
             drafter=report.state,
+            drafted_by=report.drafted_by,
             spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
             tree=drafted_tree(tree, acceptance),
         ),

@@ -91,6 +91,10 @@ class DraftModelDrafter(Drafter):
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport(was_hit=was_hit)
 
+    def note(self, acceptance: Acceptance) -> None:
+        self._draft.note(acceptance.tokens)
+        self._root = acceptance.bonus_token
+
     def close(self) -> None:
         self._draft.close()
 

@@ -30,12 +30,14 @@ class DraftReport:
         wait_s: time spent waiting for a remote proposal.
         state: the drafter's state when it proposed.
         spans: busy times of remote workers, as far as reported by now.
+        drafted_by: which of several drafters proposed; empty where there is only one.
     """
 
     was_hit: bool = False
     wait_s: float = 0.0
     state: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
+    drafted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,13 @@ class Drafter(Protocol):
     @abstractmethod
     def accept(self, acceptance: Acceptance) -> DraftReport:
         """Take the outcome of the last proposal; its bonus token is the next root."""
+
+    def note(self, acceptance: Acceptance) -> None:
+        """Take the outcome of another drafter's proposal; its bonus token is the next root.
+
+        Only the drafters that stand among several have it.
+        """
+        raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
     def end(self) -> None:
         """End the request; no work is needed until the next one begins."""

@@ -47,3 +47,8 @@ class PromptLookupDrafter(Drafter):
         if self._rule is not None and self._has_chain:
             self._rule.end_round(perf_counter() - self._began)
         return DraftReport()
+
+    def note(self, acceptance: Acceptance) -> None:
+        self._chain.follow()  # what it would have proposed shows what its proposals are worth
+        self._chain.accept(acceptance.tokens)
+        self._root = acceptance.bonus_token

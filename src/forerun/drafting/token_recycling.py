@@ -86,15 +86,18 @@ class TokenRecyclingDrafter(Drafter):
     def accept(self, acceptance: Acceptance) -> DraftReport:
         if self._payoff is not None and self._is_drafting:
             self._payoff.see_verification(perf_counter() - self._proposed)
-        self._learn(acceptance)
-        self._root = acceptance.bonus_token
-        self._pending += acceptance.tokens
+        self.note(acceptance)
         elapsed_s = perf_counter() - self._began
         if self._guessed.rule is not None and self._is_drafting:
             self._guessed.rule.end_round(elapsed_s)
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
         return DraftReport()
+
+    def note(self, acceptance: Acceptance) -> None:
+        self._learn(acceptance)
+        self._root = acceptance.bonus_token
+        self._pending += acceptance.tokens
 
     def _tell(self) -> None:
         """Apply the tokens committed since the last proposal to the tree."""

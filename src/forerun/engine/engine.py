@@ -58,7 +58,7 @@ class Engine:
         self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name
         self._eos_ids, self._near_tie = parts.eos_ids, parts.near_tie
         self._target, self._drafter = parts.target, parts.drafter
-        self._decoders, self._baseline = parts.decoders, parts.baseline
+        self._decoders, self._baseline, self._learnt = parts.decoders, parts.baseline, parts.learnt
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
 
@@ -76,6 +76,7 @@ class Engine:
             self._running.cancel()
             self._running = None
         self._exclusive.end()
+        self._learnt.keep(self._drafter)
         self._drafter.close()
         self._target.forget()
 

@@ -9,11 +9,12 @@ from typing import Final
 
 import torch
 
+import forerun
 from forerun.backends.choose import BackendChoice
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import NoDrafter
+from forerun.core.drafter_config import Automatic, NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
@@ -23,13 +24,14 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
+from forerun.engine.learnt import About, LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.speedup import PlainBaseline
-from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.runtime.inference import inference
+from forerun.runtime.processor import cpu_model
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.named_templates import read_template
 from forerun.text.tokenizer import Tokenizer
@@ -54,6 +56,7 @@ class EngineParts:
         decoders: the fastest first; the host's loop last.
         baseline: times plain rounds; None if there is no comparison.
         near_tie: the margin of two scores below which rounding may decide; 0 where rows are exact.
+        learnt: what is kept for the next start.
     """
 
     spec: ModelSpec
@@ -68,6 +71,7 @@ class EngineParts:
     decoders: Sequence[Decoder]
     baseline: PlainBaseline | None
     near_tie: float
+    learnt: LearntFile
 
 
 def open_engine(
@@ -86,6 +90,7 @@ def open_engine(
     eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
+    learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load_target(num_rows: int) -> Runner:
         capacity, pace = max_length + num_rows, read_device(config.device).target
@@ -93,18 +98,18 @@ def open_engine(
             config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress
         )
 
-    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores)
+    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt.learnt.speeds)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     drafter.wait_until_ready(START_S)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
-
     on_device = choice.backend.decoders(target, drafter)
-    rehearse(target, drafter, on_device, cores, max_length)
+    rehearse(target, drafter, on_device, cores, max_length, learnt)
     baseline = None
     if config.measures_speedup and config.drafter != NoDrafter():
-        baseline = PlainBaseline.of(target, plain_decoders(target, choice, on_device), cores, max_length)
+        plain = plain_decoders(target, choice, on_device)
+        baseline = PlainBaseline.of(target, plain, cores, max_length, learnt.context_cost(target))
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -118,6 +123,7 @@ def open_engine(
         decoders=(*on_device, HostDecoder(target, drafter, baseline)),
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
+        learnt=learnt,
     )
 
 
@@ -127,6 +133,25 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
     if config.chat_template is None:
         return tokenizer
     return tokenizer.with_chat_template(read_template(config.chat_template))
+
+
+def open_learnt(
+    config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice, cores: CorePlacement
+) -> LearntFile:
+    """What was learnt at earlier starts, if that is kept, and what that depends on."""
+    folder = config.drafter.learnt if isinstance(config.drafter, Automatic) else None
+    if folder is None:
+        return LearntFile(None, {})
+    about: About = {
+        "model": checkpoint.source.identity(),
+        "weights": checkpoint.dtype_name,
+        "device": config.device,
+        "cpu": cpu_model(),
+        "threads": cores.num_threads,
+        "kernels": choice.backend.name,
+        "forerun": forerun.__version__,
+    }
+    return LearntFile(folder, about)
 
 
 def plain_decoders(target: Runner, choice: BackendChoice, drafted: Sequence[Decoder]) -> Sequence[Decoder]:
@@ -156,12 +181,14 @@ def require_exact_bits(target: Runner, name: str) -> None:
 
 
 def rehearse(
-    target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int
-) -> None:
-    """Generate a short text, measure pass times for the drafter, and run its search if it has one."""
+    target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int,
+    learnt: LearntFile,
+) -> None:  # fmt: skip
+    """Generate a short text, find the pass times for the drafter, and run its search if it has one."""
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
-    drafter.adapt(partial(measure_pace, target))
+    learnt.forget_if_outdated(target)
+    drafter.adapt(partial(learnt.measure, target))
     if drafter.early_search_s > 0.0:
         search_early(target, drafter, cores, max_length)
 

@@ -43,10 +43,11 @@ class PlainBaseline:
     times: PlainTimes
 
     @classmethod
-    def of(cls, target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> "PlainBaseline":
-        """The baseline of a target whose cache is empty."""
-        times = PlainTimes(context_cost(target))
-        return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=times)
+    def of(
+        cls, target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int, context_s: float
+    ) -> "PlainBaseline":
+        """The baseline of a target whose passes take so much longer for every token of context."""
+        return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=PlainTimes(context_s))
 
     def stretches(self, drafter: Drafter, request: Request) -> "PlainStretches | None":
         """The timed plain rounds among the drafted ones of a request.

@@ -1,5 +1,6 @@
 """A generation in progress."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -197,5 +198,6 @@ class GenerationStream:
             wait_s=sum(item.wait_s for item in self._stats),
             num_rounds_late=sum(item.drafter is DrafterState.LATE for item in self._stats),
             num_rounds_down=sum(item.drafter is DrafterState.DOWN for item in self._stats),
+            rounds_by=dict(Counter(item.drafted_by for item in self._stats if item.drafted_by).most_common()),
             speedup=self._speedup,
         )

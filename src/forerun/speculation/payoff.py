@@ -219,6 +219,12 @@ class Speed:
         """0 before the first round."""
         return self._seconds / self._tokens if self._tokens else 0.0
 
-    def measure(self, num_tokens: int, seconds: float) -> None:
-        self._tokens = self._forgetting * self._tokens + num_tokens
-        self._seconds = self._forgetting * self._seconds + seconds
+    def measure(self, num_tokens: float, seconds: float) -> None:
+        self.fade(self._forgetting)
+        self._tokens += num_tokens
+        self._seconds += seconds
+
+    def fade(self, factor: float) -> None:
+        """Let the rounds so far count for less."""
+        self._tokens *= factor
+        self._seconds *= factor

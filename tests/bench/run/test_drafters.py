@@ -6,7 +6,17 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from forerun import ConfigError, DraftModel, EngineConfig, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams
+from forerun import (
+    Automatic,
+    ConfigError,
+    DraftModel,
+    EngineConfig,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    SamplingParams,
+)
 from forerun.bench.run import drafters
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
 from forerun.core.drafter_config import DrafterConfig, TokenRecycling, paper_layer_skip
@@ -83,6 +93,7 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
     assert (config == default) == (not settings), "a setting that is the default would be tried twice"
     kinds = {
         "none": NoDrafter,
+        "auto": Automatic,
         "draft_model": DraftModel,
         "prompt_lookup": PromptLookup,
         "recycling": TokenRecycling,
@@ -110,7 +121,7 @@ def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("medusa", {}, "no drafter 'medusa': choose among none, draft_model"),
+        ("medusa", {}, "no drafter 'medusa': choose among none, auto, draft_model"),
         ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among adaptive, verify_width"),
         ("none", {"depth": 3}, "NoDrafter has no setting 'depth'"),
         ("layer_skip", {"model": "m"}, "LayerSkip has no setting 'model': choose among adaptive"),

@@ -11,6 +11,7 @@ from forerun.bench.records.answers import RoundColumns, Turn
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
+    Automatic,
     DrafterConfig,
     DraftModel,
     LayerSkip,
@@ -28,10 +29,11 @@ from forerun.engine.placement import CorePlacement
 
 NONE: Final = "none"
 Settings = Mapping[str, Any]
-Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, TokenRecycling, Parallel, LayerSkip)
+Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, TokenRecycling, Parallel, LayerSkip, Automatic)
 # The first entry is the default. A peer is given as many.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
+    "auto": ({},),
     "draft_model": (
         {},
         {"verify_width": 8},
@@ -171,6 +173,8 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
     match name:
         case "none":
             return changed(NoDrafter(), settings)
+        case "auto":
+            return changed(Automatic(), settings)
         case "draft_model":
             return changed(DraftModel(model=model), settings)
         case "prompt_lookup":

@@ -14,10 +14,10 @@ import torch
 
 import forerun
 from forerun.runtime.affinity import usable_cores
+from forerun.runtime.processor import cpu_model
 
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
-CPU_INFO: Final = Path("/proc/cpuinfo")
 CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE_BYTES: Final = 64 << 20  # where the system does not report it: that of large desktops
 UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -66,13 +66,6 @@ def last_level_cache_bytes(device: torch.device) -> int:
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     sizes = [path.read_text().strip() for path in CACHES.glob("index*/size")]
     return max((int(size[:-1]) * UNITS[size[-1]] for size in sizes if size[-1] in UNITS), default=USUAL_CACHE_BYTES)
-
-
-def cpu_model() -> str:
-    """The CPU's name; its architecture where the system does not report it."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def memory() -> Facts:

@@ -149,6 +149,10 @@ class LayerSkipDrafter(Drafter):
                 self._search.take_time(self._elapsed_s())
         return NO_NEWS
 
+    def note(self, acceptance: Acceptance) -> None:
+        self._draft.note(acceptance.tokens)
+        self._root = acceptance.bonus_token
+
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
         draft, rule, payoff = self._draft, self._guessed.rule, self._schedule.payoff

@@ -1,0 +1,155 @@
+"""What an engine finds out about a model on this machine, kept for its next start.
+
+A file of its own for each model, machine and version of forerun:
+
+    {"version": 1, "about": {"model": identity, "cpu": ..., "threads": 2, ...}, "context_s": 1.2e-7,
+     "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}}}
+
+It can cost speed, never a token: nothing in it is believed that would matter for the text.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.json_file import JsonFile
+from forerun.core.output_file import write_whole
+from forerun.core.pace import Pace
+from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.drafter import Drafter
+from forerun.engine.speedup import context_cost
+from forerun.model.measure import measure_pace
+from forerun.model.runner import Runner
+from forerun.speculation.contest import TEMPERATURE_CLASSES, TemperatureClass
+
+logger = logging.getLogger(__name__)
+
+About: TypeAlias = Mapping[str, str | int]
+VERSION: Final = 1
+MAX_BYTES: Final = 1 << 16  # some dozen numbers are in it
+DIGEST_BYTES: Final = 8
+DRIFT: Final = 1.5  # times faster or slower than it was at which a pass is measured anew: a busy machine varies by less
+MAX_SPEED: Final = 1e3  # tokens in the time of a pass: no tree has so many levels
+
+
+@dataclass(slots=True, kw_only=True)
+class Learnt:
+    """Pass times, and the drafters' speeds in tokens per time of a bare pass.
+
+    Args:
+        paces: of the target, by the numbers of rows that were measured.
+        context_s: added seconds of a pass per token of context; None: not measured.
+    """
+
+    paces: dict[tuple[int, ...], Pace] = field(default_factory=dict)
+    context_s: float | None = None
+    speeds: dict[TemperatureClass, dict[str, float]] = field(default_factory=dict)
+
+
+class LearntFile:
+    """The file for one model on one machine, and what is in it.
+
+    Args:
+        folder: where such files are; None: nothing is kept.
+        about: what the contents depend on. A file about anything else is left aside.
+    """
+
+    def __init__(self, folder: str | None, about: About) -> None:
+        digest = blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
+        self._path = None if folder is None else Path(folder) / f"{digest}.json"
+        self._about = dict(about)
+        self.learnt = Learnt() if self._path is None else read_learnt(self._path, self._about)
+
+    def measure(self, target: Runner, widths: Sequence[int], *, budget_s: float = 0.3) -> Pace:
+        """Seconds of a pass of the target by its rows: as they were, or measured now. Empties the cache."""
+        known = self.learnt.paces.get(tuple(widths))
+        if known is None:
+            known = self.learnt.paces[tuple(widths)] = measure_pace(target, widths, budget_s=budget_s)
+        return known
+
+    def context_cost(self, target: Runner) -> float:
+        """Added seconds of a pass per token of context: as it was, or measured now. Empties the cache."""
+        if self.learnt.context_s is None:
+            self.learnt.context_s = context_cost(target)
+        return self.learnt.context_s
+
+    def forget_if_outdated(self, target: Runner) -> None:
+        """Drop the pass times where a pass takes another time than it did. Empties the cache."""
+        known = next(iter(self.learnt.paces.values()), None)
+        if known is None:
+            return
+        rows, before_s = known.steps[0]
+        ratio = measure_pace(target, (rows,), budget_s=0.0).step_s(rows) / before_s
+        if not 1.0 / DRIFT < ratio < DRIFT:
+            self.learnt.paces.clear()
+            self.learnt.context_s = None
+
+    def keep(self, drafter: Drafter) -> None:
+        """Write what is known by now, atomically; a place that takes no file is said, and costs the next start."""
+        if self._path is None:
+            return
+        if isinstance(drafter, AutomaticDrafter):
+            self.learnt.speeds.update({kind: dict(speeds) for kind, speeds in drafter.speeds().items()})
+        values = {
+            "version": VERSION,
+            "about": self._about,
+            "context_s": self.learnt.context_s,
+            "paces": [pace.steps for pace in self.learnt.paces.values()],
+            "speeds": self.learnt.speeds,
+        }
+        try:
+            write_whole(self._path, json.dumps(values) + "\n", makes_folder=True)
+        except ConfigError as error:
+            logger.warning("what was learnt is not kept: %s", error)
+
+
+def read_learnt(path: Path, about: About) -> Learnt:
+    """What a file says; nothing where there is none, or none that can be used, which is said."""
+    try:
+        return _parse(JsonFile.read(path, max_bytes=MAX_BYTES), about) if path.exists() else Learnt()
+    except (CheckpointError, ConfigError) as error:
+        logger.warning("what was learnt at an earlier start is left aside, and found out anew: %s", error)
+        return Learnt()
+
+
+def _parse(file: JsonFile, about: About) -> Learnt:
+    """The contents of a foreign file, every value checked."""
+    file.integer("version", least=VERSION, most=VERSION)
+    if file.values.get("about") != about:
+        raise file.wrong("about", "this model on this machine")
+    context_s = file.number("context_s", least=0.0) if file.has("context_s") else None
+    speeds = {kind: _parse_speeds(file.nested("speeds").nested(kind)) for kind in TEMPERATURE_CLASSES}
+    return Learnt(paces=_parse_paces(file), context_s=context_s, speeds=speeds)
+
+
+def _parse_speeds(file: JsonFile) -> dict[str, float]:
+    found = {name: file.number(name) for name in file.values}
+    for name, speed in found.items():
+        if speed > MAX_SPEED:
+            raise file.wrong(name, f"at most {MAX_SPEED:g} tokens in the time of a pass")
+    return found
+
+
+def _parse_paces(file: JsonFile) -> dict[tuple[int, ...], Pace]:
+    lists = file.values.get("paces")
+    paces = [_parse_pace(file, steps) for steps in lists] if isinstance(lists, list) else [_parse_pace(file, lists)]
+    return {tuple(rows for rows, _ in pace.steps): pace for pace in paces}
+
+
+def _parse_pace(file: JsonFile, steps: object) -> Pace:
+    if not isinstance(steps, list):
+        raise file.wrong("paces", "a list of lists")
+    return Pace(steps=tuple(_parse_step(file, step) for step in steps))
+
+
+def _parse_step(file: JsonFile, step: object) -> tuple[int, float]:
+    match step:
+        case [int(rows), float(seconds)] if type(rows) is int:
+            return rows, seconds
+        case _:
+            raise file.wrong("paces", "lists of a number of rows and its seconds")

@@ -1,0 +1,132 @@
+"""Several drafters over one target: whoever has the turn, the text is the same, and nobody loses the thread."""
+
+import random
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
+from forerun.decoding.decoder import Round
+from forerun.drafting import automatic
+from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.model.runner import Runner
+from forerun.model.shared_cache import SharedCacheRunner
+from forerun.speculation.contest import Contest
+from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
+from tests.random_settings import random_params
+from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.varied import draft_model
+
+SPEC = plain_spec(num_layers=4)
+PROMPT = [3, 1, 4, 1, 5]
+NUM_TOKENS = 40
+
+
+class RandomTurns(Contest):
+    """Gives every round to a random drafter, so that they change in the middle of everything."""
+
+    rng = random.Random(0)
+
+    def measure(self, num_tokens: int, seconds: float) -> None:
+        super().measure(num_tokens, seconds)
+        self._current = self.rng.choice(list(self._records))
+
+
+@pytest.fixture
+def random_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "Contest", RandomTurns)
+
+
+def weights_of(seed: int) -> Weights:
+    return random_weights(SPEC, torch.Generator().manual_seed(seed))
+
+
+def drafter_on(target: Runner, draft_seed: int) -> AutomaticDrafter:
+    """A draft of its own, the target's own layers, and lookup."""
+    shape = draft_model(num_children=1, looks_up=False)
+    draft = DraftModelDrafter(
+        tiny_runner(SPEC, weights_of(draft_seed)), shape.config, shape.policies.tree, target_vocab_size=SPEC.vocab_size
+    )
+    skip = LayerSkipDrafter(SharedCacheRunner(target), LayerSkip(search="off", depth=4, verify_width=8))
+    adapt_to_slow_passes(skip)
+    return AutomaticDrafter(
+        {
+            "recycling": TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size),
+            "prompt_lookup": PromptLookupDrafter(PromptLookup()),
+            "draft": draft,
+            "skip": skip,
+        }
+    )
+
+
+def rounds_of(drafter: Drafter, target: Runner, params: SamplingParams, seed: int, prompt: list[int]) -> list[Round]:
+    return decode_rounds(target, drafter, prompt, params, seed=seed, num_tokens=NUM_TOKENS)
+
+
+def ids_of(rounds: list[Round]) -> list[int]:
+    return [token for step in rounds for token in step.token_ids][:NUM_TOKENS]
+
+
+def target_of(seed: int) -> Runner:
+    return tiny_runner(SPEC, weights_of(seed), capacity=CAPACITY + rows_behind_text(LayerSkip()))
+
+
+@pytest.mark.usefixtures("random_turns")
+@pytest.mark.parametrize("seed", range(24))
+def test_changing_drafters_within_a_request_costs_no_token(seed: int) -> None:
+    """Several requests, the later ones beginning with a part of the text before, with random parameters."""
+    rng, target, plain_target = random.Random(seed), target_of(1), target_of(1)
+    drafter, prompt, who = drafter_on(target, draft_seed=rng.choice([1, 2])), PROMPT, set()
+    for number in range(3):
+        params = random_params(rng, SPEC.vocab_size, seed=seed)
+        expected = ids_of(rounds_of(NoneDrafter(), plain_target, params, number, prompt))
+        rounds = rounds_of(drafter, target, params, number, prompt)
+        assert ids_of(rounds) == expected
+        who |= {step.stats.drafted_by for step in rounds}
+        prompt = [*prompt, *expected[: rng.randint(0, 12)]]
+    assert len(who) > 1
+
+
+@pytest.mark.usefixtures("random_turns")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"temperature": 1.0}, {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": 1.0}],
+    ids=str,
+)
+def test_a_drafter_that_was_idle_guesses_as_well_as_before(changes: dict[str, float]) -> None:
+    """The draft equals the target, so all that it proposes is right as long as it has been told everything."""
+    target = target_of(1)
+    rounds = rounds_of(drafter_on(target, draft_seed=1), target, SamplingParams(**changes), 5, PROMPT)  # type: ignore[arg-type]
+    of_draft = [step.stats for step in rounds if step.stats.drafted_by == "draft"]
+    assert len(of_draft) > 1
+    assert len(of_draft) < len(rounds)
+    assert all(item.num_accepted == item.num_drafted > 0 for item in of_draft)
+
+
+@pytest.mark.usefixtures("random_turns")
+def test_a_request_may_end_while_any_of_them_has_the_turn() -> None:
+    target = target_of(1)
+    drafter, params = drafter_on(target, draft_seed=2), SamplingParams()
+    expected = ids_of(rounds_of(NoneDrafter(), target_of(1), params, 0, PROMPT))
+    for num_tokens in range(1, 12):
+        decode_rounds(target, drafter, PROMPT, params, seed=0, num_tokens=num_tokens)
+    assert ids_of(rounds_of(drafter, target, params, 0, PROMPT)) == expected
+
+
+def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() -> None:
+    target = target_of(1)
+    drafter = drafter_on(target, draft_seed=1)
+    rounds_of(drafter, target, SamplingParams(), 0, PROMPT)
+    speeds = drafter.speeds()
+    assert set(speeds) == {"greedy"}
+    best = max(speeds["greedy"], key=speeds["greedy"].__getitem__)
+    known = {"greedy": {**speeds["greedy"], best: 100 * speeds["greedy"][best]}}
+    later = AutomaticDrafter(drafter.drafters, known)  # type: ignore[arg-type]
+    assert {step.stats.drafted_by for step in rounds_of(later, target, SamplingParams(), 0, PROMPT)} <= {best, "none"}

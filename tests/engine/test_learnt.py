@@ -1,0 +1,123 @@
+"""What an engine learns is kept for the next start, and can cost speed but never a token."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun import Automatic, Engine, EngineConfig, NoDrafter, SamplingParams
+from forerun.core.pace import Pace
+from forerun.drafting.none import NoneDrafter
+from forerun.engine import learnt as module
+from forerun.engine.learnt import MAX_BYTES, LearntFile
+from forerun.model.runner import Runner
+
+ABOUT = {"model": "m", "threads": 2}
+GOOD: dict[str, Any] = {
+    "version": 1,
+    "about": ABOUT,
+    "context_s": 1e-7,
+    "paces": [[[1, 0.005], [8, 0.006]], [[1, 0.005]]],
+    "speeds": {"greedy": {"prompt_lookup": 1.3}, "below 1": {}},
+}
+PROMPT = "def read_lines(path):\n    with open(path) as file:\n"
+
+
+def open_file(tmp_path: Path, content: object) -> LearntFile:
+    """What an engine would read, of a file with this content."""
+    LearntFile(str(tmp_path), ABOUT).keep(NoneDrafter())
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return LearntFile(str(tmp_path), ABOUT)
+
+
+def test_a_good_file_is_believed(tmp_path: Path) -> None:
+    learnt = open_file(tmp_path, GOOD).learnt
+    assert learnt.context_s == 1e-7
+    assert {rows: pace.step_s(1) for rows, pace in learnt.paces.items()} == {(1, 8): 0.005, (1,): 0.005}
+    assert learnt.speeds["greedy"] == {"prompt_lookup": 1.3}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", "null", "[" * 5000, '{"version": 1', "\0" * 100, " " * (MAX_BYTES + 1),
+        {}, GOOD | {"version": 2}, GOOD | {"version": True}, GOOD | {"about": {}}, GOOD | {"about": None},
+        GOOD | {"context_s": -1.0}, GOOD | {"context_s": "x"}, GOOD | {"context_s": 1e300},
+        GOOD | {"paces": None}, GOOD | {"paces": {}}, GOOD | {"paces": [1]}, GOOD | {"paces": [[]]},
+        GOOD | {"paces": [[[1]]]}, GOOD | {"paces": [[[1, "a"]]]}, GOOD | {"paces": [[[0, 0.1]]]},
+        GOOD | {"paces": [[[8, 0.1], [1, 0.1]]]}, GOOD | {"paces": [[[1, -0.1]]]}, GOOD | {"paces": [[[True, 0.1]]]},
+        GOOD | {"paces": [[[1, 1e999]]]}, GOOD | {"speeds": []}, GOOD | {"speeds": {"greedy": 3}},
+        GOOD | {"speeds": {"greedy": {"prompt_lookup": 0}}}, GOOD | {"speeds": {"greedy": {"prompt_lookup": "fast"}}},
+        GOOD | {"speeds": {"greedy": {"prompt_lookup": 1e9}}}, GOOD | {"speeds": {"greedy": {"prompt_lookup": True}}},
+    ],
+    ids=lambda content: str(content)[-60:],
+)  # fmt: skip
+def test_a_damaged_or_foreign_file_is_left_aside_with_one_line(
+    content: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        learnt = open_file(tmp_path, content).learnt
+    assert (learnt.paces, learnt.context_s, learnt.speeds) == ({}, None, {})
+    assert len(caplog.records) == 1
+    assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_files_of_other_models_machines_and_versions_have_other_names(tmp_path: Path) -> None:
+    for threads in (1, 2):
+        LearntFile(str(tmp_path), ABOUT | {"threads": threads}).keep(NoneDrafter())
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_folder_that_takes_no_file_is_said_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        LearntFile(str(tmp_path / "file"), ABOUT).keep(NoneDrafter())
+    assert "is not kept" in caplog.text
+
+
+def test_the_next_start_measures_nothing_and_writes_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_new_tokens=60, ignore_eos=True)
+    with Engine(EngineConfig(drafter=NoDrafter())) as plain:
+        expected = plain.generate(PROMPT, params).token_ids
+    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)), measures_speedup=True)
+    with Engine(config) as engine:
+        assert engine.generate(PROMPT, params).token_ids == expected
+    (path,) = tmp_path.glob("*.json")
+    kept = json.loads(path.read_text())
+    assert set(kept["speeds"]) == {"greedy"}
+    assert len(kept["paces"]) >= 2
+
+    measured: list[object] = []
+    monkeypatch.setattr(module, "DRIFT", 1e9)  # this machine may be busy
+    monkeypatch.setattr(module, "context_cost", measured.append)
+    original = module.measure_pace
+
+    def note_and_measure(runner: Runner, widths: Sequence[int], **rest: float) -> Pace:
+        measured.append(widths)
+        return original(runner, widths, **rest)
+
+    monkeypatch.setattr(module, "measure_pace", note_and_measure)
+    with Engine(config) as engine:
+        result = engine.generate(PROMPT, params)
+    assert result.token_ids == expected
+    assert sum(result.stats.rounds_by.values()) <= result.stats.num_rounds
+    assert measured == [(1,)], "one short look whether the machine is as fast as it was"
+
+
+def test_pass_times_of_another_state_of_the_machine_are_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)))
+    Engine(config).close()
+    (path,) = tmp_path.glob("*.json")
+    kept = json.loads(path.read_text())
+    slow = [[[rows, 100.0 * seconds] for rows, seconds in steps] for steps in kept["paces"]]
+    path.write_text(json.dumps(kept | {"paces": slow}))
+    Engine(config).close()
+    assert json.loads(path.read_text())["paces"][0][0][1] < slow[0][0][1] / 4
