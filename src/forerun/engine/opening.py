@@ -101,7 +101,6 @@ def open_engine(
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt.learnt.speeds)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
-    drafter.wait_until_ready(START_S)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
     on_device = choice.backend.decoders(target, drafter)
@@ -184,7 +183,8 @@ def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int,
     learnt: LearntFile,
 ) -> None:  # fmt: skip
-    """Generate a short text, find the pass times for the drafter, and run its search if it has one."""
+    """Wait for the drafter, generate a short text, find the pass times for the drafter, and run its search if it has one."""
+    drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
     learnt.forget_if_outdated(target)
