@@ -136,7 +136,7 @@ class GenerationStats:
         decode_s: seconds of all rounds.
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
         num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
-        rounds_by: rounds of each of several drafters and of "none", the most first; empty where the engine has only one.
+        rounds_by: rounds of each of several drafters, and of "none", most first; empty where the engine has only one.
         speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
             nothing was drafted, and where too little was measured.
     """

@@ -183,7 +183,7 @@ def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int,
     learnt: LearntFile,
 ) -> None:  # fmt: skip
-    """Wait for the drafter, generate a short text, find the pass times for the drafter, and run its search if it has one."""
+    """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one."""
     drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
