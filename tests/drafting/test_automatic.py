@@ -130,3 +130,10 @@ def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() 
     known = {"greedy": {**speeds["greedy"], best: 100 * speeds["greedy"][best]}}
     later = AutomaticDrafter(drafter.drafters, known)  # type: ignore[arg-type]
     assert {step.stats.drafted_by for step in rounds_of(later, target, SamplingParams(), 0, PROMPT)} <= {best, "none"}
+
+
+def test_recycling_among_several_sees_what_the_target_names() -> None:
+    recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
+    drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": PromptLookupDrafter(PromptLookup())})
+    decode_rounds(target_of(1), drafter, PROMPT, SamplingParams(), seed=0, num_tokens=5)
+    assert recycling.table.num_known >= 5

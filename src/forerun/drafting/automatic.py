@@ -35,7 +35,6 @@ class AutomaticDrafter(Drafter):
         self._drafters, self._known = drafters, known or {}
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
-        self.num_successors = max(drafter.num_successors for drafter in drafters.values())
         self._pass_s = 1.0
         self._contests = self._fresh_contests()
         self._contest, self._current = self._contests["greedy"], next(iter(drafters.values()))
@@ -77,6 +76,7 @@ class AutomaticDrafter(Drafter):
                 pass
         self._began = perf_counter()
         tree = chosen.propose()
+        self.num_successors = max(drafter.num_successors for drafter in self._drafters.values())
         self._name = self._contest.current if len(tree) > 1 else PLAIN
         return tree
 
