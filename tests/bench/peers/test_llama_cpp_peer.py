@@ -34,7 +34,7 @@ def test_a_draft_guesses_as_many_tokens_as_it_is_told(pair: Pair) -> None:
     "family",
     [
         pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in (*QUICK, "llama2", "llama_biased", "qwen2.5", "qwen3", "mistral", "deepseek_coder")
+        for name in (*QUICK, "llama2", "llama_biased", "qwen2.5", "qwen2_yarn", "qwen3", "mistral", "deepseek_coder")
     ],
 )
 def test_every_family_is_converted_so_that_its_text_is_ours(pair: Pair, family: str, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_every_family_is_converted_so_that_its_text_is_ours(pair: Pair, family: 
     )
     with Engine(config) as engine:
         expected = [engine.generate(prompt, params).token_ids for prompt in prompts]
-    with opened("llama_cpp", replace(pair.plan, target=folder, cache=tmp_path)) as peer:
+    with opened("llama_cpp", replace(pair.plan, target=str(folder), cache=str(tmp_path))) as peer:
         assert [peer.write(prompt, params).token_ids for prompt in prompts] == expected
     assert len({token_id for text in expected for token_id in text}) > 12, (
         "the text is stuck in a rut, so equality says little"
