@@ -17,6 +17,7 @@ from forerun.drafting.successor_table import HEADER, NUM_KEPT, ROW, SuccessorTab
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
+from forerun.speculation.walk import walk
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -52,6 +53,17 @@ def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParam
 
 
 @PARAMS
+def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingParams) -> None:
+    drafter, restarted = drafter_of(policy=NO_CHAIN), drafter_of(policy=NO_CHAIN)
+    first = rounds_of(drafter, params)
+    assert restarted.restore(drafter.state())
+    rounds = rounds_of(restarted, params)
+    assert len(rounds) < len(first)
+    assert ids_of(rounds) == ids_of(first)
+    assert not restarted.restore(NoneDrafter().state())
+
+
+@PARAMS
 @pytest.mark.parametrize("width", [1, 2, 5, 16])
 def test_proposals_keep_to_their_width(params: SamplingParams, width: int) -> None:
     drafter = drafter_of(TokenRecycling(verify_width=width, adaptive=False))
@@ -74,6 +86,19 @@ def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
     drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
     num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
     assert sum(num_drafted[-60:]) <= 0.1 * 60
+
+
+def test_most_plain_rounds_keep_no_row() -> None:
+    drafter = drafter_of(policy=NO_CHAIN)
+    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-9), (16, 1e9))))  # no round of ours is so fast
+    drafter.begin([3], GREEDY, None)
+    asked = []
+    for _ in range(200):
+        tree = drafter.propose()
+        asked.append(drafter.num_successors > 0)
+        drafter.accept(walk(tree, [4] * len(tree)))
+    resting = asked[60:]
+    assert 0.25 * len(resting) <= sum(resting) < 0.75 * len(resting)  # a trial after every stretch keeps all of its rows
 
 
 def test_rows_of_rejected_nodes_teach_too() -> None:

@@ -93,3 +93,19 @@ def test_a_pass_that_was_measured_on_a_busy_machine_does_not_stand() -> None:
     payoff.see_verification(0.2)
     payoff.measure(1, 0.5)
     assert not payoff.should_draft()
+
+
+def test_a_patient_comparison_keeps_a_draft_that_pays_a_little() -> None:
+    """A tenth more tokens per second is lost in the spread of a few rounds, and drafting would mostly rest."""
+    shares = {}
+    for patience in (1, 4):
+        num_drafted = 0
+        for seed in range(8):
+            rng, payoff = random.Random(seed), Payoff(pass_s=1.0, patience=patience)
+            for _ in range(600):
+                is_drafting = payoff.should_draft()
+                num_drafted += is_drafting
+                num_tokens = rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 2, 3]) if is_drafting else 1
+                payoff.measure(num_tokens, 1.43 if is_drafting else 1.05)
+        shares[patience] = num_drafted / (8 * 600)
+    assert shares[4] > max(0.7, shares[1])

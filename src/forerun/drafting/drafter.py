@@ -150,6 +150,14 @@ class Drafter(Protocol):
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
+    def state(self) -> bytes:
+        """What this drafter has learnt of its target and would know at its next start; empty if that is nothing."""
+        return b""
+
+    def restore(self, state: bytes) -> bool:
+        """Take over such a state, which is foreign input; False, and nothing is known, if it is none of this target."""
+        return False
+
     def end(self) -> None:
         """End the request; no work is needed until the next one begins."""
         return

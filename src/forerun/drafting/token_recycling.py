@@ -40,6 +40,8 @@ class TokenRecyclingDrafter(Drafter):
     No draft passes: all rows are the target's own, those of rejected nodes too.
     """
 
+    num_successors = NUM_KEPT
+
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
         self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
         self.table = SuccessorTable(target_vocab_size)
@@ -98,6 +100,12 @@ class TokenRecyclingDrafter(Drafter):
         self._learn(acceptance)
         self._root = acceptance.bonus_token
         self._pending += acceptance.tokens
+
+    def state(self) -> bytes:
+        return self.table.to_bytes()
+
+    def restore(self, state: bytes) -> bool:
+        return self.table.restore(state)
 
     def _tell(self) -> None:
         """Apply the tokens committed since the last proposal to the tree."""
