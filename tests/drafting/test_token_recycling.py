@@ -98,7 +98,7 @@ def test_most_plain_rounds_keep_no_row() -> None:
         asked.append(drafter.num_successors > 0)
         drafter.accept(walk(tree, [4] * len(tree)))
     resting = asked[60:]
-    assert 0.25 * len(resting) <= sum(resting) < 0.75 * len(resting)  # a trial after every stretch keeps all of its rows
+    assert 0.25 * len(resting) <= sum(resting) < 0.75 * len(resting)  # those of trials
 
 
 def test_rows_of_rejected_nodes_teach_too() -> None:
