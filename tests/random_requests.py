@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.core.config import DTypeName, Exactness, KernelsName, WeightsName
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import Automatic, DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
 from tests.random_settings import STOPS, random_params
 from tests.textbook import gumbel, pick
@@ -24,6 +24,7 @@ DRAFTERS: dict[str, Varied] = {
     "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),
     "prompt_lookup": prompt_lookup(min_match=1),
     "recycling": recycling(adaptive=False),
+    "auto": varied(Automatic()),
     "layer_skip": layer_skip(adaptive=False, search="off", draft_width=2, depth=4),
     "layer_skip, gated, int4": layer_skip(adaptive=False, weights="int4", search_share=0.5, depth=3),
 }

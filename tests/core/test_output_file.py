@@ -48,11 +48,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "file"
     write_whole(path, "old")
 
-    def stop_halfway(self: Path, text: str, **options: object) -> int:
-        self.write_bytes(text.encode()[:1])
+    def stop_halfway(self: Path, raw: bytes) -> int:
+        self.write_text(raw.decode()[:1])
         raise FULL
 
-    monkeypatch.setattr(Path, "write_text", stop_halfway)
+    monkeypatch.setattr(Path, "write_bytes", stop_halfway)
     with pytest.raises(ConfigError, match="No space left"):
         write_whole(path, "new")
     assert path.read_bytes() == b"old"

@@ -129,7 +129,7 @@ def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() 
     best = max(speeds["greedy"], key=speeds["greedy"].__getitem__)
     known = {"greedy": {**speeds["greedy"], best: 100 * speeds["greedy"][best]}}
     later = AutomaticDrafter(drafter.drafters, known)  # type: ignore[arg-type]
-    assert {step.stats.drafted_by for step in rounds_of(later, target, SamplingParams(), 0, PROMPT)} <= {best, "none"}
+    assert rounds_of(later, target, SamplingParams(), 0, PROMPT)[0].stats.drafted_by in (best, "none")
 
 
 def test_recycling_among_several_sees_what_the_target_names() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from forerun import Automatic, Engine, EngineConfig, NoDrafter, SamplingParams
 from forerun.core.pace import Pace
+from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.engine import learnt as module
-from forerun.engine.learnt import MAX_BYTES, LearntFile
+from forerun.engine.learnt import MAX_BYTES, LearntFile, table_of
 from forerun.model.runner import Runner
 
 ABOUT = {"model": "m", "threads": 2}
@@ -121,3 +122,29 @@ def test_pass_times_of_another_state_of_the_machine_are_measured_anew(
     path.write_text(json.dumps(kept | {"paces": slow}))
     Engine(config).close()
     assert json.loads(path.read_text())["paces"][0][0][1] < slow[0][0][1] / 4
+
+
+def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)))
+    with Engine(config) as engine:
+        expected = engine.generate(PROMPT, params).token_ids
+    (path,) = tmp_path.glob("*.successors")
+    with Engine(config) as engine:
+        assert num_known(engine) > 10
+        assert engine.generate(PROMPT, params).token_ids == expected
+    path.write_bytes(path.read_bytes()[:-1])
+    with caplog.at_level(logging.WARNING, logger="forerun"), Engine(config) as engine:
+        assert num_known(engine) < 10  # of the few tokens of the warm-up
+        assert engine.generate(PROMPT, params).token_ids == expected
+    assert len(caplog.records) == 1
+
+
+def num_known(engine: Engine) -> int:
+    """Tokens whose successors are known."""
+    assert isinstance(engine.drafter, AutomaticDrafter)
+    table = table_of(engine.drafter)
+    assert table is not None
+    return table.num_known

@@ -15,7 +15,17 @@ from typing import Any
 
 import torch
 
-from forerun import DraftModel, Engine, LayerSkip, NoDrafter, Parallel, PromptLookup, SamplingParams, TokenRecycling
+from forerun import (
+    Automatic,
+    DraftModel,
+    Engine,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    SamplingParams,
+    TokenRecycling,
+)
 
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
@@ -30,6 +40,7 @@ DRAFTERS = {
     "layer_skip always": LayerSkip(adaptive=False, search="off"),
     "layer_skip int4": LayerSkip(weights="int4"),
     "parallel": Parallel(),
+    "auto": Automatic(),
 }
 KINDS = (
     SamplingParams(max_new_tokens=24, ignore_eos=True),

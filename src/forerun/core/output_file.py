@@ -29,21 +29,22 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
         raise _unwritable(path, str(error.strerror)) from error
 
 
-def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> None:
+def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False) -> None:
     """Write a file atomically: other processes, even writers, see all of it or its previous contents.
 
     Raises:
         ConfigError: it cannot be written.
     """
+    raw = content.encode() if isinstance(content, str) else content
     try:
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         if not _is_replaceable(path):
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(raw)
             return
         beside = _beside(path)
         try:
-            beside.write_text(text, encoding="utf-8")
+            beside.write_bytes(raw)
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)

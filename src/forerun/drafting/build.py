@@ -1,6 +1,6 @@
 """Config to drafter: the only place that lists them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from forerun.core.drafter_config import (
@@ -14,7 +14,6 @@ from forerun.core.drafter_config import (
     TokenRecycling,
 )
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.automatic import AutomaticDrafter, Speeds
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -39,8 +38,6 @@ def build_drafter(
     check: HelloCheck | None = None,
     shared: SharedCacheRunner | None = None,
     known: Sequence[NamedSet] = (),
-    among: Mapping[str, Drafter] | None = None,
-    known_speeds: Speeds | None = None,
 ) -> Drafter:
     """A drafter for `target`.
 
@@ -50,8 +47,6 @@ def build_drafter(
         check: the compatibility check of such a process.
         shared: the target, for self-drafting.
         known: the skip sets known for it.
-        among: the drafters to choose from, if the config names none.
-        known_speeds: how fast they were at an earlier start.
     """
     match config:
         case NoDrafter():
@@ -72,7 +67,6 @@ def build_drafter(
             assert shared is not None, "a target that drafts for itself must be there"
             return LayerSkipDrafter(shared, config, known=known, policy=policies.skip, tree=policies.tree)
         case Automatic():
-            assert among is not None, "several drafters must be built before"
-            return AutomaticDrafter(among, known_speeds)
+            raise AssertionError("it holds several drafters, each of which is built here")
         case _:
             assert_never(config)

@@ -18,7 +18,7 @@ from forerun.core.errors import VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
-from forerun.drafting.automatic import Speeds
+from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
@@ -27,6 +27,7 @@ from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
+from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
@@ -43,10 +44,10 @@ class DrafterLoader:
 
     def __init__(
         self, config: EngineConfig, policies: Policies, target: ModelSpec, tokenizer: Tokenizer, max_length: int,
-        cores: CorePlacement, known_speeds: Speeds,
+        cores: CorePlacement, learnt: LearntFile,
     ) -> None:  # fmt: skip
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
-        self._policies, self._cores, self._known_speeds = policies, cores, known_speeds
+        self._policies, self._cores, self._learnt = policies, cores, learnt
         self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and why it does not fit
 
     def load(
@@ -70,18 +71,20 @@ class DrafterLoader:
             case Parallel():
                 built = self._start_parallel(drafter)
             case Automatic():
-                built = self._load_several(drafter, on_progress)
+                built = self._load_several(on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
         return built, load_target(rows_behind(built.verify_width))
 
-    def _load_several(self, drafter: Automatic, on_progress: Progress | None) -> Drafter:
+    def _load_several(self, on_progress: Progress | None) -> Drafter:
         """Recycling, and the draft model that is known to belong to the target: what costs little to have ready."""
         among = {"recycling": build_drafter(TokenRecycling(), self._policies, target=self._target)}
         draft = KNOWN_DRAFTS.get(self._config.target)
         if draft is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=draft), on_progress)
-        return build_drafter(drafter, self._policies, target=self._target, among=among, known_speeds=self._known_speeds)
+        built = AutomaticDrafter(among, self._learnt.learnt.speeds)
+        self._learnt.restore(built)
+        return built
 
     def _load_serial(self, drafter: DraftModel, on_progress: Progress | None) -> Drafter:
         draft = self._open(drafter.model)

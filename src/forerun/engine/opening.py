@@ -98,7 +98,7 @@ def open_engine(
             config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress
         )
 
-    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt.learnt.speeds)
+    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt)
     drafter, target = loader.load(config.drafter, load_target, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
