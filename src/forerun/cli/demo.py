@@ -22,7 +22,7 @@ from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import NoDrafter
-from forerun.core.steps import Generation
+from forerun.core.steps import Generation, GenerationStats
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -54,9 +54,9 @@ class AnswerTimes:
     results: list[Generation]
 
     @property
-    def decode_s(self) -> float:
-        """The shortest: whatever else the machine does only adds to it."""
-        return min(result.stats.decode_s for result in self.results)
+    def best(self) -> GenerationStats:
+        """Of the answer that took least: whatever else the machine does only adds to its time."""
+        return min((result.stats for result in self.results), key=lambda stats: stats.decode_s)
 
 
 @shows_errors
@@ -139,12 +139,12 @@ def _compare(plain: AnswerTimes, drafted: AnswerTimes) -> None:
     if len(texts) > 1:
         print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")
         return
-    print(f"the same {len(texts.pop())} tokens, {plain.decode_s / drafted.decode_s:.2f} times as fast")
+    print(f"the same {len(texts.pop())} tokens, {plain.best.decode_s / drafted.best.decode_s:.2f} times as fast")
 
 
 def _numbers(writer: AnswerTimes) -> str:
-    stats, num_times = writer.results[0].stats, len(writer.results)
+    best, first = writer.best, writer.results[0].stats
     return (
-        f"{writer.decode_s:.2f} s, {stats.num_new_tokens / writer.decode_s:.0f} tokens/s in {stats.num_rounds} "
-        f"passes (best of {num_times} times); first token after {stats.first_token_s:.2f} s"
+        f"{best.decode_s:.2f} s, {best.tokens_per_s:.0f} tokens/s in {best.num_rounds} passes (best of "
+        f"{len(writer.results)} times); first token after {first.first_token_s:.2f} s"
     )
