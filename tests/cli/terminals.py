@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import termios
@@ -15,6 +16,7 @@ from forerun.cli.wrap import width_of
 from tests.cli.conftest import command, environment
 
 CODE: Final = re.compile(r"\x1b\[[?]?(\d*)([A-Za-z])|.", re.DOTALL)
+PATIENCE_S: Final = 120  # for one answer on a busy machine
 OnTerminal = tuple[subprocess.Popen[bytes], Callable[[bytes], None], Callable[[bytes], bytes]]
 
 
@@ -40,6 +42,7 @@ def running(*arguments: str, num_columns: int = 0) -> Iterator[OnTerminal]:
 def read_until(terminal: int, wanted: bytes) -> bytes:
     found = b""
     while wanted not in found:
+        assert select.select([terminal], [], [], PATIENCE_S)[0], f"{wanted!r} does not come after {found!r}"
         piece = os.read(terminal, 4096)
         assert piece, f"the process ended after {found!r}"
         found += piece

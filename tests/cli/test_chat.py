@@ -36,7 +36,7 @@ def test_one_message_is_answered_as_the_template_says(run: Run, target: str) -> 
     assert "tokens/s" in shown.stderr
 
 
-def test_commands_are_obeyed_and_unknown_ones_answered_with_the_list(run: Run, target: str) -> None:
+def test_commands_are_obeyed_and_unknown_ones_named(run: Run, target: str) -> None:
     shown = run("chat", target, *SHORT, typed="/stats\nHi\n!stats\n/clear\n/nonsense\n/exit\nnever read\n")
     assert shown.exit_code == 0, shown.output
     assert "nothing was answered yet" in shown.stderr

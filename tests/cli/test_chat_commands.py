@@ -214,9 +214,21 @@ def test_the_oldest_turns_make_room_where_the_user_wants_it(
     assert 2 <= num_answers < 5
     session, shown, told = converse(*talk, options=ChatOptions(context_shift=True, system_prompt="Be brief."))
     assert len(shown.splitlines()) == len(session.conversation.turns) == 5
-    assert told.count("are not sent to the model any more") == 1
+    assert told.count("(left out from now on: the oldest") == 1
     assert 0 < session.conversation.num_dropped < num_answers
     assert session.conversation.prompt("x")[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_turns_are_left_out_by_number(converse: Chat) -> None:
+    session, _, told = converse("one", "two", "three", "/shift 9", "/shift x", "/shift", "/shift 1", "/shift")
+    assert "/shift 9 must be a number of turns from 1 to 3" in told
+    assert "/shift x needs a number of turns" in told
+    assert "the oldest 2 of 3 turns;" in told
+    assert "the oldest 3 of 3 turns;" in told
+    assert "/shift has nothing to leave out" in told
+    assert session.conversation.prompt("x") == [{"role": "user", "content": "x"}]
+    converse("/undo", session=session)
+    assert session.conversation.num_dropped == 2
 
 
 def test_tab_completes_commands_and_settings(converse: Chat) -> None:

@@ -4,9 +4,11 @@ import signal
 import time
 from collections.abc import Iterator
 from itertools import dropwhile
+from pathlib import Path
 
 import pytest
 
+from forerun.cli.chat.transcript import read_transcript
 from tests.cli.conftest import Run
 from tests.cli.terminals import OnTerminal, lines_of, running
 
@@ -65,10 +67,27 @@ def test_commands_are_completed_and_questions_asked(chatting: OnTerminal) -> Non
     type_in(b"two\r")
     read_until(b"[Y/n]")
     type_in(b"\r")
-    read_until(b"are not sent")
+    read_until(b"left out from now on")
     read_until(b"cut after 300")
     type_in(b"/exit\r")
     assert process.wait(timeout=30) == 0
+
+
+def test_a_chat_that_is_killed_has_kept_every_turn(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    flags = ("chat", target, "--drafter", "none", "-n", "8", "--ignore-eos", "--resume", str(file))
+    with running(*flags) as (process, type_in, read_until):
+        read_until(b"> ")
+        for question in (b"one\r", b"two\r"):
+            type_in(question)
+            read_until(b"cut after 8")
+        type_in(b"/stats\r")
+        read_until(b"first token after")
+        process.kill()
+    assert [turn.said for turn in read_transcript(file).turns] == ["one", "two"]
+    assert list(tmp_path.iterdir()) == [file]
+    with running(*flags) as (_, type_in, read_until):
+        read_until(b"2 turns so far; the last question was: two")
 
 
 def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:

@@ -31,7 +31,7 @@ def obey(session: Session, line: str) -> None:
     word, _, argument = line.partition(" ")
     command = next((command for command in COMMANDS if word in command.names), None)
     if command is None:
-        say(f"there is no command /{word}; to send this line as it is, put a space before it\n{help_text()}")
+        say(f"there is no command /{word} (/help lists them); to send this line as it is, put a space before it")
     else:
         command.act(session, argument.strip())
 
@@ -100,7 +100,8 @@ def _shift(session: Session, text: str) -> None:
         number = int(text) if text else -(-num_sent // 2)
     except ValueError:
         raise ConfigError(f"/shift {text} needs a number of turns, or nothing for half of them") from None
-    require(0 < number <= num_sent, f"of the {num_sent} turns that are sent, {number} cannot be dropped")
+    require(num_sent > 0, "/shift has nothing to leave out: no turn is sent to the model")
+    require(0 < number <= num_sent, f"/shift {number} must be a number of turns from 1 to {num_sent}")
     session.drop(talk.num_dropped + number)
 
 

@@ -111,10 +111,8 @@ class Session:
     def drop(self, num_dropped: int) -> None:
         """Send this many of the oldest turns no more."""
         self.conversation.num_dropped = num_dropped
-        say(
-            f"(the oldest {_turns(num_dropped)} of {len(self.conversation.turns)} are not sent to the model any more; "
-            "/save keeps them all)"
-        )
+        total = count_of(self.conversation)
+        say(f"(left out from now on: the oldest {num_dropped} of {total}; files keep them all)")
 
     def say_stats(self) -> None:
         """The numbers of the last answer."""
