@@ -98,6 +98,12 @@ class AutomaticDrafter(Drafter):
                 drafter.note(acceptance)
         return replace(report, drafted_by=self._name)
 
+    def state(self) -> bytes:
+        return next((state for drafter in self._drafters.values() if (state := drafter.state())), b"")
+
+    def restore(self, state: bytes) -> bool:
+        return any(drafter.restore(state) for drafter in self._drafters.values())
+
     def end(self) -> None:
         for drafter in self._drafters.values():
             drafter.end()

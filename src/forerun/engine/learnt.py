@@ -5,7 +5,7 @@ A file of its own for each model, machine and version of forerun:
     {"version": 1, "about": {"model": identity, "cpu": ..., "threads": 2, ...}, "context_s": 1.2e-7,
      "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}}}
 
-Beside it lies what the drafter `recycling` has seen, in its own form. All this can cost speed, never a token: nothing
+Beside it lies what the drafter has learnt, in its own form. All this can cost speed, never a token: nothing
 in it is believed that would matter for the text.
 """
 
@@ -23,8 +23,6 @@ from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.successor_table import SuccessorTable
-from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine.speedup import context_cost
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
@@ -35,7 +33,7 @@ logger = logging.getLogger(__name__)
 About: TypeAlias = Mapping[str, str | int]
 VERSION: Final = 1
 MAX_BYTES: Final = 1 << 16  # some dozen numbers are in it
-MAX_TABLE_BYTES: Final = 1 << 26  # a hundred bytes for each of the tokens of any vocabulary so far
+MAX_STATE_BYTES: Final = 1 << 26  # a hundred bytes for each of the tokens of any vocabulary so far
 DIGEST_BYTES: Final = 8
 DRIFT: Final = 1.5  # times faster or slower than it was at which a pass is measured anew: a busy machine varies by less
 MAX_SPEED: Final = 1e3  # tokens in the time of a pass: no tree has so many levels
@@ -66,7 +64,7 @@ class LearntFile:
     def __init__(self, folder: str | None, about: About) -> None:
         digest = blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
         self._path = None if folder is None else Path(folder) / f"{digest}.json"
-        self._table_path = None if self._path is None else self._path.with_suffix(".successors")
+        self._state_path = None if self._path is None else self._path.with_suffix(".drafter")
         self._about = dict(about)
         self.learnt = Learnt() if self._path is None else read_learnt(self._path, self._about)
 
@@ -94,25 +92,23 @@ class LearntFile:
             self.learnt.paces.clear()
             self.learnt.context_s = None
 
-    def restore(self, drafter: AutomaticDrafter) -> None:
-        """Give its successors back to the drafter that keeps some; what is damaged is left aside, and said."""
-        table = table_of(drafter)
-        if self._table_path is None or table is None or not self._table_path.exists():
+    def restore(self, drafter: Drafter) -> None:
+        """Give the drafter back what it had learnt; what is damaged is left aside, and said."""
+        path = self._state_path
+        if path is None or not path.exists():
             return
         try:
-            if not table.restore(read_bounded(self._table_path, MAX_TABLE_BYTES)):
-                logger.warning("%s is damaged and left aside: recycling begins with nothing", self._table_path)
+            if not drafter.restore(read_bounded(path, MAX_STATE_BYTES)):
+                logger.warning("%s is damaged, or another model's, and left aside", path)
         except (OSError, CheckpointError) as error:
-            logger.warning("recycling begins with nothing: %s", error)
+            logger.warning("what the drafter had learnt is left aside: %s", error)
 
     def keep(self, drafter: Drafter) -> None:
         """Write what is known by now, atomically; a place that takes no file is said, and costs the next start."""
-        if self._path is None or self._table_path is None:
+        if self._path is None or self._state_path is None:
             return
-        table = None
         if isinstance(drafter, AutomaticDrafter):
             self.learnt.speeds.update({kind: dict(speeds) for kind, speeds in drafter.speeds().items()})
-            table = table_of(drafter)
         values = {
             "version": VERSION,
             "about": self._about,
@@ -122,16 +118,10 @@ class LearntFile:
         }
         try:
             write_whole(self._path, json.dumps(values) + "\n", makes_folder=True)
-            if table is not None and table.num_known:
-                write_whole(self._table_path, table.to_bytes())
+            if state := drafter.state():
+                write_whole(self._state_path, state)
         except ConfigError as error:
             logger.warning("what was learnt is not kept: %s", error)
-
-
-def table_of(drafter: AutomaticDrafter) -> SuccessorTable | None:
-    """The successors that one of its drafters has seen."""
-    tables = (item.table for item in drafter.drafters.values() if isinstance(item, TokenRecyclingDrafter))
-    return next(tables, None)
 
 
 def read_learnt(path: Path, about: About) -> Learnt:
