@@ -161,11 +161,12 @@ class Payoff:
 
     Args:
         pass_s: seconds of a pass of one row, the least a plain token takes.
-        patience: factor on the rounds before a comparison, and on those that it looks at.
+        patience: factor on the rounds before a comparison and on those that it looks at, which then needs less margin.
     """
 
     def __init__(self, pass_s: float, *, patience: int = 1) -> None:
         self._pass_s, self._trial, self._forgetting = pass_s, TRIAL * patience, FORGETTING ** (1.0 / patience)
+        self._margin = MARGIN ** (1.0 / patience)
         self._drafted, self._plain = Speed(self._forgetting), Speed(self._forgetting)
         self._is_drafting, self._left = True, FIRST_ROUNDS * patience
         self._stretch = FIRST_STRETCH
@@ -200,7 +201,7 @@ class Payoff:
 
     def _pays(self) -> bool:
         plain_s = self._plain.seconds_per_token or self._pass_s
-        return self._drafted.seconds_per_token < MARGIN * plain_s
+        return self._drafted.seconds_per_token < self._margin * plain_s
 
 
 class Speed:
