@@ -166,7 +166,7 @@ class Payoff:
 
     def __init__(self, pass_s: float, *, patience: int = 1) -> None:
         self._pass_s, self._trial, self._forgetting = pass_s, TRIAL * patience, FORGETTING ** (1.0 / patience)
-        self._margin = MARGIN ** (1.0 / patience)
+        self._margin: float = MARGIN ** (1.0 / patience)
         self._drafted, self._plain = Speed(self._forgetting), Speed(self._forgetting)
         self._is_drafting, self._left = True, FIRST_ROUNDS * patience
         self._stretch = FIRST_STRETCH
