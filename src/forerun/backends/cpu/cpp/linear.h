@@ -47,14 +47,15 @@ constexpr Tiles tiles_of() {
 
 template <class Block, int R>
 constexpr void add_block_tiles(Tiles& tiles) {
-    tiles.run[0][R - 1] = multiply_blocks<Block, R>;
+    tiles.run[0][R - 1] = multiply_blocks<Block, R, 1>;
+    if constexpr (TILE_PANELS == 2) tiles.run[TILE_PANELS - 1][R - 1] = multiply_blocks<Block, R, TILE_PANELS>;
     if constexpr (R > 1) add_block_tiles<Block, R - 1>(tiles);
 }
 
 template <Format FORMAT>
 constexpr Tiles tiles_of() {
     constexpr BlockLayout layout = layout_of(static_cast<int32_t>(FORMAT));
-    Tiles tiles{{}, TILE_ROWS, 1, layout.inputs, 0, layout.record_bytes(), false};
+    Tiles tiles{{}, TILE_ROWS, TILE_PANELS, layout.inputs, 0, layout.record_bytes(), false};
     add_block_tiles<Block<FORMAT>, TILE_ROWS>(tiles);
     return tiles;
 }

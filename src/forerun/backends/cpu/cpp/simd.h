@@ -29,6 +29,28 @@
 #define FORERUN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+#if defined(__GNUC__)
+#define FORERUN_INLINE inline __attribute__((always_inline))  // of what must share registers with its caller
+#else
+#define FORERUN_INLINE inline
+#endif
+
+#include <cstdint>
+
+namespace forerun::simd {
+namespace {
+
+// The same address, of which the compiler does not know that it has read from there before.
+inline const char* anew(const char* p) {
+#ifdef __GNUC__
+    asm volatile("" : "+r"(p));
+#endif
+    return p;
+}
+
+}  // namespace
+}  // namespace forerun::simd
+
 #if defined(FORERUN_TIER_AVX512)
 #include "simd_avx512.h"
 #elif defined(FORERUN_TIER_AVX2)

@@ -1,4 +1,4 @@
-// A tile of a block format: the products of R rows with one panel over some records, added to sums in memory.
+// A tile of a block format: the products of R rows with P panels over some records, added to sums in memory.
 //
 // A row's inputs are whole numbers of 16 bits by groups, in two planes of bytes: a group's products are exact sums of
 // integers, first with the high bytes, then, times 256, with the low ones. Only their scaling rounds, once to a group and in
@@ -21,11 +21,12 @@ struct Block {
     // Scales and minima of the group at hand, and those of the whole record that they are made of.
     simd::F scale, minimum, record_scale, record_minimum;
 
-    explicit Block(const char* record) {
-        if constexpr (!LAYOUT.is_nested) return;
-        const uint16_t* halves = reinterpret_cast<const uint16_t*>(record);
-        record_scale = simd::load_f16(halves);
-        if constexpr (HAS_MINIMA) record_minimum = simd::load_f16(halves + PANEL);
+    void take_record(const char* record) {
+        if constexpr (LAYOUT.is_nested) {
+            const uint16_t* halves = reinterpret_cast<const uint16_t*>(record);
+            record_scale = simd::load_f16(halves);
+            if constexpr (HAS_MINIMA) record_minimum = simd::load_f16(halves + PANEL);
+        }
     }
 
     void take_group(const char* record, int group) {
@@ -45,101 +46,98 @@ struct Block {
         }
     }
 
+    // Codes of the V-th four inputs of a group, of all sixteen outputs.
     template <int V>
-    static void add_high_bits(simd::Bytes high, simd::Bytes* codes) {
-        if constexpr (V < VECTORS) {
-            constexpr int NUM_BITS = BITS - 4;
-            codes[V] = simd::add_bits<4 - V * NUM_BITS>(codes[V], high, ((1 << NUM_BITS) - 1) << 4);
-            add_high_bits<V + 1>(high, codes);
-        }
-    }
-
-    // Codes of one group, four inputs of sixteen outputs in each vector.
-    static void unpack(const char* packed, simd::Bytes* codes) {
-        if constexpr (BITS == 8) {
-            FORERUN_UNROLL
-            for (int v = 0; v < VECTORS; v++) codes[v] = simd::load_bytes(packed + v * 64);
-            return;
-        }
-        FORERUN_UNROLL
-        for (int v = 0; v < VECTORS; v += 2) {
-            const simd::Bytes both = simd::load_bytes(packed + v * 32);
-            codes[v] = simd::low_nibbles(both);
-            codes[v + 1] = simd::high_nibbles(both);
-        }
-        if constexpr (BITS > 4) add_high_bits<0>(simd::load_bytes(packed + VECTORS * 32), codes);
+    static simd::Bytes codes(const char* packed) {
+        if constexpr (BITS == 8) return simd::load_bytes(packed + V * 64);
+        const simd::Bytes both = simd::load_bytes(packed + V / 2 * 64);
+        const simd::Bytes low = V % 2 ? simd::high_nibbles(both) : simd::low_nibbles(both);
+        if constexpr (BITS == 4) return low;
+        constexpr int NUM_BITS = BITS - 4, MASK = ((1 << NUM_BITS) - 1) << 4;
+        return simd::add_bits<4 - V * NUM_BITS>(low, simd::load_bytes(packed + VECTORS * 32), MASK);
     }
 };
 
-// What one row's group of inputs adds to its sum: x points at the group, see blocks.h.
-template <class Block>
-simd::F add_group(simd::F sum, simd::Dots total, const Block& block, const char* x) {
-    const simd::F input_scale = simd::set1(*reinterpret_cast<const float*>(x));
-    sum = simd::fma(simd::to_float(total), simd::mul(block.scale, input_scale), sum);
-    if constexpr (Block::HAS_MINIMA)
-        sum = simd::fma(block.minimum, simd::set1(*reinterpret_cast<const float*>(x + 4)), sum);
-    return sum;
-}
-
-template <class Block, int R>
-void add_dots(simd::Dots* totals, const simd::Bytes* codes, const char* x) {
-    FORERUN_UNROLL
-    for (int v = 0; v < Block::VECTORS; v++) {
+// Adds the products of one plane of R rows' bytes, from x on, with P panels' codes.
+template <class Block, int R, int P, int V = 0>
+FORERUN_INLINE void add_plane(simd::Dots (&totals)[R][P], const char* packed, int64_t panel_bytes, const char* x) {
+    if constexpr (V < Block::VECTORS) {
+        simd::Bytes codes[P];
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) codes[p] = Block::template codes<V>(packed + p * panel_bytes);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
-            const char* four = x + r * input_group_bytes(Block::GROUP) + 4 * v;
-            totals[r] = simd::dot_u8_s8(totals[r], codes[v], reinterpret_cast<const int8_t*>(four));
+            const char* four = x + r * input_group_bytes(Block::GROUP) + 4 * V;
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++)
+                totals[r][p] = simd::dot_u8_s8(totals[r][p], codes[p], reinterpret_cast<const int8_t*>(four));
         }
+        add_plane<Block, R, P, V + 1>(totals, packed, panel_bytes, x);
     }
 }
 
-template <class Block, int R>
-void multiply_group(const Block& block, const simd::Bytes* codes, const char* x, simd::F* sums) {
+// Adds the products of R rows' groups of inputs, from x on, with P panels' codes to sums.
+template <class Block, int R, int P>
+FORERUN_INLINE void multiply_group(const Block* blocks, const char* packed, int64_t panel_bytes, const char* x, float* sums,
+                    int64_t sums_stride) {
     constexpr int ROW = input_group_bytes(Block::GROUP);
-    simd::Dots totals[R];
+    simd::Dots totals[R][P];
     FORERUN_UNROLL
-    for (int r = 0; r < R; r++) totals[r] = simd::to_dots(simd::set1_int(0));
-    add_dots<Block, R>(totals, codes, x + 8);
-    FORERUN_UNROLL
-    for (int r = 0; r < R; r++) totals[r] = simd::times_256(totals[r]);
-    if constexpr (!Block::HAS_MINIMA) {
+    for (int r = 0; r < R; r++) {
         FORERUN_UNROLL
-        for (int r = 0; r < R; r++) {
-            const int32_t* start = reinterpret_cast<const int32_t*>(x + r * ROW + 4);
-            totals[r] = simd::add_dots(totals[r], simd::set1_int(*start));
+        for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(0));
+    }
+    add_plane<Block>(totals, packed, panel_bytes, x + 8);
+    packed = simd::anew(packed);  // codes are made twice: there are not registers enough to keep them
+    FORERUN_UNROLL
+    for (int r = 0; r < R; r++) {
+        const simd::I start = simd::set1_int(*reinterpret_cast<const int32_t*>(x + r * ROW + 4));
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) {
+            totals[r][p] = simd::times_256(totals[r][p]);
+            if constexpr (!Block::HAS_MINIMA) totals[r][p] = simd::add_dots(totals[r][p], start);
         }
     }
-    add_dots<Block, R>(totals, codes, x + 8 + Block::GROUP);
+    add_plane<Block>(totals, packed, panel_bytes, x + 8 + Block::GROUP);
     FORERUN_UNROLL
-    for (int r = 0; r < R; r++) sums[r] = add_group(sums[r], totals[r], block, x + r * ROW);
+    for (int r = 0; r < R; r++) {
+        const float* factors = reinterpret_cast<const float*>(x + r * ROW);
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) {
+            float* at = sums + r * sums_stride + p * PANEL;
+            const simd::F factor = simd::mul(blocks[p].scale, simd::set1(factors[0]));
+            simd::F sum = simd::fma(simd::to_float(totals[r][p]), factor, simd::load(at));
+            if constexpr (Block::HAS_MINIMA) sum = simd::fma(blocks[p].minimum, simd::set1(factors[1]), sum);
+            simd::store(at, sum);
+        }
+    }
 }
 
-template <class Block, int R>
+template <class Block, int R, int P>
 void multiply_blocks(const Stretch& s) {
-    simd::F sums[R];
-    FORERUN_UNROLL
-    for (int r = 0; r < R; r++) sums[r] = simd::load(s.sums + r * s.sums_stride);
     const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
-    const int64_t group_stride = s.group_stride, ahead_step = s.ahead_step;
+    const int64_t panel_bytes = s.panel_bytes, group_stride = s.group_stride, ahead_step = s.ahead_step;
     const bool streams = s.streams;
     for (int step = 0; step < s.num_steps; step++) {
-        Block block(record);
+        Block blocks[P];
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) blocks[p].take_record(record + p * panel_bytes);
         const char* packed = record + Block::LAYOUT.header_bytes();
         for (int group = 0; group < Block::GROUPS; group++) {
             const int num_lines = (group + 1) * Block::LINES / Block::GROUPS - group * Block::LINES / Block::GROUPS;
-            for (int line = 0; line < num_lines; line++, ahead += ahead_step)
-                streams ? simd::prefetch_once(ahead) : simd::prefetch(ahead);
-            block.take_group(record, group);
-            simd::Bytes codes[Block::VECTORS];
-            Block::unpack(packed, codes);
-            multiply_group<Block, R>(block, codes, x, sums);
+            for (int line = 0; line < num_lines; line++, ahead += ahead_step) {
+                FORERUN_UNROLL
+                for (int p = 0; p < P; p++)
+                    streams ? simd::prefetch_once(ahead + p * panel_bytes) : simd::prefetch(ahead + p * panel_bytes);
+            }
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++) blocks[p].take_group(record + p * panel_bytes, group);
+            multiply_group<Block, R, P>(blocks, packed, panel_bytes, x, s.sums, s.sums_stride);
             packed += Block::LAYOUT.group_bytes();
             x += group_stride;
         }
         record += Block::LAYOUT.record_bytes();
     }
-    FORERUN_UNROLL
-    for (int r = 0; r < R; r++) simd::store(s.sums + r * s.sums_stride, sums[r]);
 }
 
 }  // namespace
