@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from forerun.speculation.contest import TEMPERATURE_CLASSES, Contest, class_of
-from forerun.speculation.payoff import TRIAL
+from forerun.speculation.contest import Contest
+from forerun.speculation.payoff import TEMPERATURE_CLASSES, TRIAL, class_of
 
 NAMES = ("first", "second", "third")
 

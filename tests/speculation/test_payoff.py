@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.payoff import FIRST_ROUNDS, FIRST_STRETCH, LONGEST_STRETCH, TRIAL, Payoff
+from forerun.speculation.payoff import FIRST_ROUNDS, FIRST_STRETCH, LONGEST_STRETCH, TRIAL, Payoff, PayoffByTemperature
 
 
 def play(payoff: Payoff, num_rounds: int, drafted_s: float, plain_s: float) -> list[bool]:
@@ -109,3 +109,11 @@ def test_a_patient_comparison_keeps_a_draft_that_pays_a_little() -> None:
                 payoff.measure(num_tokens, 1.43 if is_drafting else 1.05)
         shares[patience] = num_drafted / (8 * 600)
     assert shares[4] > max(0.7, shares[1])
+
+
+def test_what_does_not_pay_at_one_temperature_may_pay_at_another() -> None:
+    payoffs = PayoffByTemperature(pass_s=1.0)
+    play(payoffs.at(1.0), 600, drafted_s=2.5, plain_s=1.1)
+    assert not payoffs.at(1.3).should_draft()
+    assert all(play(payoffs.at(0.0), 600, drafted_s=0.9, plain_s=1.1))
+    assert payoffs.at(0.5).should_draft()

@@ -12,7 +12,8 @@ from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.model.inputs import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.contest import TEMPERATURE_CLASSES, Contest, TemperatureClass, class_of
+from forerun.speculation.contest import Contest
+from forerun.speculation.payoff import TEMPERATURE_CLASSES, TemperatureClass, class_of
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 

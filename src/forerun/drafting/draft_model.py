@@ -13,7 +13,7 @@ from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import Payoff, WidthRule
+from forerun.speculation.payoff import Payoff, PayoffByTemperature, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -35,7 +35,8 @@ class DraftModelDrafter(Drafter):
         rows = OwnRows(runner, serial_rows(config))
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size)
         self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
-        self._payoff: Payoff | None = None  # None: always draft
+        self._payoffs: PayoffByTemperature | None = None  # None: always draft
+        self._payoff: Payoff | None = None
         self._is_drafting = True
 
     @property
@@ -49,10 +50,11 @@ class DraftModelDrafter(Drafter):
 
     def take_paces(self, target: Pace, draft: Pace) -> None:
         """Choose widths by these pass times from now on."""
-        self._guessed.rule, self._payoff = WidthRule(target, draft), Payoff(target.step_s(1))
+        self._guessed.rule, self._payoffs = WidthRule(target, draft), PayoffByTemperature(target.step_s(1))
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
+        self._payoff = None if self._payoffs is None else self._payoffs.at(params.temperature)
         self._root = prompt_ids[-1]
 
     def prefill(self) -> bool:

@@ -19,7 +19,7 @@ from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.payoff import Payoff, WidthRule
+from forerun.speculation.payoff import Payoff, PayoffByTemperature, WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -52,16 +52,19 @@ class TokenRecyclingDrafter(Drafter):
             horizon=config.verify_width,
             calibrates=config.adaptive,
         )
-        self._payoff: Payoff | None = None  # None: always draft
+        self._payoffs: PayoffByTemperature | None = None  # None: always draft
+        self._payoff: Payoff | None = None
         self._is_drafting, self._began, self._num_rounds = True, 0.0, 0
 
     def adapt(self, measure: Measure) -> None:
         if self._config.adaptive and self.verify_width > 1:
             target = measure(widths_up_to(self.verify_width))
-            self._guessed.rule, self._payoff = WidthRule(target, EXPANSION), Payoff(target.step_s(1), patience=PATIENCE)
+            self._guessed.rule = WidthRule(target, EXPANSION)
+            self._payoffs = PayoffByTemperature(target.step_s(1), patience=PATIENCE)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
+        self._payoff = None if self._payoffs is None else self._payoffs.at(params.temperature)
         self._root, self._num_tokens, self._pending = prompt_ids[-1], len(prompt_ids), list[int]()
         self._temperature, self._noise = max(params.temperature, COLDEST), noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None

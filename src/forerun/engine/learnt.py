@@ -26,7 +26,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.engine.speedup import context_cost
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.contest import TEMPERATURE_CLASSES, TemperatureClass
+from forerun.speculation.payoff import TEMPERATURE_CLASSES, TemperatureClass
 
 logger = logging.getLogger(__name__)
 

@@ -4,22 +4,15 @@ No clock: times are passed in.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import Final
 
 from forerun.speculation.payoff import FIRST_STRETCH, LONGEST_STRETCH, MARGIN, TRIAL, Speed
 
-TemperatureClass = Literal["greedy", "below 1", "1 and above"]
-TEMPERATURE_CLASSES: Final[tuple[TemperatureClass, ...]] = get_args(TemperatureClass)
 MEMORY: Final = 0.98  # factor on older rounds, per round: with fewer than some fifty, chance decides between drafters
 KNOWN_TOKENS: Final = 16.0  # tokens that the speed kept from an earlier start counts as
 FEWEST: Final = 2  # rounds of a trial after which it may end early
 FADING: Final = 0.25  # factor on a drafter's record when it is tried again: it is of another place in the text
 HOPELESS: Final = 2.0  # times the best drafter's seconds per token at which it does
-
-
-def class_of(temperature: float) -> TemperatureClass:
-    """The class of temperatures within which one drafter is the fastest."""
-    return "greedy" if temperature == 0.0 else "below 1" if temperature < 1.0 else "1 and above"
 
 
 class Contest:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Final
+from typing import Final, Literal, get_args
 
 from forerun.core.pace import Pace
 from forerun.speculation.tree import TokenTree
@@ -20,6 +20,13 @@ MARGIN: Final = 1.03  # factor by which the other mode must be better, so that e
 FIRST_STRETCH: Final = 32  # rounds without drafting before it is tried again
 LONGEST_STRETCH: Final = 512
 TRIAL: Final = 6  # drafting rounds of a trial
+TemperatureClass = Literal["greedy", "below 1", "1 and above"]
+TEMPERATURE_CLASSES: Final[tuple[TemperatureClass, ...]] = get_args(TemperatureClass)
+
+
+def class_of(temperature: float) -> TemperatureClass:
+    """The class of temperatures within which one drafter is the fastest."""
+    return "greedy" if temperature == 0.0 else "below 1" if temperature < 1.0 else "1 and above"
 
 
 class WidthRule:
@@ -202,6 +209,20 @@ class Payoff:
     def _pays(self) -> bool:
         plain_s = self._plain.seconds_per_token or self._pass_s
         return self._drafted.seconds_per_token < self._margin * plain_s
+
+
+class PayoffByTemperature:
+    """A payoff for each class of temperatures: what drafting brings at one says nothing of another.
+
+    Args:
+        pass_s, patience: see `Payoff`.
+    """
+
+    def __init__(self, pass_s: float, *, patience: int = 1) -> None:
+        self._payoffs = {kind: Payoff(pass_s, patience=patience) for kind in TEMPERATURE_CLASSES}
+
+    def at(self, temperature: float) -> Payoff:
+        return self._payoffs[class_of(temperature)]
 
 
 class Speed:

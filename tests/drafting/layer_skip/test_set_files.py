@@ -83,11 +83,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "sets.json"
     write_sets(path, IDENTITY, NUM_LAYERS, SETS)
 
-    def stop_halfway(self: Path, text: str, **options: object) -> int:
-        self.write_bytes(text.encode()[: len(text) // 2])
+    def stop_halfway(self: Path, raw: bytes) -> int:
+        self.write_text(raw[: len(raw) // 2].decode())
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", stop_halfway)
+    monkeypatch.setattr(Path, "write_bytes", stop_halfway)
     with pytest.raises(ConfigError, match=r"sets\.json.*No space left.*: name another file"):
         write_sets(path, IDENTITY, NUM_LAYERS, SETS[:1])
     assert read_sets(path, NUM_LAYERS, IDENTITY) == SETS
