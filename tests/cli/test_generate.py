@@ -166,7 +166,7 @@ def test_how_much_is_said_beside_the_text_can_be_chosen(
     assert len(shown.stderr.splitlines()) == num_lines
     if num_lines:
         assert f"{target}: 84.3 K parameters in float32 on cpu, 1 thread, " in shown.stderr
-        assert "; drafter prompt_lookup; context 512 tokens" in shown.stderr
+        assert "; drafter auto; context 512 tokens" in shown.stderr
 
 
 def test_the_names_that_other_programs_have_for_flags_mean_the_same(run: Run, target: str, tmp_path: Path) -> None:
