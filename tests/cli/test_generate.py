@@ -114,6 +114,13 @@ def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, ta
     assert len(json.loads(finished.stdout)["token_ids"]) == 4
 
 
+def test_a_model_that_is_named_goes_before_its_environment_variable(run_process: RunProcess, target: str) -> None:
+    flags = ("-p", "x", "--ignore-eos", "--json", "-n", "3")
+    assert run_process("generate", *flags, FORERUN_MODEL=target).returncode == 0
+    assert run_process("generate", target, *flags, FORERUN_MODEL="no/such/model").returncode == 0
+    assert run_process("generate", *flags, "-m", target, FORERUN_MODEL="no/such/model").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.cli.streams import takes_colours
+from forerun.cli.streams import takes_colours, unechoed
 from forerun.core.steps import DecodeStep, Generation, Speedup
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def write_answer(
     Returns:
         The text so far or in full, and whether it was interrupted.
     """
-    with StopOnInterrupt() as interrupt:
+    with unechoed(), StopOnInterrupt() as interrupt:
         shown, stream = "", start()
         with suppress(KeyboardInterrupt):
             interrupt.lose_patience()  # while the prompt is read: a pass can take long, and nothing is lost

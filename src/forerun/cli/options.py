@@ -1,11 +1,12 @@
 """The flags that generate and chat share beside the drafter's, and what they mean to the engine."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, cast
 
-from forerun.cli.declare import given_settings, option, with_flags_of
+from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
 from forerun.cli.default_model import default_model
 from forerun.cli.logs import note
 from forerun.cli.values import QUANTISED
@@ -28,8 +29,9 @@ class ModelOptions:
     named_model: Annotated[str | None, option("--model", "-m", help="The same as the argument MODEL.")] = None
 
     def choose(self, argument: str | None) -> str:
-        """The model by argument or flag, else the default one, fetched where a person sees it."""
-        if argument is not None and self.named_model is not None:
+        """The model by argument, flag or variable, else the default one, fetched where a person sees it."""
+        is_by_flag = self.named_model not in (None, os.environ.get(variable_of("--model")))
+        if argument is not None and is_by_flag:
             raise ConfigError(f"the model is named twice, {argument} and --model {self.named_model}: leave out one")
         return argument or self.named_model or default_model()
 

@@ -6,6 +6,8 @@ import io
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
@@ -80,3 +82,28 @@ def let_go(*streams: TextIO) -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def unechoed() -> Iterator[None]:
+    """Meanwhile the terminal does not show what is typed, which would stand in the text; the next line read has it."""
+    is_wanted = sys.stdin.isatty() and sys.stdout.isatty()
+    if sys.platform == "win32" or not is_wanted or _is_in_background():
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(0)
+    termios.tcsetattr(0, termios.TCSANOW, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, before)
+
+
+def _is_in_background() -> bool:
+    """Whether this is a job that would be stopped if it changed its terminal's settings."""
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # a terminal that controls no jobs
+        return False
