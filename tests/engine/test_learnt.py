@@ -74,10 +74,15 @@ def test_files_of_other_models_machines_and_versions_have_other_names(tmp_path: 
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 
-def test_a_folder_that_takes_no_file_is_said_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["file", "x" * 300])
+def test_a_folder_that_takes_no_file_is_said_and_nothing_else(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, logger="forerun"):
-        LearntFile(str(tmp_path / "file"), ABOUT).keep(NoneDrafter())
+        learnt = LearntFile(str(tmp_path / name), ABOUT)
+        learnt.restore(NoneDrafter())
+        learnt.keep(NoneDrafter())
     assert "is not kept" in caplog.text
 
 
@@ -125,6 +130,16 @@ def test_pass_times_of_another_state_of_the_machine_are_measured_anew(
     assert json.loads(path.read_text())["paces"][0][0][1] < slow[0][0][1] / 4
 
 
+@pytest.mark.parametrize("rows", [10**30, 10**6, 500])
+def test_pass_times_of_more_rows_than_there_are_are_not_tried(rows: int, tmp_path: Path) -> None:
+    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)), max_length=64)
+    Engine(config).close()
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"paces": [[[rows, 1.0]]]}))
+    Engine(config).close()
+    assert all(steps[-1][0] < rows for steps in json.loads(path.read_text())["paces"])
+
+
 def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,7 +155,7 @@ def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(
         assert engine.generate(PROMPT, params).token_ids == expected
     path.write_bytes(path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING, logger="forerun"), Engine(config) as engine:
-        assert num_known(engine) <= num_fresh
+        assert num_known(engine) < num_seen
         assert engine.generate(PROMPT, params).token_ids == expected
     assert len(caplog.records) == 1
 

@@ -35,6 +35,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 1 << 16  # some dozen numbers are in it
 MAX_STATE_BYTES: Final = 1 << 26  # a hundred bytes for each of the tokens of any vocabulary so far
 DIGEST_BYTES: Final = 8
+ONE_ROW: Final = (1,)  # the pass that every start measures
 DRIFT: Final = 1.5  # times faster or slower than it was at which a pass is measured anew: a busy machine varies by less
 MAX_SPEED: Final = 1e3  # tokens in the time of a pass: no tree has so many levels
 
@@ -83,21 +84,20 @@ class LearntFile:
 
     def forget_if_outdated(self, target: Runner) -> None:
         """Drop the pass times where a pass takes another time than it did. Empties the cache."""
-        known = next(iter(self.learnt.paces.values()), None)
-        if known is None:
-            return
-        rows, before_s = known.steps[0]
-        ratio = measure_pace(target, (rows,), budget_s=0.0).step_s(rows) / before_s
-        if not 1.0 / DRIFT < ratio < DRIFT:
-            self.learnt.paces.clear()
-            self.learnt.context_s = None
+        known = self.learnt.paces.get(ONE_ROW)
+        if known is not None:
+            ratio = measure_pace(target, ONE_ROW, budget_s=0.0).step_s(1) / known.step_s(1)
+            if 1.0 / DRIFT < ratio < DRIFT:
+                return
+        self.learnt.paces.clear()
+        self.learnt.context_s = None
 
     def restore(self, drafter: Drafter) -> None:
         """Give the drafter back what it had learnt; what is damaged is left aside, and said."""
         path = self._state_path
-        if path is None or not path.exists():
-            return
         try:
+            if path is None or not path.exists():
+                return
             if not drafter.restore(read_bounded(path, MAX_STATE_BYTES)):
                 logger.warning("%s is damaged, or another model's, and left aside", path)
         except (OSError, CheckpointError) as error:
@@ -128,7 +128,7 @@ def read_learnt(path: Path, about: About) -> Learnt:
     """What a file says; nothing where there is none, or none that can be used, which is said."""
     try:
         return _parse(JsonFile.read(path, max_bytes=MAX_BYTES), about) if path.exists() else Learnt()
-    except (CheckpointError, ConfigError) as error:
+    except (OSError, CheckpointError, ConfigError) as error:
         logger.warning("what was learnt at an earlier start is left aside, and found out anew: %s", error)
         return Learnt()
 

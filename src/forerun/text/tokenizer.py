@@ -3,10 +3,12 @@
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import tokenizers
 
@@ -15,7 +17,7 @@ from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
-NOTHING: Final = re.compile("(?!)")  # what no text fits
+NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
 
 
@@ -34,8 +36,9 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-        control = "|".join(re.escape(token.content) for token in added.values() if token.special)
-        self._control = re.compile(f"(?s)(?=(?:{control})).") if control else NOTHING
+        self._added = any_of([token.content for token in added.values()])
+        control = any_of([token.content for token in added.values() if token.special]).pattern
+        self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -88,7 +91,14 @@ class Tokenizer:
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
         text = self._template.render([self._with_seams(message) for message in messages], variables)
-        return [id_ for part in text.split(SEAM) for id_ in self.encode(part, add_special_tokens=False)]
+        first, *others = text.split(SEAM)
+        ids = self.encode(first, add_special_tokens=False)
+        for part in others:
+            found = self._added.search(part)
+            place = found.start() if found else len(part)
+            ids += self._goes_on.encode(part[:place], add_special_tokens=False).ids
+            ids += self.encode(part[place:], add_special_tokens=False)
+        return ids
 
     def _with_seams(self, message: Message) -> Message:
         """The message with a seam behind every character where something that looks like a control token begins.
@@ -99,6 +109,13 @@ class Tokenizer:
         if "content" not in known:
             return known
         return {**known, "content": self._control.sub(rf"\g<0>{SEAM}", known["content"].replace(SEAM, REPLACEMENT))}
+
+    @cached_property
+    def _goes_on(self) -> tokenizers.Tokenizer:
+        """For text inside a text: without the space that sentencepiece's tokenizers put before one."""
+        form = json.loads(self._backend.to_str())
+        parts = {name: _without_space(form[name]) for name in ("normalizer", "pre_tokenizer")}
+        return tokenizers.Tokenizer.from_str(json.dumps(form | parts))
 
     @property
     def has_chat_template(self) -> bool:
@@ -172,6 +189,27 @@ class IncrementalDecoder:
 
     def _advance(self) -> None:
         self._context, self._pending, self._next_look = self._pending, [], 1
+
+
+def any_of(texts: Sequence[str]) -> re.Pattern[str]:
+    """What fits any of these."""
+    return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else NOTHING)
+
+
+def _without_space(part: Any) -> Any:
+    """A normalizer or pre-tokenizer, as tokenizer.json has it, that puts nothing before a text."""
+    match part:
+        case {"type": "Prepend"}:
+            return None
+        case {"normalizers": list(parts)} | {"pretokenizers": list(parts)}:
+            name = "normalizers" if "normalizers" in part else "pretokenizers"
+            return {**part, name: [kept for each in parts if (kept := _without_space(each)) is not None]}
+        case {"type": "Metaspace"}:
+            return {**part, "prepend_scheme": "never"}
+        case {"type": "ByteLevel"}:
+            return {**part, "add_prefix_space": False}
+        case _:
+            return part
 
 
 def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
