@@ -12,7 +12,9 @@
 namespace forerun {
 namespace {
 
-#if defined(FORERUN_TIER_AVX512)
+#if defined(FORERUN_TIER_AVX512) && defined(FORERUN_SMALL_TILES)
+constexpr int TILE_ROWS = 3, TILE_PANELS = 2;
+#elif defined(FORERUN_TIER_AVX512)
 constexpr int TILE_ROWS = 12, TILE_PANELS = 2;  // 24 sums in 32 registers
 #elif defined(FORERUN_TIER_AVX2)
 constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // eight halves of sums in 16 registers
