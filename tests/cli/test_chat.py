@@ -84,6 +84,7 @@ def test_a_message_is_answered_as_ollama_is_asked(run: Run, target: str) -> None
     assert run("run", target, "Hi\nyou", "--system", "Be brief.", *SHORT).stdout == expected
     assert run("run", target, "--system-prompt", "Be brief.", *SHORT, typed="Hi\nyou\n").stdout == expected
     assert run("run", target, " ").stderr == "forerun: error: the message is empty: give at least one character\n"
+    assert "there is no message for the model 'Why is the sky blue?'" in run("run", "Why is the sky blue?").stderr
 
 
 def test_every_answer_of_a_chat_may_be_an_object(run: Run, target: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,8 @@ def in_hub_cache(cache: Path, target: str) -> Path:
 def test_models_lists_what_is_not_here_and_where_it_can_be_had(run: Run) -> None:
     shown = run("models").stdout
     assert "SmolLM2-135M-Instruct, llama, 135 M parameters" in shown
-    assert f"Apache-2.0 ({MODEL.licence_source})" in shown
+    assert re.search(rf"licence +Apache-2.0\n +{MODEL.licence_source}\n", shown)
+    assert max(map(len, shown.splitlines())) <= 80
     assert "`forerun pull smollm2` fetches it" in shown
     assert all(origin.origin in shown for origin in MODEL.origins)
 

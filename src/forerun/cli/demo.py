@@ -139,12 +139,13 @@ def _compare(plain: AnswerTimes, drafted: AnswerTimes) -> None:
     if len(texts) > 1:
         print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")
         return
-    print(f"the same {len(texts.pop())} tokens, {plain.best.decode_s / drafted.best.decode_s:.2f} times as fast")
+    ratio, num_times = plain.best.decode_s / drafted.best.decode_s, len(plain.results)
+    print(f"the same {len(texts.pop())} tokens, {ratio:.2f} times as fast (each the best of {num_times} times)")
 
 
 def _numbers(writer: AnswerTimes) -> str:
     best, first = writer.best, writer.results[0].stats
     return (
-        f"{best.decode_s:.2f} s, {best.tokens_per_s:.0f} tokens/s in {best.num_rounds} passes (best of "
-        f"{len(writer.results)} times); first token after {first.first_token_s:.2f} s"
+        f"{best.decode_s:.2f} s, {best.tokens_per_s:.0f} tokens/s, {best.num_rounds} passes; "
+        f"first token after {first.first_token_s:.2f} s"
     )

@@ -52,11 +52,11 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
 
 def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:
     what = f"{sheet['full_name']}, {sheet['family']}, {count(sheet['num_parameters'])} parameters"
-    rows = [(sheet["name"], what), ("  licence", f"{sheet['licence']} ({sheet['licence_source']})")]
+    rows = [(sheet["name"], what), ("  licence", sheet["licence"]), ("", sheet["licence_source"])]
     if sheet["path"] is not None:
         return [*rows, ("  here", f"{sheet['form']}, {sheet['bytes'] / 1e6:.0f} MB"), ("", sheet["path"])]
     rows.append(("  not here", f"`forerun pull {sheet['name']}` fetches it"))
-    return rows + [
-        ("  from" if not place else "  else", f"{item['origin']} ({item['form']}, {item['bytes'] / 1e6:.0f} MB)")
-        for place, item in enumerate(sheet["origins"])
-    ]
+    for place, item in enumerate(sheet["origins"]):
+        form = f"{item['form']}, {item['bytes'] / 1e6:.0f} MB"
+        rows += [("  from" if not place else "  else", form), ("", item["origin"])]
+    return rows

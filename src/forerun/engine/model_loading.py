@@ -62,8 +62,12 @@ class Checkpoint:
 
     @property
     def dtype_name(self) -> str:
-        """Its name in the user interface: the format of quantised weights, else the dtype."""
-        return str(self.dtype).removeprefix("torch.") if self.weight_format == "plain" else self.weight_format
+        """Its name in the user interface: the format of quantised weights, else the dtype; of a file's own codes the
+        type of most bytes, and the dtype that they are multiplied with."""
+        if self.weight_format != "plain":
+            return self.weight_format
+        name, stored = str(self.dtype).removeprefix("torch."), self.source.stored_formats()
+        return f"{max(stored, key=lambda kind: stored[kind])} ({name})" if self.has_codes else name
 
     @property
     def has_codes(self) -> bool:

@@ -44,6 +44,9 @@ def run(
     """Answer one message, or talk where there is none: chat, called as ollama calls it."""
     if message is None and not is_terminal():
         message = sys.stdin.read().removesuffix("\n")
+        require(
+            message.strip() != "", f"no message for the model {model!r}: give forerun run MODEL MESSAGE, or pipe one in"
+        )
     _talk(*options, model=model, message=message)
 
 
