@@ -1,6 +1,7 @@
 """A conversation in the terminal; /quit ends it. What was said before is not computed again.
 
-The built-in model goes on writing rather than answering. To talk, name an instruct model and a smaller one of its kin:
+The built-in model goes on writing rather than answering. To talk, name an instruct model, and a smaller one of its kin:
+    python examples/chat.py smollm2
     python examples/chat.py Qwen/Qwen2.5-1.5B-Instruct Qwen/Qwen2.5-0.5B-Instruct
 """
 

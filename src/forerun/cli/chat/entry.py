@@ -44,9 +44,8 @@ def run(
     """Answer one message, or talk where there is none: chat, called as ollama calls it."""
     if message is None and not is_terminal():
         message = sys.stdin.read().removesuffix("\n")
-        require(
-            message.strip() != "", f"no message for the model {model!r}: give forerun run MODEL MESSAGE, or pipe one in"
-        )
+        named = "" if model is None else f" for the model {model!r}"
+        require(message.strip() != "", f"there is no message{named}: give forerun run MODEL MESSAGE, or pipe one in")
     _talk(*options, model=model, message=message)
 
 
