@@ -182,9 +182,9 @@ def test_a_file_of_others_is_not_replaced_and_ones_own_is(converse: Chat, tmp_pa
 def test_a_conversation_of_another_model_says_so_and_goes_on(converse: Chat, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     converse("one", f"/save {file}")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "someone/else", "identity": "another"}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "someone/else\x1b[2J", "identity": "another"}))
     session, _, told = converse(f"/load {file}")
-    assert f"held with someone/else; {BUILTIN_TARGET} goes on with it" in told
+    assert f"held with someone/else·[2J; {BUILTIN_TARGET} goes on with it" in told
     assert said(session) == ["one"]
 
 

@@ -68,3 +68,21 @@ def test_a_link_or_a_device_stays_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     require_writable(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_whole(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+def test_a_file_that_may_not_be_written_to_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a user without the rights of root
+    for refused in (lambda: require_writable(path), lambda: write_whole(path, "new")):
+        with pytest.raises(ConfigError, match="it may not be written to"):
+            refused()
+    assert path.read_text() == "old"

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shutil import copymode
 from typing import Final
 
 from forerun.core.errors import ConfigError
@@ -22,9 +23,10 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
         if path.is_dir():
             raise _unwritable(path, "it is a folder")
         if _is_replaceable(path):
+            _require_changeable(path)
             _try_folder(path, needs_folder=needs_folder)
-        elif not os.access(path, os.W_OK):
-            raise _unwritable(path, "it may not be written to")
+        else:
+            _require_changeable(path)
     except OSError as error:
         raise _unwritable(path, str(error.strerror)) from error
 
@@ -42,8 +44,12 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False)
         if not _is_replaceable(path):
             path.write_bytes(raw)
             return
+        _require_changeable(path)
         beside = _beside(path)
         try:
+            beside.touch()
+            if path.exists():
+                copymode(path, beside)  # a file that only its owner may read stays one
             beside.write_bytes(raw)
             beside.replace(path)
         finally:
@@ -55,6 +61,12 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False)
 def _is_replaceable(path: Path) -> bool:
     """A regular file, or none yet: not a device, a pipe or a link, which must not be replaced."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def _require_changeable(path: Path) -> None:
+    """A folder lets go of a file that may not be written to, which is not what its owner meant."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise _unwritable(path, "it may not be written to")
 
 
 def _try_folder(path: Path, *, needs_folder: bool) -> None:

@@ -50,7 +50,7 @@ def take_over(session: Session, transcript: Transcript) -> None:
     """Go on with another conversation."""
     model, talk = session.engine.config.target, session.conversation
     if transcript.identity != identity_of(model):
-        say(f"this conversation was held with {transcript.model}; {model} goes on with it")
+        say(f"this conversation was held with {shortened(transcript.model)}; {model} goes on with it")
     session.settings = replace(session.settings, params=transcript.params, variables=transcript.variables)
     talk.system_prompt, talk.turns = transcript.system_prompt, list(transcript.turns)
     talk.num_dropped = transcript.num_dropped

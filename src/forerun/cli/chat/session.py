@@ -203,5 +203,6 @@ def count_of(conversation: Conversation) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, on one line."""
-    return shorten(text, MAX_SHOWN, placeholder=" ...")
+    """The beginning of a text, on one line, without what a file could make a terminal do."""
+    shown = shorten(text, MAX_SHOWN, placeholder=" ...")
+    return "".join([character if character.isprintable() else "·" for character in shown])
