@@ -21,6 +21,7 @@ constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // eight halves of sums in 16 reg
 #else
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters
 #endif
+constexpr int FEWER_ROWS = TILE_ROWS < 8 ? TILE_ROWS : 8;  // where weights are unpacked, which takes registers
 constexpr int PAIR = 2;
 constexpr int CHUNK_ROWS = 96;  // rows that pass over one panel after the other
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
@@ -57,14 +58,13 @@ constexpr void add_block_tiles(Tiles& tiles) {
 template <Format FORMAT>
 constexpr Tiles tiles_of() {
     constexpr BlockLayout layout = layout_of(static_cast<int32_t>(FORMAT));
-    Tiles tiles{{}, TILE_ROWS, TILE_PANELS, layout.inputs, 0, layout.record_bytes(), false};
-    add_block_tiles<Block<FORMAT>, TILE_ROWS>(tiles);
+    Tiles tiles{{}, FEWER_ROWS, TILE_PANELS, layout.inputs, 0, layout.record_bytes(), false};
+    add_block_tiles<Block<FORMAT>, FEWER_ROWS>(tiles);
     return tiles;
 }
 
-constexpr int WIDE_ROWS = TILE_ROWS < 8 ? TILE_ROWS : 8;  // its weights become eight vectors of floats
 constexpr Tiles TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
-                           tiles_of<Int8Wide, WIDE_ROWS>(), tiles_of<Format::q4_0>(), tiles_of<Format::q4_1>(),
+                           tiles_of<Int8Wide, FEWER_ROWS>(), tiles_of<Format::q4_0>(), tiles_of<Format::q4_1>(),
                            tiles_of<Format::q5_0>(), tiles_of<Format::q5_1>(), tiles_of<Format::q8_0>(),
                            tiles_of<Format::q4_k>(), tiles_of<Format::q5_k>(),
                            tiles_of<Format::q6_k>()};  // in the order of Format
@@ -83,7 +83,10 @@ struct Work {
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
         const int block_bytes = num_rows > tiles.max_rows ? MANY_ROWS_BLOCK_BYTES : BLOCK_BYTES;
         const int whole_groups = block_bytes / tiles.step_bytes / group_steps;
-        block_steps = (whole_groups ? whole_groups : 1) * group_steps;
+        const int num_groups = num_steps / group_steps, most = whole_groups ? whole_groups : 1;
+        // Blocks of equal length, so that what is fetched ahead during one is all of the next.
+        const int num_blocks = (num_groups + most - 1) / most;
+        block_steps = (num_groups + num_blocks - 1) / num_blocks * group_steps;
         panel_bytes = static_cast<int64_t>(num_steps) * tiles.step_bytes;
     }
 
