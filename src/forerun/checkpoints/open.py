@@ -50,9 +50,9 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2], revision)
     raise CheckpointError(
-        f"there is no folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a GGUF "
-        f'file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
-        f"{' or '.join(map(repr, BUILTIN_FOLDERS))}"
+        f"there is no file or folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a "
+        f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
+        f"{' or '.join(map(repr, (*NAMED_MODELS, *BUILTIN_FOLDERS)))}"
     )
 
 
