@@ -39,6 +39,13 @@ def test_help_shows_every_flag_and_every_word(
     assert max(map(len, shown.stdout.splitlines())) <= width
 
 
+def test_all_commands_are_on_a_terminal_of_24_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run().stdout.splitlines()[-23:]
+    assert shown[shown.index("Commands:") + 1].startswith("  generate  Continue a text.")
+    assert any(line.startswith("  bench  ") for line in shown)
+
+
 def test_what_stands_in_brackets_is_no_markup(run: Run) -> None:
     assert "torch device [the target's]." in run("generate", "--help").stdout
 

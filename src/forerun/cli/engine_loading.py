@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model
+from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, LayerSkip, Parallel
 from forerun.core.places import cache_folder
@@ -87,7 +88,7 @@ def _load(make: Callable[..., "Engine"]) -> "Engine":
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with unechoed(), Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, num_done: int, num_total: int) -> None:

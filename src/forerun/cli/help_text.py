@@ -17,10 +17,14 @@ def help_text(command: Any, ctx: Any) -> str:
         panel: [(names_of(param), describe(param)) for param in params] for panel, params in panels_of(command).items()
     }
     entries.setdefault("Options", []).append((", ".join(sorted(ctx.help_option_names, key=len)), "Show this help."))
-    entries["Commands"] = _commands(command)
     for panel, lines in entries.items():
         texts = [f"{_filled(names, width, 2)}\n{_filled(text, width, 6)}" for names, text in lines]
         blocks += [f"{panel}:\n" + "\n".join(texts)] if texts else []
+    commands = _commands(command)
+    if commands:
+        margin = max(len(name) for name, _ in commands) + 4
+        lines = [_filled(text, width, margin, begin=f"  {name}") for name, text in commands]
+        blocks.append("Commands:\n" + "\n".join(lines))
     with_variable = [param for param in command.params if param.envvar]
     if with_variable:
         blocks.append(
@@ -29,13 +33,13 @@ def help_text(command: Any, ctx: Any) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _filled(text: str, width: int, indent: int) -> str:
-    """Lines broken between words only, however long a word is."""
+def _filled(text: str, width: int, indent: int, *, begin: str = "") -> str:
+    """Lines broken between words only, however long a word is; the first one may begin with a name."""
     margin = " " * indent
     return fill(
         " ".join(text.split()),
         max(width, indent + 10),
-        initial_indent=margin,
+        initial_indent=begin.ljust(indent),
         subsequent_indent=margin,
         break_long_words=False,
         break_on_hyphens=False,
@@ -97,6 +101,6 @@ def describe(param: Any) -> str:
 
 
 def _commands(command: Any) -> list[tuple[str, str]]:
-    """The commands of a group."""
+    """The commands of a group, with the first sentence of their help: all have room on a terminal of 24 lines."""
     items = getattr(command, "commands", {}).items()
-    return [(name, item.help or "") for name, item in items if not item.hidden]
+    return [(name, f"{(item.help or '').partition('.')[0]}.") for name, item in items if not item.hidden]

@@ -27,7 +27,8 @@ from forerun.cli.worker import worker
 app = typer.Typer(
     name="forerun",
     cls=PlainGroup,
-    help="Fast decoding of one language-model request, with exactly the text the model would have given.",
+    help="Fast decoding of one language-model request, with exactly the text the model would have given. forerun chat "
+    "talks to smollm2; forerun help COMMAND shows a command's flags.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
