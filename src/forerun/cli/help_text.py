@@ -23,8 +23,8 @@ def help_text(command: Any, ctx: Any) -> str:
     commands = _commands(command)
     if commands:
         margin = max(len(name) for name, _ in commands) + 4
-        lines = [_filled(text, width, margin, begin=f"  {name}") for name, text in commands]
-        blocks.append("Commands:\n" + "\n".join(lines))
+        listed = [_filled(text, width, margin, begin=f"  {name}") for name, text in commands]
+        blocks.append("Commands:\n" + "\n".join(listed))
     with_variable = [param for param in command.params if param.envvar]
     if with_variable:
         blocks.append(

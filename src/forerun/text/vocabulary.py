@@ -129,7 +129,7 @@ class VocabularyMatch:
             return (
                 f"{target_name} and {draft_name} do not share their tokens: {trained} differ. First: {first}. "
                 "Speculation needs the same tokens under the same ids; take a draft of the target's own family, or "
-                "draft without a model (prompt_lookup)"
+                "name no draft: auto needs none"
             )
         num_added = len(self.unequal) - self.num_trained_unequal
         return (
