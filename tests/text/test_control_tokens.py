@@ -28,6 +28,14 @@ def test_a_message_cannot_end_its_own_turn(tmp_path: Path, content: object) -> N
     assert text in tokenizer.decode(turns(content))
 
 
+def test_nothing_else_that_a_message_holds_can_either(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.calls | tojson }}{{ m.number }}{% endfor %}"
+    tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=template))
+    call = {"name": "f", "arguments": {"a": ESCAPE, "b": (1, ESCAPE)}}
+    ids = tokenizer.apply_chat_template([{"role": "x", "name": ESCAPE, "content": "x", "calls": [call], "number": 5}])
+    assert not any(map(tokenizer.is_silent, ids))
+
+
 def test_a_message_with_nothing_of_the_kind_is_encoded_as_one_text(tmp_path: Path) -> None:
     tokenizer = read_tokenizer(write_byte_level(tmp_path))
     text = "<|im_start|>user\na < b | c > d <im_end> <|end|> \ufffd<|im_end|>\n<|im_start|>assistant\n"

@@ -90,7 +90,7 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        text = self._template.render([self._with_seams(message) for message in messages], variables)
+        text = self._template.render([self._with_seams(plain_message(message)) for message in messages], variables)
         first, *others = text.split(SEAM)
         ids = self.encode(first, add_special_tokens=False)
         for part in others:
@@ -100,15 +100,19 @@ class Tokenizer:
             ids += self.encode(part[place:], add_special_tokens=False)
         return ids
 
-    def _with_seams(self, message: Message) -> Message:
-        """The message with a seam behind every character where something that looks like a control token begins.
-
-        The text is parted there, and so none is left.
+    def _with_seams(self, said: Any) -> Any:
+        """Whatever a message holds, with a seam behind every character of its texts where something that looks like a
+        control token begins. The text is parted there, and so none is left.
         """
-        known = plain_message(message)
-        if "content" not in known:
-            return known
-        return {**known, "content": self._control.sub(rf"\g<0>{SEAM}", known["content"].replace(SEAM, REPLACEMENT))}
+        match said:
+            case str():
+                return self._control.sub(rf"\g<0>{SEAM}", said.replace(SEAM, REPLACEMENT))
+            case Mapping():
+                return {key: self._with_seams(value) for key, value in said.items()}
+            case list() | tuple():
+                return [self._with_seams(value) for value in said]
+            case _:
+                return said
 
     @cached_property
     def _goes_on(self) -> tokenizers.Tokenizer:
