@@ -171,6 +171,16 @@ def test_kinds_of_tokens_control_is_silent_own_ones_are_shown_and_unused_ones_ar
     assert tokenizer.is_silent(6)
 
 
+@pytest.mark.parametrize("kind", [1, 4])
+def test_ends_that_a_converter_took_for_text_are_control_tokens(tmp_path: Path, kind: int) -> None:
+    metadata = metadata_of(write_byte_level(tmp_path) / "tokenizer.json", pre="gpt-2")
+    place = metadata["tokenizer.ggml.tokens"].index("<|im_end|>")
+    types = [kind if id_ == place else each for id_, each in enumerate(metadata["tokenizer.ggml.token_type"])]
+    tokenizer = read_tokenizer(gguf_of(metadata | {"tokenizer.ggml.token_type": tuple(types)}))
+    assert tokenizer.encode("<|im_end|>") == [place]
+    assert tokenizer.is_silent(place)
+
+
 def test_without_types_the_tokens_named_by_keys_are_control_tokens() -> None:
     metadata = tiny() | {"tokenizer.ggml.bos_token_id": 3, "tokenizer.ggml.eos_token_id": 4}
     del metadata["tokenizer.ggml.token_type"]

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, processors
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.piece_merges import merges_by_score
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS, Splitting
+from forerun.checkpoints.gguf.stops import END_TEXTS
 from forerun.checkpoints.gguf.vocabulary_keys import (
     CONTROL,
     NORMAL,
@@ -57,10 +58,11 @@ class Pieces:
         special_ids = {
             name: id_ for name, key in SPECIAL_KEYS.items() if (id_ := keys.token_id(key, num_tokens)) is not None
         }
-        if keys.has("token_type"):
-            return cls(tokens=tokens, types=keys.numbers("token_type", num_tokens), special_ids=special_ids)
-        types = [NORMAL] * num_tokens
-        for id_ in special_ids.values():
+        types = list(keys.numbers("token_type", num_tokens)) if keys.has("token_type") else [NORMAL] * num_tokens
+        control = set() if keys.has("token_type") else set(special_ids.values())
+        # Ends that a converter took for text: llama.cpp overrides their types too.
+        control |= {id_ for id_, text in enumerate(tokens) if text in END_TEXTS and types[id_] != UNUSED}
+        for id_ in control:
             types[id_] = CONTROL
         return cls(tokens=tokens, types=types, special_ids=special_ids)
 
