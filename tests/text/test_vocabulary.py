@@ -161,7 +161,7 @@ def test_the_error_names_the_first_differing_ids_and_both_tokens(make: Callable[
     message = str(caught.value)
     assert "id 1000 is 'word1000' in the target, 'word1001' in the draft" in message
     assert "big and small" in message
-    assert "prompt_lookup" in message
+    assert "name no draft" in message
 
 
 @pytest.mark.parametrize("kind", ["draft_model", "parallel"])

@@ -34,7 +34,7 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     rows += [
         ("chat template", "yes" if sheet.has_chat_template else "no"),
         ("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"),
-        ("computed", f"{size(sheet.weights_bytes)} in {sheet.dtype or 'an unknown dtype'}, on a CPU with --dtype auto"),
+        ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]

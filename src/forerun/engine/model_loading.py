@@ -62,12 +62,13 @@ class Checkpoint:
 
     @property
     def dtype_name(self) -> str:
-        """Its name in the user interface: the format of quantised weights, else the dtype; of a file's own codes the
-        type of most bytes, and the dtype that they are multiplied with."""
+        """Its name in the user interface: the format of quantised weights, else the dtype; of a file's own codes their
+        types, those of most bytes first, and the dtype that they are multiplied with."""
         if self.weight_format != "plain":
             return self.weight_format
         name, stored = str(self.dtype).removeprefix("torch."), self.source.stored_formats()
-        return f"{max(stored, key=lambda kind: stored[kind])} ({name})" if self.has_codes else name
+        codes = sorted(stored.keys() - ITEM_BYTES.keys(), key=lambda kind: -stored[kind])
+        return f"{'+'.join(codes)} ({name})" if self.has_codes else name
 
     @property
     def has_codes(self) -> bool:

@@ -180,7 +180,7 @@ def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
         GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
 
 
-def test_what_runs_is_called_by_the_type_of_most_bytes_and_the_dtype_it_is_computed_in(tmp_path: Path) -> None:
+def test_what_runs_is_called_by_its_stored_types_and_the_dtype_it_is_computed_in(tmp_path: Path) -> None:
     source = opened(tmp_path, types={"token_embd": "Q8_0"}, default_type="Q4_K")
     names = [Checkpoint.open(source, config).dtype_name for config in (EngineConfig(), EngineConfig(weights="int8"))]
-    assert names == ["Q4_K (bfloat16)", "int8"]
+    assert names == ["Q4_K+Q8_0 (bfloat16)", "int8"]
