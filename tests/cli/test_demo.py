@@ -1,5 +1,6 @@
 """forerun demo: the same answer twice, with both times."""
 
+import json
 import re
 
 import pytest
@@ -32,6 +33,13 @@ def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run:
     assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast \(each the best of [0-9]+ times\)", rows[2])
     plain_speed, drafted_speed = (float(row.partition(" s, ")[2].split()[0]) for row in rows[:2])
     assert float(rows[2].split()[4]) == pytest.approx(drafted_speed / plain_speed, rel=0.1)
+
+
+def test_no_answer_is_drafted_from_the_same_one_before_it(run: Run, target: str) -> None:
+    flags = ("--drafter", "recycling", "--fixed-widths", "-n", "24", "--ignore-eos", "--temperature", "0")
+    alone = json.loads(run("chat", target, "-q", "one two one two", "--json", *flags).stdout)["stats"]["num_rounds"]
+    shown = run("demo", target, "-p", "one two one two", *flags).stdout
+    assert re.search(r"^recycling .* tokens/s, (\d+) passes", shown, re.M)[1] == str(alone)  # type: ignore[index]
 
 
 def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,7 +22,7 @@ from forerun.cli.progress import progress
 from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import NoDrafter
+from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
 from forerun.core.steps import Generation, GenerationStats
 
 if TYPE_CHECKING:
@@ -80,13 +81,19 @@ def demo(
         _introduce(target, text)
         asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
         both: list[AnswerTimes] = []
-        for drafter in (NoDrafter(), config.drafter):
+        fresh = _with_nothing_learnt(config.drafter, opened.enter_context(TemporaryDirectory()))
+        for drafter in (NoDrafter(), fresh):
             engine = opened.enter_context(open_engine(replace(config, drafter=drafter)))
             params = _params(sampling, engine, OF_TEXT if text is TEXT else engine.default_sampling)
             both.append(_show_answer(engine, asked, params))
         plain, drafted = both
         _write_again(both, asked, params)
     _compare(plain, drafted)
+
+
+def _with_nothing_learnt(drafter: DrafterConfig, folder: str) -> DrafterConfig:
+    """The drafter as at its very first start: at the next one it would have this very answer from the last demo."""
+    return replace(drafter, learnt=folder) if isinstance(drafter, Automatic) else drafter
 
 
 def _write_again(both: Sequence[AnswerTimes], asked: "Prompt", params: SamplingParams) -> None:
@@ -97,6 +104,7 @@ def _write_again(both: Sequence[AnswerTimes], asked: "Prompt", params: SamplingP
             report(int(1e3 * passed), int(1e3 * REPEAT_S))
             for writer in both:
                 writer.engine.forget()
+                writer.engine.drafter.restore(b"")  # so that no answer is drafted from the same one before it
                 writer.results.append(writer.engine.generate(asked, params))
 
 
