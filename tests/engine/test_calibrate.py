@@ -13,7 +13,7 @@ from forerun.core.steps import StepStats
 from forerun.drafting import draft_model
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine import calibrate as calibration
-from forerun.engine import opening
+from forerun.engine import learnt
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun.engine.engine import Engine
 from forerun.engine.profile import Profile
@@ -59,7 +59,7 @@ def rounds_with(target: str, draft: str, monkeypatch: pytest.MonkeyPatch) -> Cal
     """The rounds of an adaptive engine that measures these times."""
 
     def play(of_target: Pace, of_draft: Pace) -> list[StepStats]:
-        monkeypatch.setattr(opening, "measure_pace", lambda *_, **__: of_target)
+        monkeypatch.setattr(learnt, "measure_pace", lambda *_, **__: of_target)
         monkeypatch.setattr(draft_model, "measure_pace", lambda *_, **__: of_draft)
         config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", num_threads=1)
         with Engine(config, policies=NO_LOOKUP) as engine:

@@ -105,7 +105,7 @@ class BenchRun:
                 continue
             try:
                 self._contestants[name] = contestant = self._open(name, temperature)
-                warm_up(contestant, prompt_ids, params)
+                warm_up(contestant, prompt_ids[::-1], params)  # in reverse, so that no drafter learns the answer
             except ForerunError as error:
                 if name == NONE:
                     raise
