@@ -27,8 +27,6 @@ from forerun.core.steps import Generation, GenerationStats
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
-
-if TYPE_CHECKING:
     from forerun.text.prompt import Prompt
 
 # Its answer repeats parts of the question: what drafters that look things up are good at.
