@@ -3,6 +3,7 @@
 import argparse
 import gc
 import json
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -11,9 +12,13 @@ from typing import Any
 
 import torch
 
-from forerun import Engine, GenerationStream, SamplingParams
+from forerun import Engine, EngineConfig, GenerationStream, SamplingParams
+from forerun.bench.data.datasets import load_dataset
+from forerun.bench.data.prompts import Reader
 from forerun.bench.run.machine import describe_machine
-from forerun.core.drafter_config import DrafterConfig
+from forerun.checkpoints.open import open_source
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DrafterConfig
+from forerun.core.places import cache_folder
 from forerun.core.steps import Generation
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
@@ -21,9 +26,10 @@ from forerun.drafting.tree_policy import TreePolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "src" / "forerun" / "assets"
-
+MAX_LENGTH = 2048  # tokens of a question and its answer
 
 WITHOUT_LOOKUP = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False))
+Prompt = str | list[int]
 Choice = tuple[DrafterConfig, Policies | None]  # None: the policies that suit the drafter
 
 
@@ -41,11 +47,11 @@ class Run:
     num_threads: int
     results: list[Generation] = field(default_factory=list)
 
-    def start(self, prompt: str, params: SamplingParams) -> GenerationStream:
+    def start(self, prompt: Prompt, params: SamplingParams) -> GenerationStream:
         torch.set_num_threads(self.num_threads)  # of the process, so that every turn sets its own
         return self.engine.stream(prompt, params)
 
-    def write(self, prompt: str, params: SamplingParams) -> None:
+    def write(self, prompt: Prompt, params: SamplingParams) -> None:
         self.results.append(self.start(prompt, params).result())
 
     def total(self, statistic: str, first: int | None = None) -> float:
@@ -66,7 +72,7 @@ class Run:
         return f"{sum(mine.token_ids == theirs.token_ids for mine, theirs in pairs)}/{len(self.results)}"
 
 
-def answer_in_turn(runs: Sequence[Run], prompts: Iterable[str], params: SamplingParams) -> None:
+def answer_in_turn(runs: Sequence[Run], prompts: Iterable[Prompt], params: SamplingParams) -> None:
     """A B C A B C ...: every run answers a prompt before the next one is put; then all engines close."""
     gc.collect()  # engines of the runs before
     for prompt in prompts:
@@ -87,34 +93,62 @@ def read_prompts(num_prompts: int, skip: int = 0) -> list[str]:
     return [json.loads(line)["turns"][0] for line in lines[skip : skip + num_prompts]]
 
 
+def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
+    """The target that was asked for, with these settings."""
+    usual = {"target": arguments.target, "num_threads": arguments.threads, "max_length": MAX_LENGTH}
+    return EngineConfig(**usual | settings)
+
+
+def ask(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, list[int]]]:
+    """So many questions of every data set, the sets in turn: the set's name, and the ids that the target reads.
+
+    Those skipped are others: a set's questions come in an order of their own, the same each time.
+    """
+    reader = Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
+    sets = {}
+    for name in arguments.data.split(","):
+        rows = load_dataset(name, folder=arguments.data_folder, cache=cache_folder() / "data").questions
+        fitting = list(reader.choose(rows, len(rows), arguments.num_new).measured)
+        random.Random(0).shuffle(fitting)
+        sets[name] = [reader.prompt_after(question, ()) for question in fitting[skip : skip + number]]
+    return [(name, rows[place]) for place in range(number) for name, rows in sets.items() if place < len(rows)]
+
+
 def standard_arguments(
     description: str, theme: str, *, num_prompts: int | None = None, num_new: int | None = None
 ) -> argparse.ArgumentParser:
-    """A parser with the flags of most scripts; those of prompts and new tokens only where their defaults are given."""
+    """A parser with the flags of most scripts; those of a pair of models and what it answers where that is told."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--hardware", default="2core", help="short name of this machine for the result files")
     parser.add_argument("--theme", default=theme, help="name of the result files")
-    for flag, default in (("--num-prompts", num_prompts), ("--num-new", num_new)):
-        if default is not None:
-            parser.add_argument(flag, type=int, default=default)
+    if num_prompts is None:
+        return parser
+    parser.add_argument("--num-prompts", type=int, default=num_prompts, help="questions of each data set")
+    parser.add_argument("--num-new", type=int, default=num_new, help="tokens of an answer at most")
+    parser.add_argument("--target", default=BUILTIN_TARGET)
+    parser.add_argument("--draft", default=BUILTIN_DRAFT)
+    parser.add_argument("--data", default="builtin", help="data sets, with commas; as in forerun bench run")
+    parser.add_argument("--data-folder", type=Path)
     return parser
 
 
 def write_results(
     arguments: argparse.Namespace, title: str, rows: Sequence[dict[str, object]], notes: Sequence[str]
 ) -> None:
-    """Print a Markdown table and write it, with its JSON, to results/<theme>_<hardware>_<yyyymm>."""
+    """Print a Markdown table and write it, with its JSON, to results/<theme>_<hardware>_<yyyymm>; no theme: print."""
     machine = describe_machine()
     header = list(rows[0])
     lines = [f"# {title}", "", ", ".join(f"{key} {value}" for key, value in machine.items()), ""]
     lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(row[key]) for key in header) + " |" for row in rows]
     lines += ["", *notes, ""]
+    print("\n".join(lines))
+    if not arguments.theme:
+        return
     place = ROOT / "benchmarks" / "results" / f"{arguments.theme}_{arguments.hardware}_{date.today():%Y%m}"
     place.with_suffix(".md").write_text("\n".join(lines))
     record = {
         "title": title, "machine": machine, "arguments": vars(arguments), "rows": list(rows), "notes": list(notes),
     }  # fmt: skip
     place.with_suffix(".json").write_text(json.dumps(record, indent=2, default=str) + "\n")
-    print("\n".join(lines))

@@ -1,11 +1,11 @@
 """A target that drafts for itself, by what finds its skipped sublayers and by what it drafts with, all in one run.
 
-python benchmarks/layer_skip.py [--num-prompts 48] [--num-new 128] [--device cpu] [--temperatures 0 1]
+python benchmarks/layer_skip.py [--num-prompts 48] [--device cpu] [--temperatures 0 1] [--target smollm2]
 
-The built-in target answers held-out prompts, all drafters in turn prompt by prompt. Searches start with nothing and
+The target answers questions, all drafters in turn prompt by prompt. Searches start with nothing and
 last over all prompts; "prepared" ones start with the sets that a search over other prompts has left. On a paced device
 (--device paced:target=10ms) passes take stated times in proportion to the weights they read: a projection for models
-whose passes take so long, with what the built-in target really accepts.
+whose passes take so long, with what the target really accepts.
 """
 
 import argparse
@@ -17,7 +17,17 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from common import WITHOUT_LOOKUP, Choice, Run, answer_in_turn, read_prompts, standard_arguments, write_results
+from common import (
+    WITHOUT_LOOKUP,
+    Choice,
+    Prompt,
+    Run,
+    answer_in_turn,
+    ask,
+    config_of,
+    standard_arguments,
+    write_results,
+)  # fmt: skip
 
 from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import paper_layer_skip
@@ -52,14 +62,14 @@ class SkippingRun(Run):
 
         runner.forward = timed
 
-    def write(self, prompt: str, params: SamplingParams) -> None:
+    def write(self, prompt: Prompt, params: SamplingParams) -> None:
         search = search_of(self.engine.drafter)
         before_s = 0.0 if search is None else search.spent_s
         super().write(prompt, params)
         self.searched_s.append(0.0 if search is None else search.spent_s - before_s)
 
 
-def drafters_to_try(sets: dict[str, str]) -> dict[str, Choice]:
+def drafters_to_try(sets: dict[str, str], draft: str) -> dict[str, Choice]:
     found: dict[str, Choice] = {"none": (NoDrafter(), None), "paper search": (paper_layer_skip(), None)}
     found["paper search, our draft length"] = LayerSkip(search="paper"), WITHOUT_LOOKUP
     for weights in ("plain", "int8", "int4"):
@@ -70,17 +80,15 @@ def drafters_to_try(sets: dict[str, str]) -> dict[str, Choice]:
         found[f"prepared{copy}, never plain"] = replace(prepared, search="off", adaptive=False), SURE_DRAFTS
         found[f"prepared{copy} + lookup"] = prepared, None
     found["prompt_lookup"] = PromptLookup(), None
-    found["draft_model (another model)"] = DraftModel(), None
+    found["draft_model (another model)"] = DraftModel(model=draft), None
     return found
 
 
-def prepare(config: EngineConfig, prompts: list[str], params: SamplingParams, folder: Path) -> dict[str, str]:
+def prepare(config: EngineConfig, prompts: list[list[int]], params: SamplingParams, folder: Path) -> dict[str, str]:
     """For each kind of draft weights a file with the sets that a search over these prompts left."""
     files = {}
     for weights in ("plain", "int8", "int4"):
-        found = find_skip_sets(
-            config, LayerSkip(weights=weights), lambda engine: [engine.encode(prompt) for prompt in prompts], params
-        )
+        found = find_skip_sets(config, LayerSkip(weights=weights), lambda _: prompts, params)
         files[weights] = str(keep_sets(config.target, found.sets, found.num_layers, folder / f"{weights}.json"))
         print(
             f"prepared {weights}: {len(found.sets[0].skipped)} sublayers, right {found.chance:.2f}, promises "
@@ -93,16 +101,16 @@ def prepare(config: EngineConfig, prompts: list[str], params: SamplingParams, fo
 def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> list[SkippingRun]:
     is_paced = arguments.device != "cpu"
     num_threads = 1 if is_paced else arguments.threads
-    config = EngineConfig(device=arguments.device, num_threads=num_threads)
-    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
-    prompts = read_prompts(arguments.num_prompts)
-    others = read_prompts(PREPARED_ON, skip=arguments.num_prompts)
-    files = prepare(config, others, params, folder)
+    config = config_of(arguments, device=arguments.device, num_threads=num_threads)
+    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1)
+    prompts = [ids for _, ids in ask(arguments, arguments.num_prompts)]
+    others = [ids for _, ids in ask(arguments, PREPARED_ON, skip=arguments.num_prompts)]
+    files = prepare(config, others[:PREPARED_ON], params, folder)
     runs = [
         SkippingRun(
             name=name, engine=Engine(replace(config, drafter=drafter), policies=policies), num_threads=num_threads
         )
-        for name, (drafter, policies) in drafters_to_try(files).items()
+        for name, (drafter, policies) in drafters_to_try(files, arguments.draft).items()
         if arguments.only is None or name in ("none", *arguments.only)
     ]
     answer_in_turn(runs, prompts, params)
@@ -153,10 +161,10 @@ def main() -> None:
         "Self-speculation: what finds the skipped sublayers, and what drafts",
         rows,
         [
-            f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, drafters in turn. `first "
-            f"{NUM_FIRST}`: speed over `none` in the first requests alone. alpha: tokens accepted for each draft pass "
-            "(not given with lookup, whose tokens need none). c: median seconds of a draft pass over those of a plain "
-            "pass. Search: its share of decoding time. Prepared: sets found on "
+            f"{arguments.num_prompts} questions of each set x {arguments.num_new} tokens at most, drafters in turn. "
+            f"`first {NUM_FIRST}`: speed over `none` in the first requests alone. alpha: tokens accepted for each "
+            "draft pass (not given with lookup, whose tokens need none). c: median seconds of a draft pass over those "
+            "of a plain pass. Search: its share of decoding time. Prepared: sets found on "
             f"{PREPARED_ON} other prompts.",
             "A paced device is a projection: passes take the stated time in proportion to the weights they read.",
         ],

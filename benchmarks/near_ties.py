@@ -3,22 +3,24 @@
 Counts, not times: runs anywhere. python benchmarks/near_ties.py
 """
 
-import torch
-from common import read_prompts, standard_arguments, write_results
+import argparse
 
-from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
+import torch
+from common import ask, config_of, standard_arguments, write_results
+
+from forerun import Engine, NoDrafter, SamplingParams
 
 ROWS = 8
 
 
-def differences(dtype: str, num_prompts: int) -> torch.Tensor:
+def differences(dtype: str, arguments: argparse.Namespace) -> torch.Tensor:
     """[N] absolute differences of all logits over prompts and their greedy continuations."""
-    engine = Engine(EngineConfig(drafter=NoDrafter(), dtype=dtype))
+    engine = Engine(config_of(arguments, drafter=NoDrafter(), dtype=dtype))
     runner = engine._target
     found = []
-    for prompt in read_prompts(num_prompts):
-        params = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True)
-        token_ids = [*engine.encode(prompt), *engine.generate(prompt, params).token_ids]
+    for _, prompt in ask(arguments, arguments.num_prompts):
+        params = SamplingParams(max_new_tokens=arguments.num_new, temperature=1.0, seed=1, ignore_eos=True)
+        token_ids = [*prompt, *engine.generate(prompt, params).token_ids]
         for start in range(16, len(token_ids) - ROWS, 4 * ROWS):
             rows = token_ids[start : start + ROWS]
             runner.sync(token_ids[:start])
@@ -30,17 +32,17 @@ def differences(dtype: str, num_prompts: int) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = standard_arguments(__doc__, "near_ties", num_prompts=12)
+    parser = standard_arguments(__doc__, "near_ties", num_prompts=12, num_new=64)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows = []
     for dtype in ("float64", "float32", "bfloat16", "float16"):
-        found = differences(dtype, arguments.num_prompts)
+        found = differences(dtype, arguments)
         rows.append({
             "dtype": dtype, "logits compared": len(found), "unequal": f"{(found > 0).double().mean():.4f}",
             "mean": f"{found.mean():.2e}", "largest": f"{found.max():.2e}",
         })  # fmt: skip
-    notes = ["Built-in target, held-out prompts and 64 sampled tokens each, eight rows at once against one by one."]
+    notes = [f"{arguments.num_new} sampled tokens after each prompt, eight rows at once against one by one."]
     write_results(arguments, "Rounding between one row and eight", rows, notes)
 
 

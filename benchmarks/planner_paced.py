@@ -1,180 +1,125 @@
-"""The planner's predictions against measured runs on paced devices.
+"""Serial and parallel drafting as the planner foretells them on paced devices, with the bound; then as measured.
 
-python benchmarks/planner_paced.py [--num-prompts 7] [--num-new 128]
+python benchmarks/planner_paced.py [--target smollm2 --draft FOLDER --data mt_bench,gsm8k] [--measure]
 
-A trace of the built-in pair is recorded for some prompts. What rounds take beside their passes is measured on other
-prompts. From these and the paces alone the planner predicts the speed of the engine's own drafters on the prompts of
-the trace; then it is measured. Every number is *paced*.
+A trace of the pair is recorded, greedy and at temperature 1, and the planner searches the best trees for the times of
+SwiftSpec's two pairs of models. Alone, it knows these times and nothing beside them, and no clock is read. With
+--measure it is also told what rounds and expansions of this machine take beside their passes, and its plans are
+carried out. Every number is *paced*.
 """
 
+import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
-from common import policies_with, read_prompts, standard_arguments, write_results
+from common import ask, config_of, policies_with, standard_arguments, write_results
 from widths import PAIRS
 
-from forerun import DraftModel, Engine, EngineConfig, Parallel, SamplingParams
+from forerun import DraftModel, Engine, NoDrafter, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
 from forerun.core.pace import read_device
-from forerun.core.steps import GenerationStats, StepStats
+from forerun.engine.calibrate import calibrate
+from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
+from forerun.planner.plan import Plan, search, speed_of
 from forerun.planner.simulate import Costs, simulate
 
-NUM_OTHERS = 3  # prompts for the overheads
-BACK_TO_BACK = 1.6  # of a draft pass: expansions that begin within that time of each other had no pause between
+BARE = Profile(source="paced", unit="device", target={1: read_device("paced:target=1ms").target})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    token_ids: tuple[int, ...]
-    stats: GenerationStats
-    steps: list[StepStats]
-
-
-def write_answers(engine: Engine, prompts: Sequence[str], params: SamplingParams) -> list[Answer]:
-    answers = []
-    for prompt in prompts:
-        stream = engine.stream(prompt, params)
-        steps = [step.stats for step in stream]
-        result = stream.result()
-        answers.append(Answer(token_ids=result.token_ids, stats=result.stats, steps=steps))
-    return answers
-
-
-def rest_s(answers: Sequence[Answer]) -> float:
-    """What a round takes beside drafting and verifying."""
-    within_s = sum(step.draft_s + step.verify_s for answer in answers for step in answer.steps)
-    return (sum(answer.stats.decode_s for answer in answers) - within_s) / sum(len(item.steps) for item in answers)
-
-
-def serial_costs(answers: Sequence[Answer], costs: Costs) -> Costs:
-    """With the overheads of these answers: every expansion's, and every round's."""
-    assert costs.draft is not None, "a paced draft"
-    draft_s = costs.draft.step_s(1)
-    steps = [step for answer in answers for step in answer.steps]
-    nums = [int(step.draft_s / draft_s) for step in steps]
-    expansion_s = mean(step.draft_s / num - draft_s for step, num in zip(steps, nums, strict=True) if num)
-    round_s = mean(
-        step.draft_s - num * (draft_s + expansion_s) + step.verify_s - costs.target.step_s(step.num_verified)
-        for step, num in zip(steps, nums, strict=True)
-    )
-    return replace(costs, expansion_overhead_s=expansion_s, serial_overhead_s=round_s + rest_s(answers))
-
-
-def parallel_costs(answers: Sequence[Answer], costs: Costs) -> Costs:
-    """With the overheads of these answers: of expansions one after the other, and of rounds that waited for none."""
-    assert costs.draft is not None, "a paced draft"
-    draft_s = costs.draft.step_s(1)
-    starts = [[span.start_s for step in item.steps for span in step.spans if span.lane == "draft"] for item in answers]
-    gaps = [later - earlier for times in starts for earlier, later in pairwise(sorted(times))]
-    expansion_s = mean(gap - draft_s for gap in gaps if gap < BACK_TO_BACK * draft_s)
-    round_s = mean(
-        step.draft_s + step.verify_s - costs.target.step_s(step.num_verified)
-        for answer in answers
-        for step in answer.steps
-        if step.draft_s < draft_s / 4
-    )
-    return replace(costs, worker_expansion_overhead_s=expansion_s, parallel_overhead_s=round_s + rest_s(answers))
-
-
-def mean(values: Iterator[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)
-
-
-# The default of each kind, and the serial one with the widths of the parallel one.
-DRAFTERS: dict[str, DraftModel | Parallel] = {
-    "serial, adaptive": DraftModel(),
-    "serial, 8 rows": DraftModel(adaptive=False, verify_width=8, draft_width=8, depth=6),
-    "parallel": Parallel(),
-}
-
-
-def overheads(config: DraftModel | Parallel, costs: Costs) -> tuple[float, float]:
-    """A round's and an expansion's."""
-    if isinstance(config, DraftModel):
-        return costs.serial_overhead_s, costs.expansion_overhead_s
-    return costs.parallel_overhead_s, costs.worker_expansion_overhead_s
-
-
-def compare(
-    pair: str, traces: Sequence[AnswerTrace], prompts: tuple[list[str], list[str]], params: SamplingParams, lookup: bool
-) -> Iterator[dict[str, object]]:
-    """A row for each drafter, which knows nothing yet when it is measured, nor when it is simulated."""
+def paced(pair: str, known: Profile) -> Profile:
+    """Two devices of these paces, with the overheads of a profile."""
     placement = read_device(PAIRS[pair])
-    assert placement.target is not None, "a paced target"
-    paces = Costs(target=placement.target, draft=placement.draft)
-    policies = policies_with(lookup)
-    traced = replace(policies, remote=replace(policies.remote, is_traced=True))
-    for name, config in DRAFTERS.items():
-        is_serial = isinstance(config, DraftModel)
-        written = []
-        for some in prompts:
-            with Engine(EngineConfig(drafter=config, device=PAIRS[pair], num_threads=1), policies=traced) as engine:
-                written.append(write_answers(engine, some, params))
-        answers, others = written
-        costs = (serial_costs if is_serial else parallel_costs)(others, paces)
-        predicted = simulate(traces, config, costs, policies)
-        num_rounds = sum(answer.stats.num_rounds for answer in answers)
-        decode_s = sum(answer.stats.decode_s for answer in answers)
-        num_tokens = sum(answer.stats.num_new_tokens for answer in answers)
-        low, high = predicted.interval()
-        round_s, expansion_s = overheads(config, costs)
-        yield {
-            "paced as": pair,
-            "T": params.temperature,
-            "lookup": "on" if lookup else "off",
-            "drafter": name,
-            "predicted tok/s": f"{predicted.tokens_per_s:.0f}",
-            "95 %": f"{low:.0f}-{high:.0f}",
-            "measured tok/s": f"{num_tokens / decode_s:.0f}",
-            "error %": f"{100 * (predicted.tokens_per_s * decode_s / num_tokens - 1):+.1f}",
-            "tokens/round, predicted / measured": f"{predicted.tokens_per_round:.2f} / {num_tokens / num_rounds:.2f}",
-            "round ms, predicted / measured": f"{1e3 * predicted.round_s:.2f} / {1e3 * decode_s / num_rounds:.2f}",
-            "overhead ms, round + expansion": f"{1e3 * round_s:.2f} + {1e3 * expansion_s:.2f}",
-            "texts as trace": f"{sum(a.token_ids == t.token_ids for a, t in zip(answers, traces, strict=True))}"
-            f"/{len(traces)}",
-        }
+    return replace(
+        known, source="paced", unit="device", target=dict.fromkeys((1, 2), placement.target),
+        draft=dict.fromkeys((1, 2), placement.draft),
+    )  # fmt: skip
 
 
-def summary(rows: Sequence[dict[str, object]]) -> str:
-    parts = []
-    for name in DRAFTERS:
-        errors = [abs(float(str(row["error %"]))) for row in rows if row["drafter"] == name]
-        within = sum(error <= 5.0 for error in errors)
-        parts.append(
-            f"{name}: mean {sum(errors) / len(errors):.1f} %, largest {max(errors):.1f} %, "
-            f"{within} of {len(errors)} within 5 %"
-        )
-    return f"Absolute errors of the predicted tokens/s. {'; '.join(parts)}."
+def chosen(plans: Sequence[Plan]) -> dict[str, Plan]:
+    """The best of each kind; plans come fastest first."""
+    found: dict[str, Plan] = {}
+    for plan in plans:
+        kind = f"{plan.kind}, adaptive" if plan.kind == "serial" and plan.tree and plan.tree.adaptive else plan.kind
+        found.setdefault(kind, plan)
+    return found
+
+
+def bounds(profile: Profile, traces: Sequence[AnswerTrace], lookup: bool) -> dict[int, float]:
+    """For trees of so many rows: tokens per round of a draft that has all the time, before every round."""
+    costs = Costs.of(profile, target_units=1, draft_units=1)
+    free = {rows: DraftModel(adaptive=False, verify_width=rows, draft_width=32, depth=12) for rows in (4, 8, 16)}
+    usual = policies_with(lookup)
+    deep = replace(usual, tree=replace(usual.tree, min_mass=0.0))
+    return {rows: simulate(traces, drafter, costs, deep).tokens_per_round for rows, drafter in free.items()}
+
+
+def measured(plan: Plan, pair: str, traces: Sequence[AnswerTrace], lookup: bool, arguments: argparse.Namespace) -> str:
+    """Tokens/s of the plan carried out on the prompts of these traces."""
+    assert plan.tree is not None, "a drafter with a tree"
+    tree = replace(plan.tree, model=arguments.draft)
+    config = config_of(
+        arguments, drafter=Parallel(draft=tree) if plan.kind == "parallel" else tree, device=PAIRS[pair], num_threads=1
+    )
+    with Engine(config, policies=policies_with(lookup)) as engine:
+        params = SamplingParams(max_new_tokens=arguments.num_new, temperature=traces[0].temperature, seed=1)
+        stats = [engine.generate(list(trace.prompt_ids), params).stats for trace in traces]
+    return f"{sum(item.num_new_tokens for item in stats) / sum(item.decode_s for item in stats):.0f}"
+
+
+def rows_of(
+    pair: str, profile: Profile, traces: Sequence[AnswerTrace], lookup: bool, arguments: argparse.Namespace
+) -> Iterator[dict[str, object]]:
+    best = chosen(search(profile, traces, lookup=lookup))
+    serial = [plan for plan in best.values() if plan.kind == "serial"]
+    fastest = max(serial, key=speed_of)
+    found = bounds(profile, traces, lookup)
+    rows = max(found, key=lambda rows: found[rows] / profile.target[1].step_s(rows))
+    pass_s = profile.target[1].step_s(rows)
+    for kind, plan in best.items():
+        if plan.tree is None:
+            continue
+        outcome, is_parallel = plan.outcome, plan.kind == "parallel"
+        low, high = outcome.interval()
+        row: dict[str, object] = {
+            "paced as": pair, "T": traces[0].temperature, "lookup": "on" if lookup else "off", "drafter": kind,
+            "rows, width, depth": f"{plan.tree.verify_width}, {plan.tree.draft_width}"
+            + ("" if is_parallel else f", {plan.tree.depth}"),
+            "tokens/s": f"{outcome.tokens_per_s:.0f}", "95 %": f"{low:.0f}-{high:.0f}",
+            "over best serial": f"{speed_of(plan) / speed_of(fastest):.2f}",
+            "bound over best serial": f"{found[rows] / pass_s / speed_of(fastest):.2f}" if is_parallel else "",
+            "tokens/round": f"{outcome.tokens_per_round:.2f}", "round ms": f"{1e3 * outcome.round_s:.2f}",
+            "lost in tokens": f"{1 - outcome.tokens_per_round / found[rows]:.0%}"
+            if is_parallel else "",
+            "lost in time": f"{1 - pass_s / outcome.round_s:.0%}" if is_parallel else "",
+        }  # fmt: skip
+        yield row | ({"measured": measured(plan, pair, traces, lookup, arguments)} if arguments.measure else {})
 
 
 def main() -> None:
     parser = standard_arguments(__doc__, "planner_paced", num_prompts=7, num_new=128)
-    parser.add_argument("--skip", type=int, default=1, help="leave out so many prompts at the start")
+    parser.add_argument("--measure", action="store_true")
     arguments = parser.parse_args()
-    shown = read_prompts(arguments.num_prompts + NUM_OTHERS, arguments.skip)
-    prompts = shown[: arguments.num_prompts], shown[arguments.num_prompts :]
-    greedy = SamplingParams(max_new_tokens=arguments.num_new, seed=1, ignore_eos=True)
+    prompts = [ids for _, ids in ask(arguments, arguments.num_prompts)]
+    config = config_of(arguments, drafter=NoDrafter())
+    known = calibrate(config, arguments.draft, print) if arguments.measure else BARE
     rows: list[dict[str, object]] = []
-    for params in (greedy, replace(greedy, temperature=1.0)):
-        with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
-            traces = list(recorder.record(prompts[0], params))
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1)
+        with closing(Recorder(config, arguments.draft)) as recorder:
+            traces = list(recorder.record(prompts, params))
         for pair in PAIRS:
-            for lookup in (True, False):
-                for row in compare(pair, traces, prompts, params, lookup):
+            for lookup in (False, True):
+                for row in rows_of(pair, paced(pair, known), traces, lookup, arguments):
                     rows.append(row)
                     print(row, flush=True)
     notes = [
-        summary(rows),
-        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only. The planner knows the "
-        "trace of these prompts without a drafter, the paces, and the overheads, which were measured with an engine of "
-        f"the same kind on {NUM_OTHERS} other prompts. Drafters: the defaults (serial, with adaptive widths up to 16 "
-        "rows; parallel), and the serial one with fixed widths of 8.",
-        "The interval is that of other answers of this kind, by bootstrap over the predicted ones; the error is "
-        "against these very answers.",
+        f"{len(prompts)} questions x {arguments.num_new} tokens at most, decoding only. The interval is that of other "
+        "answers of this kind, by bootstrap.",
+        "Bound: tokens per round of a draft that has all the time before every round (12 levels of 32 nodes, the best "
+        "4, 8 or 16 verified), over the target's pass alone. Lost: what parallel drafting has less in tokens per "
+        "round, and the share of its rounds beyond that pass.",
     ]
     write_results(arguments, "The planner's predictions, paced", rows, notes)
 

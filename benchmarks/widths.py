@@ -1,6 +1,6 @@
 """Serial and parallel drafting, adaptive and with fixed widths: at this machine's own speed and on paced devices.
 
-python benchmarks/widths.py [--num-prompts 8] [--num-new 128] [--only cpu] [--quick]
+python benchmarks/widths.py [--num-prompts 8] [--only cpu] [--quick] [--target smollm2 --draft FOLDER]
 
 On a paced device everything is real but the length of a forward, which takes at least the stated time for its number of
 rows: processes, sockets, trees, caches and text. All drafters of a place answer in turn, prompt by prompt. The best
@@ -13,9 +13,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from common import Run, answer_in_turn, policies_with, read_prompts, standard_arguments, write_results
+from common import Prompt, Run, answer_in_turn, ask, config_of, policies_with, standard_arguments, write_results
 
-from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+from forerun import DraftModel, Engine, NoDrafter, Parallel, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.timing import Span
 from forerun.drafting.policies import Policies
@@ -57,7 +57,7 @@ class ShapedRun(Run):
     num_hits: int = 0
     overheads_s: list[float] = field(default_factory=list)
 
-    def write(self, prompt: str, params: SamplingParams) -> None:
+    def write(self, prompt: Prompt, params: SamplingParams) -> None:
         stream = self.start(prompt, params)
         stats = [step.stats for step in stream]
         self.results.append(stream.result())
@@ -87,32 +87,35 @@ def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> li
 Choice = tuple[str, str, DrafterConfig, Policies]  # kind, name, drafter and policies
 
 
-def drafters_to_try(lookup: bool, *, is_quick: bool, has_parallel: bool) -> list[Choice]:
+def drafters_to_try(lookup: bool, model: str, *, is_quick: bool) -> list[Choice]:
     usual = policies_with(lookup)
     usual = replace(usual, remote=replace(usual.remote, is_traced=True))
     found: list[Choice] = [("none", "", NoDrafter(), usual)]
-    for kind, shapes in (("serial", SERIAL), ("parallel", PARALLEL if has_parallel else {})):
+    for kind, shapes in (("serial", SERIAL), ("parallel", PARALLEL)):
         for name, (draft, tree) in shapes.items():
             if not is_quick or name in ("adaptive", "8 rows"):
-                drafter = draft if kind == "serial" else Parallel(draft=draft)
+                own = replace(draft, model=model)
+                drafter = own if kind == "serial" else Parallel(draft=own)
                 found.append((kind, name, drafter, replace(usual, tree=replace(usual.tree, **tree))))
     return found
 
 
 def measure(place: str, lookup: bool, temperature: float, arguments: argparse.Namespace) -> list[dict[str, object]]:
     is_paced = place in PAIRS
-    num_threads = 1 if is_paced else arguments.threads
-    config = EngineConfig(device=PAIRS.get(place, "cpu"), num_threads=num_threads)
-    chosen = drafters_to_try(lookup, is_quick=arguments.quick, has_parallel=is_paced)
+    chosen = drafters_to_try(lookup, arguments.draft, is_quick=arguments.quick)
     runs = [
         ShapedRun(
             name=name, kind=kind, num_threads=num_threads, paces_s=TARGET_S.get(place),
-            engine=Engine(replace(config, drafter=drafter), policies=policies),
+            engine=Engine(
+                config_of(arguments, device=PAIRS.get(place, "cpu"), num_threads=num_threads, drafter=drafter),
+                policies=policies,
+            ),
         )
         for kind, name, drafter, policies in chosen
+        for num_threads in [1 if is_paced else arguments.threads - (kind == "parallel")]
     ]  # fmt: skip
-    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1, ignore_eos=True)
-    prompts = read_prompts(arguments.num_prompts, arguments.skip)
+    params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1)
+    prompts = [ids for _, ids in ask(arguments, arguments.num_prompts, arguments.skip)]
     for run in runs:
         run.engine.generate(prompts[0][:40], params)  # warm-up
     answer_in_turn(runs, prompts, params)
@@ -129,6 +132,14 @@ def best_fixed(runs: list[ShapedRun], kind: str) -> ShapedRun:
     return max(group, key=lambda run: run.tokens_per_s)
 
 
+def bound(runs: list[ShapedRun]) -> float:
+    """Tokens/s of a serial drafter whose rounds would take the target's pass alone, at its best."""
+    return max(
+        run.tokens_per_round / run.paces_s[run.total("num_drafted") / run.total("num_rounds") > 7]
+        for run in runs if run.paces_s is not None and run.kind == "serial"
+    )  # fmt: skip
+
+
 def row_of(run: ShapedRun, runs: list[ShapedRun]) -> dict[str, object]:
     num_rounds, none = run.total("num_rounds"), runs[0]
     best, serial = best_fixed(runs, run.kind), best_fixed(runs, "serial")
@@ -139,6 +150,7 @@ def row_of(run: ShapedRun, runs: list[ShapedRun]) -> dict[str, object]:
         "over `none`": f"{run.tokens_per_s / none.tokens_per_s:.2f}",
         "over best fixed": f"{run.tokens_per_s / best.tokens_per_s:.3f}",
         "over best serial": f"{run.tokens_per_s / serial.tokens_per_s:.2f}",
+        "over bound": f"{run.tokens_per_s / bound(runs):.2f}" if run.kind == "parallel" and run.paces_s else "",
         "tokens/round": f"{run.tokens_per_round:.2f}",
         "rows/round": f"{(run.total('num_drafted') + num_rounds) / num_rounds:.1f}",
         "round ms": f"{1e3 * run.total('decode_s') / num_rounds:.2f}",
@@ -154,18 +166,21 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=1, help="leave out so many prompts at the start")
     parser.add_argument("--only", choices=["cpu", *PAIRS], help="one of the places")
     parser.add_argument("--quick", action="store_true", help="two shapes each")
+    parser.add_argument("--lookup", type=int, nargs="+", default=[1, 0], help="1 with earlier text in trees, 0 without")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
     for place in ("cpu", *PAIRS):
         if arguments.only in (None, place):
-            for lookup in (True, False):
-                for temperature in (0.0, 1.0):
-                    rows += measure(place, lookup, temperature, arguments)
+            for lookup in arguments.lookup:
+                for temperature in arguments.temperatures:
+                    rows += measure(place, bool(lookup), temperature, arguments)
     notes = [
-        f"{arguments.num_prompts} held-out prompts x {arguments.num_new} tokens, decoding only, all drafters in turn "
-        "prompt by prompt. Bold: the best fixed shape of each kind, with hindsight.",
+        f"{arguments.num_prompts} questions of each set x {arguments.num_new} tokens at most, decoding only, all in "
+        "turn prompt by prompt. Bold: the best fixed shape of each kind, with hindsight.",
         "Paced: a forward takes at least the time SwiftSpec's paper states for its rows, all else is real; target "
         "process 1 thread, drafter's process on another core.",
+        "Bound: tokens per round of a serial drafter over the target's pass alone, as if all draft passes were hidden.",
         "Beyond target and draft: from one target step's start to the next one's, less the longer of the stated target "
         "time and the draft work done meanwhile (serial: less their sum), in seconds of the drafter's own spans.",
     ]
