@@ -18,7 +18,9 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
+from tests.drafting.mapped import mapped_model, random_map
 from tests.random_settings import random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model, prompt_lookup
@@ -37,6 +39,7 @@ class Case:
     draft_kind: str
     draft_spec: ModelSpec
     draft_weights: Weights
+    vocabulary: VocabularyMap | None
     drafter: Varied
     lookup: Varied
     prompt_ids: list[int]
@@ -64,9 +67,14 @@ def random_case(number: int) -> Case:
     rng = random.Random(number)
     spec = tiny_spec(rng)
     weights = random_weights(spec, torch.Generator().manual_seed(number))
-    kind = rng.choice(["equal", "other", "adversarial"])
-    draft_spec, draft_weights = random_draft(rng, spec, weights, kind, number)
-    num_shared = min(spec.vocab_size, draft_spec.vocab_size)
+    kind = rng.choice(["equal", "other", "adversarial", "mapped"])
+    vocabulary = random_map(rng, spec.vocab_size) if kind == "mapped" else None
+    if vocabulary is None:
+        draft_spec, draft_weights = random_draft(rng, spec, weights, kind, number)
+        num_shared = min(spec.vocab_size, draft_spec.vocab_size)
+    else:
+        draft_spec, draft_weights = mapped_model(spec, weights, vocabulary)
+        num_shared = spec.vocab_size
     params = random_params(rng, spec.vocab_size)
     if num_shared < spec.vocab_size:  # rows that pad the target's head carry no token
         padded = dict.fromkeys(range(num_shared, spec.vocab_size), FORBIDDEN)
@@ -79,6 +87,7 @@ def random_case(number: int) -> Case:
         draft_kind=kind,
         draft_spec=draft_spec,
         draft_weights=draft_weights,
+        vocabulary=vocabulary,
         drafter=draft_model(
             verify_width=rng.randint(1, 12),
             draft_width=rng.randint(1, 6),
@@ -102,7 +111,11 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
     poison_freed_slots(draft_runner)
     return {
         f"draft_model {case.draft_kind}": DraftModelDrafter(
-            draft_runner, case.drafter.config, case.drafter.policies.tree, target_vocab_size=case.spec.vocab_size
+            draft_runner,
+            case.drafter.config,
+            case.drafter.policies.tree,
+            target_vocab_size=case.spec.vocab_size,
+            vocabulary=case.vocabulary,
         ),
         "prompt_lookup": PromptLookupDrafter(case.lookup.config, case.lookup.policies.lookup),
         "recycling": TokenRecyclingDrafter(
@@ -140,7 +153,7 @@ def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
 
 def assert_all_drafted(totals: Counter[str]) -> None:
     """Equal texts say nothing about a drafter that never had a token accepted."""
-    for name in ("draft_model equal", "draft_model other", "prompt_lookup", "recycling"):
+    for name in ("draft_model equal", "draft_model other", "draft_model mapped", "prompt_lookup", "recycling"):
         assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
         assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
     assert totals["draft_model adversarial: drafted"] > 0
@@ -169,7 +182,7 @@ def test_every_drafter_gives_the_text_of_a_full_recomputation_in_many_cases(
 
 def test_the_cases_cover_what_they_are_for() -> None:
     cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
-    assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial"}
+    assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial", "mapped"}
     assert {case.params.temperature for case in cases} >= {0.0, 0.7, 1.0, 1.5}
     assert {case.spec.rope.kind for case in cases} == {"default", "linear", "llama3"}
     assert len({(case.drafter.policies.tree.knows_noise, case.drafter.policies.tree.looks_up) for case in cases}) == 4

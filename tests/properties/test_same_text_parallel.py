@@ -120,7 +120,7 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
     def make_grower(setup: Setup, spend: Spend) -> TimedTree:
         runner = tiny_runner(case.draft_spec, case.draft_weights, capacity=CAPACITY + TREE_ROWS)
         poison_freed_slots(runner)
-        return TimedTree(grow_with(runner, setup), pace.expansion_s, spend)
+        return TimedTree(grow_with(runner, setup, case.vocabulary), pace.expansion_s, spend)
 
     world = World(
         rng,

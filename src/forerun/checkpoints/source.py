@@ -10,6 +10,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 if TYPE_CHECKING:  # the other methods need neither torch nor tokenizers
     import torch
 
+    from forerun.model.vocabulary_map import VocabularyMap
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
@@ -51,6 +52,9 @@ class CheckpointSource(Protocol):
 
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer, with its chat template where there is one."""
+
+    def vocabulary_map(self) -> "VocabularyMap | None":
+        """Which of its target's tokens the ids of a draft stand for; None: every id stands for itself."""
 
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a text."""

@@ -142,6 +142,8 @@ def describe_stats(result: Generation, *, is_greedy: bool) -> str:
         parts.append(f"{stats.accepted_per_round:.2f} accepted per round")
     if stats.hit_rate:  # of drafters whose tree is larger than what they propose
         parts.append(f"hit rate {stats.hit_rate:.0%}")
+    if stats.num_outside:
+        parts.append(f"outside the draft's vocabulary: {stats.num_outside} of {stats.num_new_tokens}")
     if stats.rounds_by:
         parts.append(describe_choice(stats.rounds_by))
     if stats.speedup is not None:

@@ -136,6 +136,7 @@ class GenerationStats:
         decode_s: seconds of all rounds.
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
         num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
+        num_outside: new tokens that the draft could not propose, since its vocabulary lacks them.
         rounds_by: rounds of each of several drafters, and of "none", most first; empty where the engine has only one.
         speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
             nothing was drafted, and where too little was measured.
@@ -161,6 +162,7 @@ class GenerationStats:
     wait_s: float
     num_rounds_late: int
     num_rounds_down: int
+    num_outside: int = 0
     rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
 

@@ -99,6 +99,9 @@ class AutomaticDrafter(Drafter):
                 drafter.note(acceptance)
         return replace(report, drafted_by=self._name)
 
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        return max(drafter.num_unknown(token_ids) for drafter in self._drafters.values())
+
     def state(self) -> bytes:
         return next((state for drafter in self._drafters.values() if (state := drafter.state())), b"")
 

@@ -26,6 +26,7 @@ from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.vocabulary_map import VocabularyMap
 
 
 def build_drafter(
@@ -34,6 +35,7 @@ def build_drafter(
     *,
     target: ModelSpec,
     draft_runner: Runner | None = None,
+    vocabulary: VocabularyMap | None = None,
     supply: WorkerSupply | None = None,
     check: HelloCheck | None = None,
     shared: SharedCacheRunner | None = None,
@@ -43,6 +45,7 @@ def build_drafter(
 
     Args:
         draft_runner: the loaded draft model, if the config runs one in this process.
+        vocabulary: what that model's ids stand for; None: for themselves.
         supply: connections to the drafter process, if the config has one.
         check: the compatibility check of such a process.
         shared: the target, for self-drafting.
@@ -57,7 +60,9 @@ def build_drafter(
             return TokenRecyclingDrafter(config, policies.tree, target_vocab_size=target.vocab_size)
         case DraftModel():
             assert draft_runner is not None, "a draft model needs its runner"
-            return DraftModelDrafter(draft_runner, config, policies.tree, target_vocab_size=target.vocab_size)
+            return DraftModelDrafter(
+                draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, vocabulary=vocabulary
+            )
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
             return ParallelDrafter(

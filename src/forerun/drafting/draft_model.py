@@ -12,6 +12,7 @@ from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.payoff import Payoff, PayoffByTemperature, WidthRule
 from forerun.speculation.tree import TokenTree
@@ -22,7 +23,13 @@ class DraftModelDrafter(Drafter):
     """Grows a fresh tree each round by a few forwards, then cuts it to the rows the target verifies."""
 
     def __init__(
-        self, runner: Runner, config: DraftModel, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int
+        self,
+        runner: Runner,
+        config: DraftModel,
+        policy: TreePolicy = BEST_TREE,
+        *,
+        target_vocab_size: int,
+        vocabulary: VocabularyMap | None = None,
     ) -> None:
         self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
         self._guessed = GuessedTree(
@@ -33,14 +40,17 @@ class DraftModelDrafter(Drafter):
             calibrates=config.adaptive,
         )
         rows = OwnRows(runner, serial_rows(config))
-        self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size)
+        self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
+        self._vocabulary = vocabulary
         self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
         self._payoffs: PayoffByTemperature | None = None  # None: always draft
         self._payoff: Payoff | None = None
         self._is_drafting = True
 
     @property
-    def round_plan(self) -> RoundPlan:
+    def round_plan(self) -> RoundPlan | None:
+        if self._vocabulary is not None:
+            return None  # the device's rounds know no map yet
         return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy)
 
     def adapt(self, measure: Measure) -> None:
@@ -96,6 +106,9 @@ class DraftModelDrafter(Drafter):
     def note(self, acceptance: Acceptance) -> None:
         self._draft.note(acceptance.tokens)
         self._root = acceptance.bonus_token
+
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        return self._draft.num_unknown(token_ids)
 
     def close(self) -> None:
         self._draft.close()

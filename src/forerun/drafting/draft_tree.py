@@ -1,7 +1,7 @@
 """A draft's tree of guesses: the policy, which is independent of a model, and the tree that a draft model grows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.tree_policy import TreePolicy
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
@@ -130,13 +131,18 @@ class DraftTree:
         guessed: the tree and its policy.
         rows: the draft's cache rows.
         target_vocab_size: guesses are tokens below it.
+        vocabulary: what the draft's ids stand for; None: for themselves.
     """
 
-    def __init__(self, guessed: GuessedTree, rows: DraftRows, *, target_vocab_size: int) -> None:
+    def __init__(
+        self, guessed: GuessedTree, rows: DraftRows, *, target_vocab_size: int, vocabulary: VocabularyMap | None = None
+    ) -> None:
         self.skipped: SkipSet = NOTHING  # sublayers that draft passes skip; may change only between trees
         self._guessed, self._rows, self._runner = guessed, rows, rows.runner
-        self._vocab_size = min(target_vocab_size, self._runner.spec.vocab_size)
-        self._is_known_whole = self._runner.spec.vocab_size == self._vocab_size  # the draft has no extra token ids
+        num_draft = self._runner.spec.vocab_size
+        self._vocabulary = vocabulary or VocabularyMap.of_equal_ids(num_target=target_vocab_size, num_draft=num_draft)
+        ids = self._vocabulary.column_ids
+        self._column_ids = None if ids is None else ids.to(self._runner.device)
 
     @property
     def tree(self) -> TokenTree:
@@ -145,7 +151,7 @@ class DraftTree:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """The committed text up to the tree's root, the root last."""
+        """The committed text up to the tree's root, the root last, as the draft reads it."""
         return self._token_ids
 
     @property
@@ -171,12 +177,16 @@ class DraftTree:
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
         self._pending: list[int] = []
-        self._token_ids = self._known(prompt_ids)
+        self._token_ids = self._vocabulary.read(prompt_ids)
         self._first_guess: int | None = None
-        self._shaper = LogitShaper(params, self._vocab_size, self._token_ids, device=self._runner.device)
+        self._shaper = self._shaper_of(params, prompt_ids)
         self._noise = noise if self._guessed.policy.knows_noise else None
         self._rows.begin(self._token_ids)
         self._guessed.begin(prompt_ids)
+
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens the draft cannot propose."""
+        return self._vocabulary.num_unknown(token_ids)
 
     def prefill(self) -> bool:
         """One wide pass towards the committed text, if the cache is far behind it; False when it is not."""
@@ -188,7 +198,7 @@ class DraftTree:
         if not batch:
             return False
         began, tree, rule = perf_counter(), self.tree, self._guessed.rule
-        token_ids = self._known([tree.token_ids[node] for node in batch])
+        token_ids = self._vocabulary.read([tree.token_ids[node] for node in batch])
         self._add_children(batch, self._rows.expand(tree, batch, token_ids, self._token_ids, self.skipped))
         if rule is not None:
             rule.measure_expansion(len(batch), perf_counter() - began)
@@ -215,8 +225,8 @@ class DraftTree:
         Returns:
             True on a hit: the new root was a node of the tree.
         """
-        self._token_ids.extend(self._known(token_ids))
-        self._shaper.commit(self._token_ids[-len(token_ids) :])
+        self._token_ids.extend(self._vocabulary.read(token_ids))
+        self._shaper.commit(self._vocabulary.columns(token_ids))
         done = self._guessed.advance(token_ids)
         self._rows.follow(self.tree, done.path, done.places, self._token_ids)
         if not done.places:
@@ -227,14 +237,25 @@ class DraftTree:
         """Drop the draft's text."""
         self._rows.close()
 
-    def _known(self, token_ids: Sequence[int]) -> list[int]:
-        """The ids for the draft: one that only the target has becomes id 0, which may cost a guess."""
-        return [token_id if token_id < self._vocab_size else 0 for token_id in token_ids]
+    def _shaper_of(self, params: SamplingParams, prompt_ids: Sequence[int]) -> LogitShaper:
+        """The request's parameters for the columns of the draft's scores.
+
+        Biases and penalties are of tokens: what the draft lacks touches no column, though it is read as one of them.
+        """
+        columns = self._vocabulary.columns
+        bias = {column: value for token, value in params.logit_bias.items() for column in columns([token])}
+        return LogitShaper(
+            replace(params, logit_bias=bias),
+            self._vocabulary.num_columns,
+            columns(prompt_ids),
+            device=self._runner.device,
+        )
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
         """Guess the target's choice after each node of `batch`."""
         tree, next_position = self.tree, len(self._token_ids)
-        paths = [self._known(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
+        columns = self._vocabulary.columns
+        paths = [columns(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         places = [next_position + tree.depths[node] for node in batch]
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
@@ -246,6 +267,9 @@ class DraftTree:
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int
     ) -> tuple[list[list[int]], list[list[float]]]:
         """The likeliest guesses of the target's choices at these places of the text, and their log-probabilities."""
-        scores = self._shaper.shape(logits if self._is_known_whole else logits[:, : self._vocab_size], paths)
+        num_columns = self._vocabulary.num_columns
+        scores = self._shaper.shape(logits if logits.shape[1] == num_columns else logits[:, :num_columns], paths)
         noise = None if self._noise is None else self._noise.at(places)
-        return self._runner.backend.topk(scores, noise, num_children, temperature=self._shaper.temperature_left)
+        return self._runner.backend.topk(
+            scores, noise, num_children, temperature=self._shaper.temperature_left, column_ids=self._column_ids
+        )

@@ -127,6 +127,10 @@ class Drafter(Protocol):
     def propose(self) -> TokenTree:
         """A tree whose root is the last committed token."""
 
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens no draft could propose, since its vocabulary lacks them."""
+        return 0
+
     def extend(self, inputs: ForwardInput) -> ForwardInput:
         """The verification pass with the drafter's extra rows appended, which are not kept."""
         return inputs

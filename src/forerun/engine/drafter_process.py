@@ -20,6 +20,7 @@ from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.vocabulary import Vocabulary
@@ -96,23 +97,27 @@ class DrafterProcess:
             on_progress=None,
             unused=self.unused,
         )
+        vocabulary = checkpoint.source.vocabulary_map()
+        num_ids = runner.spec.vocab_size if vocabulary is None else len(vocabulary.draft_ids)
         runner.extend([0], num_logit_rows=1)  # warm-up: libraries select and load their kernels here
         runner.forget()
         return LoadedDraft(
             hello=Hello(
                 pid=os.getpid(),
-                vocab_size=runner.spec.vocab_size,
+                vocab_size=num_ids,
                 max_length=max_length,
                 vocabulary=Vocabulary.of(checkpoint.source.tokenizer()).to_bytes(),
+                known=b"" if vocabulary is None else vocabulary.known_bits,
             ),
-            grower=lambda setup: grow_with(runner, setup),
-            noise=lambda seed, vocab_size: KeyedNoise(seed, vocab_size, device=placement.torch_device),
+            grower=lambda setup: grow_with(runner, setup, vocabulary),
+            noise=lambda seed, vocab_size: KeyedNoise(seed, max(vocab_size, num_ids), device=placement.torch_device),
         )
 
 
-def grow_with(runner: Runner, setup: Setup) -> DraftTree:
-    """The tree that a target asked for, on this runner."""
-    return DraftTree(guesses_ahead(setup), OwnRows(runner, TREE_ROWS), target_vocab_size=setup.target_vocab_size)
+def grow_with(runner: Runner, setup: Setup, vocabulary: VocabularyMap | None = None) -> DraftTree:
+    """The tree that a target asked for, on this runner, whose ids stand for the tokens that `vocabulary` says."""
+    rows, num_target = OwnRows(runner, TREE_ROWS), setup.target_vocab_size
+    return DraftTree(guesses_ahead(setup), rows, target_vocab_size=num_target, vocabulary=vocabulary)
 
 
 def guesses_ahead(setup: Setup) -> GuessedTree:

@@ -33,7 +33,7 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
 from forerun.model.runner import Runner
 from forerun.text.tokenizer import Tokenizer
-from forerun.text.vocabulary import Vocabulary, find_mismatch
+from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
 from forerun.wires.endpoint import Address, read_key
 from forerun.wires.remote_worker import RemoteSupply
 from forerun.wires.supervisor import LocalSupply
@@ -96,7 +96,13 @@ class DrafterLoader:
             pace=read_device(self._config.device).draft,
             on_progress=on_progress,
         )
-        return build_drafter(drafter, self._policies, target=self._target, draft_runner=runner)
+        return build_drafter(
+            drafter,
+            self._policies,
+            target=self._target,
+            draft_runner=runner,
+            vocabulary=draft.source.vocabulary_map(),
+        )
 
     def _start_parallel(self, drafter: Parallel) -> Drafter:
         supply: WorkerSupply
@@ -141,6 +147,10 @@ class DrafterLoader:
         fault = self._judge(Vocabulary.of(draft.source.tokenizer()), name)
         if fault is not None:
             raise VocabularyError(fault)
+        vocabulary = draft.source.vocabulary_map()
+        fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
+        if fault is not None:
+            raise VocabularyError(fault)
         return draft
 
     def _judge(self, draft: Vocabulary, name: str) -> str | None:
@@ -151,9 +161,16 @@ class DrafterLoader:
             self._judged = marks, find_mismatch(target, draft, target_name=self._config.target, draft_name=name)
         return self._judged[1]
 
+    def _judge_map(self, num_ids: int, name: str) -> str | None:
+        """Why a draft whose map is of that many ids does not fit, or None."""
+        return find_map_fault(num_ids, self._target.vocab_size, target_name=self._config.target, draft_name=name)
+
     def _find_fault(self, hello: Hello) -> str | None:
         """Why a process cannot draft for this target, or None."""
-        fault = self._judge(Vocabulary.from_bytes(hello.vocabulary), "the model of its process")
+        name = "the model of its process"
+        fault = self._judge(Vocabulary.from_bytes(hello.vocabulary), name)
+        if fault is None and hello.known:
+            fault = self._judge_map(hello.vocab_size, name)
         if fault is not None:
             return fault
         if hello.max_length < self._max_length:

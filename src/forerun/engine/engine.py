@@ -123,6 +123,7 @@ class Engine:
             self.cores,
             seed=seed,
             num_prompt=len(prompt_ids),
+            num_outside=self._drafter.num_unknown,
             compare=None if self._baseline is None else self._baseline.compare(request),
         )
         with self._exclusive:

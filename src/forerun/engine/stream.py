@@ -37,6 +37,7 @@ class GenerationStream:
 
     Args:
         request: the passes that read the prompt, then the rounds.
+        num_outside: counts the tokens that no draft could propose.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class GenerationStream:
         *,
         seed: int,
         num_prompt: int,
+        num_outside: Callable[[Sequence[int]], int],
         compare: Compare | None = None,
     ) -> None:
         self._request, self._assembly, self._exclusive, self._cores = request, assembly, exclusive, cores
@@ -57,7 +59,7 @@ class GenerationStream:
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted: its effect is unknown, so no step can follow
         self._error: BaseException | None = None
-        self._compare = compare
+        self._compare, self._num_outside = compare, num_outside
         self._speedup: Speedup | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
@@ -198,6 +200,7 @@ class GenerationStream:
             wait_s=sum(item.wait_s for item in self._stats),
             num_rounds_late=sum(item.drafter is DrafterState.LATE for item in self._stats),
             num_rounds_down=sum(item.drafter is DrafterState.DOWN for item in self._stats),
+            num_outside=self._num_outside(self._assembly.token_ids),
             rounds_by=dict(Counter(item.drafted_by for item in self._stats if item.drafted_by).most_common()),
             speedup=self._speedup,
         )

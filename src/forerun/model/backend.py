@@ -37,9 +37,17 @@ class ModelBackend(Protocol):
         """See `sampling.sample`; every backend picks the same tokens."""
         return sample(scores_TV, noise, temperature=temperature)
 
-    def topk(self, scores_TV: Tensor, noise: KeyedRows | None, k: int, *, temperature: float = 1.0) -> TopK:
+    def topk(
+        self,
+        scores_TV: Tensor,
+        noise: KeyedRows | None,
+        k: int,
+        *,
+        temperature: float = 1.0,
+        column_ids: Tensor | None = None,
+    ) -> TopK:
         """See `sampling.sample`."""
-        return topk(scores_TV, noise, k, temperature=temperature)
+        return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""

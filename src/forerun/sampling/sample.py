@@ -175,20 +175,29 @@ def sample(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choi
     return Choices.of(token_ids, [row[0] for row in rows], [row[-1] for row in rows])
 
 
-def topk(scores_TV: Tensor, noise: Noise, k: int, *, temperature: float = 1.0) -> TopK:
+def topk(
+    scores_TV: Tensor, noise: Noise, k: int, *, temperature: float = 1.0, column_ids: Tensor | None = None
+) -> TopK:
     """A drafter's `k` likeliest guesses of what `sample` will pick in each row.
 
     They are ranked by the draft's score plus the target's own noise. A guess's log-probability is that of the same
     perturbed scores: the larger the lead, the likelier that the target agrees.
+
+    Args:
+        column_ids: int32 [W]: the target's tokens that the columns stand for; None: column 0 is token 0, and so on.
     """
-    totals_TV = perturbed(scores_TV, noise, temperature)
+    totals_TV = perturbed(scores_TV, noise, temperature, column_ids)
     log_probs_TK, ids_TK = totals_TV.log_softmax(-1).topk(min(k, totals_TV.shape[-1]), dim=-1)
-    return ids_TK.tolist(), log_probs_TK.tolist()
+    return (ids_TK if column_ids is None else column_ids[ids_TK]).tolist(), log_probs_TK.tolist()
 
 
-def perturbed(scores_TV: Tensor, noise: Noise, temperature: float) -> Tensor:
-    """score / temperature + noise; a draft's scores may be those of the first tokens only."""
+def perturbed(scores_TV: Tensor, noise: Noise, temperature: float, column_ids: Tensor | None = None) -> Tensor:
+    """score / temperature + noise; a draft's scores may be those of some tokens only."""
     if temperature != 1.0:
         scores_TV = scores_TV / temperature
     noise_TV = noise.tensor if isinstance(noise, KeyedRows) else noise
-    return scores_TV if noise_TV is None else scores_TV + noise_TV[:, : scores_TV.shape[-1]]
+    if noise_TV is None:
+        return scores_TV
+    if column_ids is not None:
+        return scores_TV + noise_TV.index_select(1, column_ids)
+    return scores_TV + noise_TV[:, : scores_TV.shape[-1]]

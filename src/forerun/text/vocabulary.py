@@ -179,6 +179,21 @@ def find_mismatch(target: Vocabulary, draft: Vocabulary, *, target_name: str, dr
     return None
 
 
+def find_map_fault(num_mapped: int, num_target: int, *, target_name: str, draft_name: str) -> str | None:
+    """Why a draft that has a part of its target's tokens was made for another target, or None.
+
+    Args:
+        num_mapped: the target's ids that it was made for.
+        num_target: those that this target has.
+    """
+    if num_mapped == num_target:
+        return None
+    return (
+        f"{draft_name} has a part of the tokens of a target with {num_mapped} ids, but {target_name} has {num_target}: "
+        "take the draft that was made for it, or name no draft: auto needs none"
+    )
+
+
 def _is_trained(marks: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
     trained: npt.NDArray[np.bool_] = (marks != 0) & (marks & ADDED_BIT == 0)
     return trained

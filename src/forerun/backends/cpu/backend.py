@@ -49,9 +49,17 @@ class CpuBackend(Backend):
         )  # fmt: skip
         return Choices.of(top_twos["token"].tolist(), top_twos["best"].tolist(), top_twos["second"].tolist())
 
-    def topk(self, scores_TV: Tensor, noise: KeyedRows | None, k: int, *, temperature: float = 1.0) -> TopK:
-        if k > MAX_TOPK:
-            return topk(scores_TV, noise, k, temperature=temperature)
+    def topk(
+        self,
+        scores_TV: Tensor,
+        noise: KeyedRows | None,
+        k: int,
+        *,
+        temperature: float = 1.0,
+        column_ids: Tensor | None = None,
+    ) -> TopK:
+        if k > MAX_TOPK or column_ids is not None:
+            return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
         num_rows, vocab_size = scores_TV.shape
         count, keys = min(k, vocab_size), keys_of(noise, num_rows)
         tokens, totals = np.empty((num_rows, count), np.int32), np.empty((num_rows, count), np.float32)

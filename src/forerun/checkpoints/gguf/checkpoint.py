@@ -21,6 +21,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 if TYPE_CHECKING:
     import torch
 
+    from forerun.model.vocabulary_map import VocabularyMap
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
@@ -84,6 +85,9 @@ class GgufCheckpoint:
         from forerun.checkpoints.gguf.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
 
         return read_tokenizer(self.file)
+
+    def vocabulary_map(self) -> "VocabularyMap | None":
+        return None
 
     def stop_ids(self) -> tuple[int, ...]:
         return read_stop_ids(self.file)

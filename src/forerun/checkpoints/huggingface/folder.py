@@ -16,6 +16,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 if TYPE_CHECKING:
     import torch
 
+    from forerun.model.vocabulary_map import VocabularyMap
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
@@ -50,6 +51,11 @@ class HuggingFaceFolder:
         from forerun.checkpoints.huggingface.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
 
         return read_tokenizer(self.folder)
+
+    def vocabulary_map(self) -> "VocabularyMap | None":
+        from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map  # brings torch along
+
+        return read_vocabulary_map(self.folder, self.spec())
 
     def stop_ids(self) -> tuple[int, ...]:
         return read_stop_ids(self.folder)

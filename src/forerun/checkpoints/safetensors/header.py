@@ -7,7 +7,7 @@ library: a mapped file that shrinks kills the process (SIGBUS), and mapped pages
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -38,8 +38,11 @@ class StoredTensor:
     num_bytes: int
 
 
-def read_header(path: Path) -> list[StoredTensor]:
+def read_header(path: Path, item_bytes: Mapping[str, int] = ITEM_BYTES) -> list[StoredTensor]:
     """The tensors of one file in the order of their bytes, which cover the rest of the file without gap or overlap.
+
+    Args:
+        item_bytes: the dtypes that they may have.
 
     Raises:
         CheckpointError: the file is absent, cut short, or its header damaged; the message names file and tensor.
@@ -56,7 +59,8 @@ def read_header(path: Path) -> list[StoredTensor]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
     data_start = LENGTH_BYTES + header_bytes
-    tensors = [_parse_tensor(path, name, entry, data_start) for name, entry in header.items() if name != METADATA_KEY]
+    entries = [(name, entry) for name, entry in header.items() if name != METADATA_KEY]
+    tensors = [_parse_tensor(path, name, entry, data_start, item_bytes) for name, entry in entries]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.num_bytes))
     _check_extent(path, tensors, data_start, file_bytes)
     return tensors
@@ -80,7 +84,7 @@ def _parse_json(path: Path, raw: bytes) -> dict[str, object]:
     return header
 
 
-def _parse_tensor(path: Path, name: str, entry: object, data_start: int) -> StoredTensor:
+def _parse_tensor(path: Path, name: str, entry: object, data_start: int, item_bytes: Mapping[str, int]) -> StoredTensor:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if len(
             shape
@@ -90,12 +94,12 @@ def _parse_tensor(path: Path, name: str, entry: object, data_start: int) -> Stor
             raise _damaged(
                 path, f"the header entry of tensor {short(name)} lacks a dtype, shape or pair of data_offsets"
             )
-    if dtype not in ITEM_BYTES:
+    if dtype not in item_bytes:
         raise CheckpointError(
             f"{path}: tensor {short(name)} is stored as {short(dtype)[1:-1]}, but must be one of "
-            f"{', '.join(ITEM_BYTES)}: quantized checkpoints are not supported, choose the original one"
+            f"{', '.join(item_bytes)}: quantized checkpoints are not supported, choose the original one"
         )
-    num_bytes = prod(shape) * ITEM_BYTES[dtype]
+    num_bytes = prod(shape) * item_bytes[dtype]
     if stop - start != num_bytes:
         raise _damaged(path, f"tensor {short(name)} of shape {shape} needs {num_bytes} bytes, but has {stop - start}")
     offset = data_start + start

@@ -49,7 +49,7 @@ def pack(message: Message) -> tuple[int, bytes]:
         case Hello():
             num_bytes = len(message.vocabulary)
             head = _HELLO.pack(message.pid, message.vocab_size, message.max_length, num_bytes)
-            return 1, head + message.vocabulary
+            return 1, head + message.vocabulary + message.known
         case Setup():
             widths = message.target_vocab_size, message.verify_width, message.draft_width
             return 2, _SETUP.pack(*widths, *astuple(message.tree), *astuple(message.policy))
@@ -115,9 +115,12 @@ def _pack_begin(message: Begin) -> bytes:
 def _read_hello(request: int, payload: bytes) -> Hello:
     pid, vocab_size, max_length, num_bytes = _HELLO.unpack_from(payload)
     _need(num_bytes % 4 == 0 and num_bytes <= MAX_VOCABULARY, f"a vocabulary of {num_bytes} bytes")
-    _need(len(payload) == _HELLO.size + num_bytes, f"{len(payload)} bytes")
-    vocabulary = payload[_HELLO.size :]
-    return Hello(request=request, pid=pid, vocab_size=vocab_size, max_length=max_length, vocabulary=vocabulary)
+    end = _HELLO.size + num_bytes
+    _need(len(payload) in (end, end + (vocab_size + 7) // 8), f"{len(payload)} bytes")
+    vocabulary, known = payload[_HELLO.size : end], payload[end:]
+    return Hello(
+        request=request, pid=pid, vocab_size=vocab_size, max_length=max_length, vocabulary=vocabulary, known=known
+    )
 
 
 def _read_setup(request: int, payload: bytes) -> Setup:

@@ -64,6 +64,7 @@ class ParallelDrafter(Drafter):
         self._waiting = WaitPolicy()
         self._rule: WidthRule | None = None
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
+        self._hello: Hello | None = None
         self._spans: list[Span] = []
         self._state = DrafterState.READY
         self._was_empty = False  # only a wait could have given a proposal
@@ -133,6 +134,9 @@ class ParallelDrafter(Drafter):
         spans, self._spans = tuple(self._spans), []
         return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
 
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        return 0 if self._hello is None else self._hello.num_unknown(token_ids)
+
     def end(self) -> None:
         if self._end.is_active:
             self._connection.end()
@@ -183,7 +187,7 @@ class ParallelDrafter(Drafter):
                 if self._waiting.is_late and self._end.tree() is not None:
                     self._waiting.is_late = False
             case Hello() if self._connection.is_ready:
-                self._waiting.is_late = False
+                self._hello, self._waiting.is_late = message, False
                 self._connection.send(self._end.resume())
             case Spans():
                 self._spans += [  # another machine has another clock

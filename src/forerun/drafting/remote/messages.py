@@ -3,6 +3,7 @@
 Nothing but ids, counts, probabilities and seeds crosses: no object, no tensor, no code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -16,13 +17,26 @@ MAX_NODES: Final = 1024  # of one proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Drafter to target, once: its identity. `vocabulary` has what its ids stand for, four bytes each."""
+    """Drafter to target, once: its identity.
+
+    Args:
+        vocab_size: ids that it reads, which are its target's.
+        vocabulary: what these stand for, four bytes each.
+        known: a bit for each of them, the lowest first, whether it can propose that token; empty: any of them.
+    """
 
     request: int = 0
     pid: int
     vocab_size: int
     max_length: int
     vocabulary: bytes
+    known: bytes = b""
+
+    def num_unknown(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens it cannot propose."""
+        ids = [token_id for token_id in token_ids if token_id < self.vocab_size]
+        num_known = sum(self.known[id_ >> 3] >> (id_ & 7) & 1 for id_ in ids) if self.known else len(ids)
+        return len(token_ids) - num_known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

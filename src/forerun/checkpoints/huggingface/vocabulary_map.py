@@ -1,0 +1,71 @@
+"""The vocabulary of a draft that has a part of its target's tokens, as it lies in the draft's folder."""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.safetensors.header import StoredTensor, read_header
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec
+from forerun.model.vocabulary_map import VocabularyMap
+from forerun.text.vocabulary import MAX_IDS
+
+MAP_NAME: Final = "vocabulary_map.safetensors"
+ID_BYTES: Final = {"I32": 4}
+NAMES: Final = ("draft_ids", "target_ids")
+
+
+def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap | None:
+    """The map in a draft's folder; None where there is none, so that its ids are its target's.
+
+    Args:
+        spec: the draft's own.
+
+    Raises:
+        CheckpointError: it is damaged, or contradicts itself or config.json.
+    """
+    path = folder / MAP_NAME
+    if not path.exists():
+        return None
+    tensors = {tensor.name: tensor for tensor in read_header(path, ID_BYTES)}
+    if tuple(sorted(tensors)) != NAMES or any(len(tensor.shape) != 1 for tensor in tensors.values()):
+        raise _wrong(path, f"it holds {sorted(tensors)[:4]}, but needs one row each of draft_ids and target_ids")
+    (num_target,), (num_draft,) = (tensors[name].shape for name in NAMES)
+    if num_draft != spec.vocab_size:
+        raise _wrong(path, f"it has {num_draft} target_ids, but {CONFIG_NAME} a vocab_size of {spec.vocab_size}")
+    if not num_draft <= num_target <= MAX_IDS:
+        raise _wrong(path, f"it has {num_target} draft_ids, which must be {num_draft} to {MAX_IDS}")
+    draft_ids, target_ids = (_read_ids(tensors[name]) for name in NAMES)
+    _require_range(path, "draft_ids", draft_ids, num_draft)
+    _require_range(path, "target_ids", target_ids, num_target)
+    if not bool((target_ids[1:] > target_ids[:-1]).all()):
+        raise _wrong(path, "its target_ids do not rise")
+    misread = torch.nonzero(draft_ids[target_ids.long()] != torch.arange(num_draft))
+    if len(misread):
+        first = int(misread[0])
+        raise _wrong(path, f"id {first} of the draft stands for {int(target_ids[first])}, which is read as another id")
+    return VocabularyMap(target_ids=target_ids, draft_ids=draft_ids)
+
+
+def _read_ids(tensor: StoredTensor) -> Tensor:
+    try:
+        ids = np.fromfile(tensor.path, "<i4", tensor.shape[0], offset=tensor.offset)
+    except OSError as error:
+        raise CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file") from error
+    if len(ids) != tensor.shape[0]:
+        raise _wrong(tensor.path, f"it ended inside {tensor.name}")
+    return torch.from_numpy(ids.astype(np.int32))
+
+
+def _require_range(path: Path, name: str, ids: Tensor, end: int) -> None:
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= end:
+        raise _wrong(path, f"its {name} are {lowest} to {highest}, but must be 0 to {end - 1}")
+
+
+def _wrong(path: Path, seen: str) -> CheckpointError:
+    return CheckpointError(f"{path} is no map of this draft's vocabulary: {seen}: fetch or make the draft again")

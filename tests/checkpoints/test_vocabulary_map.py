@@ -1,0 +1,96 @@
+"""The map in a draft's folder: read as it lies there, and whatever is wrong with it is refused in one line."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME, read_vocabulary_map
+from forerun.core.errors import CheckpointError
+from forerun.model.vocabulary_map import VocabularyMap
+from tests.checkpoints.folders import write_config
+from tests.drafting.mapped import random_map, write_map
+
+# LLAMA of `folders` has 16 tokens; here they are a part of 19.
+TARGET_IDS = [*range(14), 16, 18]
+DRAFT_IDS = [*range(14), 0, 3, 14, 15, 15]
+
+
+def ids(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def read(folder: Path) -> VocabularyMap | None:
+    return read_vocabulary_map(folder, read_model_spec(write_config(folder)))
+
+
+def changed(values: list[int], place: int, value: int) -> Tensor:
+    return ids([*values[:place], value, *values[place + 1 :]])
+
+
+def test_a_folder_without_a_map_has_none(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+
+
+def test_what_lies_there_is_read(tmp_path: Path) -> None:
+    written = random_map(random.Random(3), 40, num_draft=16)
+    write_map(tmp_path, target_ids=written.target_ids, draft_ids=written.draft_ids)
+    found = read(tmp_path)
+    assert found is not None
+    assert torch.equal(found.target_ids, written.target_ids)
+    assert torch.equal(found.draft_ids, written.draft_ids)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"target_ids": ids(TARGET_IDS)}, "needs one row each"),
+        ({"target_ids": ids(TARGET_IDS), "draft_ids": ids([[0]])}, "needs one row each"),  # type: ignore[list-item]
+        ({"target_ids": ids(TARGET_IDS[:-1])}, "15 target_ids, but config.json a vocab_size of 16"),
+        ({"draft_ids": ids(DRAFT_IDS[:15])}, "15 draft_ids, which must be 16 to"),
+        ({"draft_ids": ids(DRAFT_IDS).long()}, "stored as I64"),
+        ({"draft_ids": ids(DRAFT_IDS).float()}, "stored as F32"),
+        ({"draft_ids": changed(DRAFT_IDS, 3, 16)}, "draft_ids are 0 to 16, but must be 0 to 15"),
+        ({"draft_ids": changed(DRAFT_IDS, 3, -1)}, "draft_ids are -1 to 15"),
+        ({"target_ids": changed(TARGET_IDS, 15, 19)}, "target_ids are 0 to 19, but must be 0 to 18"),
+        ({"target_ids": changed(TARGET_IDS, 0, -(2**31))}, "target_ids are -2147483648 to"),
+        ({"target_ids": changed(TARGET_IDS, 3, 2)}, "target_ids do not rise"),
+        ({"draft_ids": changed(DRAFT_IDS, 16, 3)}, "id 14 of the draft stands for 16, which is read as another id"),
+    ],
+)
+def test_a_forged_map_is_refused(tmp_path: Path, tensors: dict[str, Tensor], why: str) -> None:
+    good = {} if len(tensors) == 1 and "needs" in why else {"target_ids": ids(TARGET_IDS), "draft_ids": ids(DRAFT_IDS)}
+    write_map(tmp_path, **{**good, **tensors})
+    with pytest.raises(CheckpointError, match=why):
+        read(tmp_path)
+
+
+def test_a_map_cut_short_is_refused(tmp_path: Path) -> None:
+    write_map(tmp_path, target_ids=ids(TARGET_IDS), draft_ids=ids(DRAFT_IDS))
+    whole = (tmp_path / MAP_NAME).read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / MAP_NAME).write_bytes(whole[:length])
+        with pytest.raises(CheckpointError):
+            read(tmp_path)
+
+
+def test_random_bytes_in_the_ids_are_refused_or_make_a_map(tmp_path: Path) -> None:
+    write_map(tmp_path, target_ids=ids(TARGET_IDS), draft_ids=ids(DRAFT_IDS))
+    whole, rng = (tmp_path / MAP_NAME).read_bytes(), random.Random(5)
+    num_refused = 0
+    for _ in range(200):
+        place = len(whole) - 4 * rng.randint(1, len(TARGET_IDS) + len(DRAFT_IDS))
+        value = struct.pack("<i", rng.choice([-1, 0, 3, 15, 16, 18, 19, 2**31 - 1]))
+        (tmp_path / MAP_NAME).write_bytes(whole[:place] + value + whole[place + 4 :])
+        try:
+            found = read(tmp_path)
+        except CheckpointError:
+            num_refused += 1
+            continue
+        assert found is not None
+        assert found.columns(found.target_ids.tolist()) == list(range(16))
+    assert 0 < num_refused < 200
