@@ -34,6 +34,7 @@ def test_models_lists_what_is_not_here_and_where_it_can_be_had(run: Run) -> None
     assert "SmolLM2-135M-Instruct, llama, 135 M parameters" in shown
     assert re.search(rf"licence +Apache-2.0\n +{MODEL.licence_source}\n", shown)
     assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(r"draft +smollm2-draft, part of this package\n", shown)
     assert "`forerun pull smollm2` fetches it" in shown
     assert all(origin.origin in shown for origin in MODEL.origins)
 

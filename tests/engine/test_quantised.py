@@ -103,6 +103,15 @@ def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: We
     assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
 
 
+def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_asked_for() -> None:
+    source = open_source("builtin-draft")
+    held = Checkpoint.open_draft(source, EngineConfig())
+    assert held.weight_format == ("int8" if choose.runs_native(torch.bfloat16, "cpu") else "plain")
+    assert Checkpoint.open_draft(source, EngineConfig(weights="int4")).weight_format == "int4"
+    assert Checkpoint.open_draft(source, EngineConfig(dtype="float64")).weight_format == "plain"
+    assert Checkpoint.open_draft(source, EngineConfig(kernels="torch")).weight_format == "plain"
+
+
 @pytest.mark.parametrize(("is_native", "is_fast"), [(True, False), (False, True), (False, False)])
 def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     is_native: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch

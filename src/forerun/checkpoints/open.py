@@ -14,10 +14,10 @@ from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_DRAFT
 from forerun.core.errors import CheckpointError
 
-BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft"}
+BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft"}
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
@@ -25,17 +25,18 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     """The model `name`; what lies there decides how it is read.
 
     Args:
-        name: a folder with a config.json, or with one GGUF file; such a file; "builtin" or "builtin-draft"; a short
-            name of `short_names/catalogue`; else a hub name such as "org/model", or "org/model:Q4_K_M" for a GGUF file
-            of that type, which is fetched into the hub's own cache unless it is there, as the models with short names
-            are. A folder or file wins over a hub name, a short name over a folder.
+        name: a folder with a config.json, or with one GGUF file; such a file; "builtin", "builtin-draft" or
+            "smollm2-draft", which are part of the package; a short name of `short_names/catalogue`; else a hub name
+            such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type, which is fetched into the hub's own
+            cache unless it is there, as the models with short names are. A folder or file wins over a hub name, a short
+            name over a folder.
         revision: branch, tag or commit on the hub.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.
     """
     if name in BUILTIN_FOLDERS:
-        folder = Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
+        folder = builtin_folder(name)
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
     path = bring(NAMED_MODELS[name]).path if name in NAMED_MODELS else Path(name).expanduser()
     if path.is_dir():
@@ -54,6 +55,11 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
         f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
         f"{' or '.join(map(repr, (*NAMED_MODELS, *BUILTIN_FOLDERS)))}"
     )
+
+
+def builtin_folder(name: str) -> Path:
+    """Where the package has this model of its own."""
+    return Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
 
 
 def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:

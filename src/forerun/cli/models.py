@@ -43,6 +43,7 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
         "num_parameters": model.num_parameters,
         "licence": model.licence,
         "licence_source": model.licence_source,
+        "draft": model.draft,
         "path": None if found is None else str(found.path),
         "form": None if found is None else found.origin.form,
         "bytes": None if found is None else found.num_bytes,
@@ -53,6 +54,8 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
 def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:
     what = f"{sheet['full_name']}, {sheet['family']}, {count(sheet['num_parameters'])} parameters"
     rows = [(sheet["name"], what), ("  licence", sheet["licence"]), ("", sheet["licence_source"])]
+    if sheet["draft"] is not None:
+        rows.append(("  draft", f"{sheet['draft']}, part of this package"))
     if sheet["path"] is not None:
         return [*rows, ("  here", f"{sheet['form']}, {sheet['bytes'] / 1e6:.0f} MB"), ("", sheet["path"])]
     rows.append(("  not here", f"`forerun pull {sheet['name']}` fetches it"))

@@ -9,12 +9,15 @@ from forerun.core.model_spec import WeightFormat
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
+SMOLLM2_DRAFT: Final = "smollm2-draft"
 MIN_MATCH: Final = 2  # tokens at the end of the text, at least, whose earlier place gives a tree its looked-up chain
 MAX_MATCH: Final = 5  # tokens at the end of the text that are looked for first
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
 LayerSearch = Literal["gated", "paper", "off"]
 
-KNOWN_DRAFTS: Final = {BUILTIN_TARGET: BUILTIN_DRAFT}  # draft models made for a target, by its name
+# The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
+# target is the same in a folder, in a GGUF file and under any name, and its tuned descendants can be drafted for too.
+KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 
 # The most that each setting of a tree can be, and why.
 CEILINGS: Final = {

@@ -60,6 +60,11 @@ class Vocabulary:
     def to_bytes(self) -> bytes:
         return self.marks.astype("<u4").tobytes()
 
+    @property
+    def fingerprint(self) -> str:
+        """A short text that stands for the tokens and their ids, however many of them are listed as added ones."""
+        return f"{crc32((self.marks & TEXT_BITS).astype('<u4').tobytes()):08x}"
+
     def token(self, id_: int) -> str | None:
         """None: this id has no token."""
         if id_ >= len(self.marks) or not self.marks[id_]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from forerun.core.drafter_config import SMOLLM2_DRAFT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFolder:
@@ -63,6 +65,7 @@ class NamedModel:
         licence: of the weights, by its SPDX identifier.
         licence_source: where its authors say so.
         origins: where it can be had, the best first: one that is here already wins over a better one that is not.
+        draft: the short name of its draft, which is part of the package.
     """
 
     name: str
@@ -72,6 +75,7 @@ class NamedModel:
     licence: str
     licence_source: str
     origins: tuple[ModelOrigin, ...]
+    draft: str | None = None
 
 
 SMOLLM2: Final = "smollm2"
@@ -85,6 +89,7 @@ NAMED_MODELS: Final = {
             num_parameters=134_515_008,
             licence="Apache-2.0",
             licence_source="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+            draft=SMOLLM2_DRAFT,
             origins=(
                 HubFolder(
                     repository="HuggingFaceTB/SmolLM2-135M-Instruct",

@@ -1,0 +1,31 @@
+"""The drafts of the package: which targets they are taken for by themselves."""
+
+import pytest
+
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.open import builtin_folder, open_source
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, KNOWN_DRAFTS, Automatic
+from forerun.drafting.automatic import AutomaticDrafter
+from forerun.engine.engine import Engine
+from forerun.text.vocabulary import Vocabulary
+
+
+@pytest.mark.parametrize(("fingerprint", "name"), KNOWN_DRAFTS.items())
+def test_a_draft_is_listed_under_the_vocabulary_that_lies_beside_it(fingerprint: str, name: str) -> None:
+    if not (builtin_folder(name) / CONFIG_NAME).is_file():
+        pytest.skip(f"{name} is not in this package")
+    assert Vocabulary.of(open_source(name).tokenizer()).fingerprint == fingerprint
+
+
+def test_a_target_is_drafted_for_whatever_it_is_called_and_a_draft_is_not() -> None:
+    both = ["draft_model", "recycling"]
+    assert drafters_of(str(builtin_folder(BUILTIN_TARGET))) == drafters_of(BUILTIN_TARGET) == both
+    assert drafters_of(BUILTIN_DRAFT) == ["recycling"], "a draft of its own size would cost what it brings"
+
+
+def drafters_of(target: str) -> list[str]:
+    config = EngineConfig(target=target, drafter=Automatic(), num_threads=1, max_length=64, measures_speedup=False)
+    with Engine(config) as engine:
+        assert isinstance(engine.drafter, AutomaticDrafter)
+        return list(engine.drafter.drafters)
