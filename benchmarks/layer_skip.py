@@ -1,6 +1,6 @@
 """A target that drafts for itself, by what finds its skipped sublayers and by what it drafts with, all in one run.
 
-python benchmarks/layer_skip.py [--num-prompts 48] [--device cpu] [--temperatures 0 1] [--target smollm2]
+python benchmarks/layer_skip.py --sets FOLDER [--num-prompts 48] [--device cpu] [--temperatures 0 1] [--target smollm2]
 
 The target answers questions, all drafters in turn prompt by prompt. Searches start with nothing and
 last over all prompts; "prepared" ones start with the sets that a search over other prompts has left. On a paced device
@@ -9,7 +9,6 @@ whose passes take so long, with what the target really accepts.
 """
 
 import argparse
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -85,11 +84,15 @@ def drafters_to_try(sets: dict[str, str], draft: str) -> dict[str, Choice]:
 
 
 def prepare(config: EngineConfig, prompts: list[list[int]], params: SamplingParams, folder: Path) -> dict[str, str]:
-    """For each kind of draft weights a file with the sets that a search over these prompts left."""
+    """For each kind of draft weights a file with the sets that a search over these prompts left; kept in the folder."""
     files = {}
     for weights in ("plain", "int8", "int4"):
+        path = folder / f"{weights}_{params.temperature:g}.json"
+        files[weights] = str(path)
+        if path.exists():
+            continue
         found = find_skip_sets(config, LayerSkip(weights=weights), lambda _: prompts, params)
-        files[weights] = str(keep_sets(config.target, found.sets, found.num_layers, folder / f"{weights}.json"))
+        keep_sets(config.target, found.sets, found.num_layers, path)
         print(
             f"prepared {weights}: {len(found.sets[0].skipped)} sublayers, right {found.chance:.2f}, promises "
             f"{found.speedup:.2f}x after {found.num_evaluations} evaluations",
@@ -98,14 +101,14 @@ def prepare(config: EngineConfig, prompts: list[list[int]], params: SamplingPara
     return files
 
 
-def measure(temperature: float, arguments: argparse.Namespace, folder: Path) -> list[SkippingRun]:
+def measure(temperature: float, arguments: argparse.Namespace) -> list[SkippingRun]:
     is_paced = arguments.device != "cpu"
     num_threads = 1 if is_paced else arguments.threads
     config = config_of(arguments, device=arguments.device, num_threads=num_threads)
     params = SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1)
     prompts = [ids for _, ids in ask(arguments, arguments.num_prompts)]
     others = [ids for _, ids in ask(arguments, PREPARED_ON, skip=arguments.num_prompts)]
-    files = prepare(config, others[:PREPARED_ON], params, folder)
+    files = prepare(config, others[:PREPARED_ON], params, arguments.sets)
     runs = [
         SkippingRun(
             name=name, engine=Engine(replace(config, drafter=drafter), policies=policies), num_threads=num_threads
@@ -146,13 +149,13 @@ def main() -> None:
     parser = standard_arguments(__doc__ or "", "layer_skip", num_prompts=48, num_new=128)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--only", nargs="+", help="names of drafters; none is always there")
+    parser.add_argument("--sets", type=Path, required=True, help="folder for the prepared sets, which are kept there")
+    parser.add_argument("--only", nargs="*", help="names of drafters; none is always there")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows: list[dict[str, object]] = []
     for temperature in arguments.temperatures:
-        with tempfile.TemporaryDirectory() as folder:
-            runs = measure(temperature, arguments, Path(folder))
+        runs = measure(temperature, arguments)
         for run in runs:
             rows.append(row_of(arguments, temperature, run, runs[0]))
             print(rows[-1], flush=True)

@@ -7,7 +7,6 @@ import argparse
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 
 import torch
 from common import numbers, standard_arguments, write_results
@@ -17,12 +16,10 @@ from forerun import EngineConfig
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 WINDOW = 512  # tokens that are read from an empty cache
-PACE_ROWS = (1, 8)
 
 
 class Score:
@@ -55,13 +52,12 @@ def windows(arguments: argparse.Namespace) -> list[list[int]]:
     return found
 
 
-def load(name: str, dtype: str) -> tuple[Checkpoint, Runner, float]:
-    """A model in a dtype, and the seconds that took."""
+def load(name: str, dtype: str) -> tuple[Checkpoint, Runner]:
+    """A model in a dtype."""
     config = EngineConfig(target=name, **numbers(dtype))
     checkpoint = Checkpoint.open(open_source(name), config)
-    began = perf_counter()
     runner = checkpoint.load(config, exactness="fast", capacity=WINDOW, pace=None, on_progress=None)
-    return checkpoint, runner, perf_counter() - began
+    return checkpoint, runner
 
 
 def log_probs(runner: Runner, token_ids: list[int]) -> torch.Tensor:
@@ -82,16 +78,13 @@ def rows_of(models: list[str], texts: list[list[int]]) -> Iterator[dict[str, obj
             found_TV = reference_TV if kind == reference else log_probs(loaded[kind][1], text[:-1])
             score.add(found_TV, reference_TV, next_T)
     for (name, dtype), score in scores.items():
-        checkpoint, runner, load_s = loaded[name, dtype]
-        pace = measure_pace(runner, PACE_ROWS, context=256, budget_s=1.0)
         yield {
-            "model": Path(name).name, "dtype": dtype, "the rest in": str(checkpoint.dtype).removeprefix("torch."),
+            "model": Path(name).name, "dtype": dtype,
+            "the rest in": str(loaded[name, dtype][0].dtype).removeprefix("torch."),
             "perplexity": f"{score.perplexity:.3f}",
             "over the first": f"{100 * (score.perplexity / scores[reference].perplexity - 1):+.2f} %",
             "divergence": f"{score.divergence / score.num_tokens:.5f}",
             "same choice": f"{score.num_same / score.num_tokens:.4f}",
-            **{f"ms, {rows} row{'s' * (rows > 1)}": f"{1e3 * pace.step_s(rows):.2f}" for rows in PACE_ROWS},
-            "load s": f"{load_s:.2f}",
         }  # fmt: skip
 
 
@@ -107,7 +100,7 @@ def main() -> None:
     notes = [
         f"{len(texts)} windows of {WINDOW} tokens each of {', '.join(path.name for path in arguments.text)}. "
         "Divergence: Kullback-Leibler from the first line, nats a token. Same choice: how often the likeliest token "
-        "is that of the first line. Passes after 256 tokens, lower quartile.",
+        "is that of the first line.",
     ]
     write_results(arguments, "Quality of quantised weights", rows, notes)
 

@@ -33,18 +33,14 @@ SERIAL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
     "adaptive": (DraftModel(), {}),
     "4 rows, depth 3": (replace(FIXED, verify_width=4, depth=3), {}),
     "8 rows": (FIXED, {}),
-    "8 rows, depth 3, min mass 0": (replace(FIXED, depth=3), {"min_mass": 0.0}),
     "8 rows, min mass 0.5": (FIXED, {"min_mass": 0.5}),
     "16 rows": (replace(FIXED, verify_width=16), {}),
-    "16 rows, depth 8": (replace(FIXED, verify_width=16, depth=8), {}),
 }
 PARALLEL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
     "adaptive": (DraftModel(), {}),
     "4 rows": (replace(AHEAD, verify_width=4), {}),
     "8 rows": (AHEAD, {}),
-    "8 rows, 8 children": (AHEAD, {"num_children": 8}),
     "16 rows": (replace(AHEAD, verify_width=16), {}),
-    "16 rows, 6 children": (replace(AHEAD, verify_width=16), {"num_children": 6}),
 }
 
 
