@@ -16,6 +16,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.trace import AnswerTrace
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.planner.simulate import CHOOSING, Costs, simulate
 from forerun.speculation import payoff
 from tests.planner.fake_time import charge, rule_time
@@ -64,7 +65,8 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     prompt = [random.Random(1).randrange(SPEC.vocab_size) for _ in range(12)]
     rounds = decode_rounds(target, drafter, prompt, PARAMS, seed=5, num_tokens=NUM_TOKENS)
     token_ids = [token for step in rounds for token in step.token_ids]
-    teacher = Teacher(runner=tiny_runner(SPEC, draft), params=PARAMS, noise=None, vocab_size=SPEC.vocab_size)
+    vocabulary = VocabularyMap.of_equal_ids(num_target=SPEC.vocab_size, num_draft=SPEC.vocab_size)
+    teacher = Teacher(runner=tiny_runner(SPEC, draft), params=PARAMS, noise=None, vocabulary=vocabulary)
     children, log_probs = teacher.guesses(prompt, token_ids)
     trace = AnswerTrace(prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs)
     return trace, rounds, len(passes)

@@ -15,6 +15,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, simulate
 from tests.planner.paces import costs, flat, known_answer
@@ -96,7 +97,8 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
         from forerun.sampling.noise import KeyedNoise
 
         noise = KeyedNoise(7, spec.vocab_size)
-    teacher = Teacher(runner=tiny_runner(spec, noisy), params=params, noise=noise, vocab_size=spec.vocab_size)
+    vocabulary = VocabularyMap.of_equal_ids(num_target=spec.vocab_size, num_draft=spec.vocab_size)
+    teacher = Teacher(runner=tiny_runner(spec, noisy), params=params, noise=noise, vocabulary=vocabulary)
     children, log_probs = teacher.guesses(prompt, token_ids)
     trace = AnswerTrace(
         prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs

@@ -13,10 +13,13 @@ from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree, GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
+from tests.drafting.mapped import random_map
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9]
+EQUAL = VocabularyMap.of_equal_ids(num_target=29, num_draft=29)
 
 
 def runner_of(vocab_size: int) -> Runner:
@@ -25,12 +28,12 @@ def runner_of(vocab_size: int) -> Runner:
 
 
 def drafted(
-    runner: Runner, params: SamplingParams, noise: KeyedNoise | None, vocab_size: int
+    runner: Runner, params: SamplingParams, noise: KeyedNoise | None, vocabulary: VocabularyMap
 ) -> list[dict[int, float]]:
     """The children of the root in a drafter's own tree, with the text committed token by token."""
     policy = TreePolicy(num_children=NUM_CHILDREN, looks_up=False)
     guessed = GuessedTree(policy, verify_width=64, draft_width=8, horizon=64)
-    tree = DraftTree(guessed, OwnRows(runner, max_rows=64), target_vocab_size=vocab_size)
+    tree = DraftTree(guessed, OwnRows(runner, max_rows=64), target_vocab_size=len(vocabulary.draft_ids), vocabulary=vocabulary)
     tree.begin(PROMPT, params, noise)
     found = []
     for token_id in ANSWER:
@@ -48,11 +51,13 @@ def drafted(
         SamplingParams(temperature=0.7, top_p=0.9, repetition_penalty=1.3, presence_penalty=0.5, seed=5),
     ],
 )
-def test_the_guesses_are_those_of_a_draft_tree_at_every_place(params: SamplingParams) -> None:
-    vocab_size = 29
-    noise = None if params.is_greedy else KeyedNoise(5, vocab_size)
-    expected = drafted(runner_of(vocab_size), params, noise, vocab_size)
-    teacher = Teacher(runner=runner_of(vocab_size), params=params, noise=noise, vocab_size=vocab_size)
+@pytest.mark.parametrize("vocabulary", [EQUAL, random_map(random.Random(2), 40, num_draft=29)])
+def test_the_guesses_are_those_of_a_draft_tree_at_every_place(
+    params: SamplingParams, vocabulary: VocabularyMap
+) -> None:
+    noise = None if params.is_greedy else KeyedNoise(5, len(vocabulary.draft_ids))
+    expected = drafted(runner_of(29), params, noise, vocabulary)
+    teacher = Teacher(runner=runner_of(29), params=params, noise=noise, vocabulary=vocabulary)
     children, log_probs = teacher.guesses(PROMPT, ANSWER)
     for ids, values, wanted in zip(children, log_probs, expected, strict=True):
         possible = {token: value for token, value in zip(ids, values, strict=True) if value > float("-inf")}
@@ -61,7 +66,7 @@ def test_the_guesses_are_those_of_a_draft_tree_at_every_place(params: SamplingPa
 
 
 def test_a_long_answer_is_recorded_in_several_passes_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocab_size=29)
+    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocabulary=EQUAL)
     whole = teacher.guesses(PROMPT, ANSWER)
     monkeypatch.setattr("forerun.bench.run.draft_traces.ROWS_PER_PASS", 3)
     parts = teacher.guesses(PROMPT, ANSWER)
@@ -71,7 +76,8 @@ def test_a_long_answer_is_recorded_in_several_passes_alike(monkeypatch: pytest.M
 
 def test_ids_that_the_draft_lacks_do_not_stop_it() -> None:
     answer = [random.Random(0).randrange(29, 60) for _ in range(4)]
-    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocab_size=29)
+    fewer = VocabularyMap.of_equal_ids(num_target=60, num_draft=29)
+    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocabulary=fewer)
     children, _ = teacher.guesses([40, 1], answer)
     assert all(token_id < 29 for ids in children for token_id in ids)
 

@@ -14,6 +14,7 @@ from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, topk
 from forerun.text.prompt import Prompt
@@ -40,6 +41,9 @@ class Recorder:
         self._runner = checkpoint.load(
             config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=on_progress
         )
+        self._vocabulary = checkpoint.source.vocabulary_map() or VocabularyMap.of_equal_ids(
+            num_target=self.engine.spec.vocab_size, num_draft=self._runner.spec.vocab_size
+        )
 
     def close(self) -> None:
         """Let go of both models."""
@@ -62,12 +66,7 @@ class Recorder:
         noise = None
         if not params.is_greedy and params.seed is not None:
             noise = KeyedNoise(params.seed, self.engine.spec.vocab_size, device=self._runner.device)
-        teacher = Teacher(
-            runner=self._runner,
-            params=params,
-            noise=noise,
-            vocab_size=min(self.engine.spec.vocab_size, self._runner.spec.vocab_size),
-        )
+        teacher = Teacher(runner=self._runner, params=params, noise=noise, vocabulary=self._vocabulary)
         children, log_probs = teacher.guesses(prompt_ids, token_ids)
         return AnswerTrace(
             prompt_ids=tuple(prompt_ids),
@@ -89,38 +88,38 @@ class Teacher:
 
     Args:
         noise: the target's own, None when greedy.
-        vocab_size: ids that both models have.
+        vocabulary: what the draft's ids stand for.
     """
 
     runner: Runner
     params: SamplingParams
     noise: KeyedNoise | None
-    vocab_size: int
+    vocabulary: VocabularyMap
 
     @torch.inference_mode()
     def guesses(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[Ids, LogProbs]:
         """The draft's children at every token of the answer, ranked as `DraftTree` ranks them."""
-        prompt, answer = self._known(prompt_ids), self._known(token_ids)
-        shaper = LogitShaper(self.params, self.vocab_size, prompt, device=self.runner.device)
+        vocabulary = self.vocabulary
+        prompt, answer = vocabulary.read(prompt_ids), vocabulary.read(token_ids)
+        shaper = LogitShaper(
+            self.params, vocabulary.num_columns, vocabulary.columns(prompt_ids), device=self.runner.device
+        )
         self.runner.forget()
         self.runner.sync(prompt[:-1])
         before = [prompt[-1], *answer[:-1]]
+        column_ids = None if vocabulary.column_ids is None else vocabulary.column_ids.to(self.runner.device)
         children: list[tuple[int, ...]] = []
         log_probs: list[tuple[float, ...]] = []
         for start in range(0, len(before), ROWS_PER_PASS):
             rows = before[start : start + ROWS_PER_PASS]
-            logits = self.runner.extend(rows, num_logit_rows=len(rows))[:, : self.vocab_size]
+            logits = self.runner.extend(rows, num_logit_rows=len(rows))[:, : vocabulary.num_columns]
             places = range(start, start + len(rows))
-            paths = [answer[:place] for place in places] if shaper.needs_paths else None
+            paths = [vocabulary.columns(token_ids[:place]) for place in places] if shaper.needs_paths else None
             noise = None
             if self.noise is not None:
                 noise = self.noise.at([len(prompt) + place for place in places])
             scores, left = shaper.shape(logits, paths), shaper.temperature_left
-            ids, values = topk(scores, noise, NUM_CHILDREN, temperature=left)
+            ids, values = topk(scores, noise, NUM_CHILDREN, temperature=left, column_ids=column_ids)
             children += map(tuple, ids)
             log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
         return tuple(children), tuple(log_probs)
-
-    def _known(self, token_ids: Sequence[int]) -> list[int]:
-        """The ids as the draft can read them: one that only the target has becomes id 0, as when it drafts."""
-        return [token_id if token_id < self.vocab_size else 0 for token_id in token_ids]
