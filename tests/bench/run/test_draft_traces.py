@@ -33,7 +33,9 @@ def drafted(
     """The children of the root in a drafter's own tree, with the text committed token by token."""
     policy = TreePolicy(num_children=NUM_CHILDREN, looks_up=False)
     guessed = GuessedTree(policy, verify_width=64, draft_width=8, horizon=64)
-    tree = DraftTree(guessed, OwnRows(runner, max_rows=64), target_vocab_size=len(vocabulary.draft_ids), vocabulary=vocabulary)
+    tree = DraftTree(
+        guessed, OwnRows(runner, max_rows=64), target_vocab_size=len(vocabulary.draft_ids), vocabulary=vocabulary
+    )
     tree.begin(PROMPT, params, noise)
     found = []
     for token_id in ANSWER:
