@@ -1,13 +1,17 @@
 """The drafts of the package: which targets they are taken for by themselves."""
 
+from pathlib import Path
+
 import pytest
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.open import builtin_folder, open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, KNOWN_DRAFTS, Automatic
+from forerun.core.errors import ConfigError
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.engine.engine import Engine
+from forerun.engine.known_draft import draft_for, known_draft
 from forerun.text.vocabulary import Vocabulary
 
 
@@ -29,3 +33,10 @@ def drafters_of(target: str) -> list[str]:
     with Engine(config) as engine:
         assert isinstance(engine.drafter, AutomaticDrafter)
         return list(engine.drafter.drafters)
+
+
+def test_commands_take_the_known_draft_and_ask_for_one_where_none_is_known(tmp_path: Path) -> None:
+    assert draft_for(BUILTIN_TARGET, None) == known_draft(str(builtin_folder(BUILTIN_TARGET))) == BUILTIN_DRAFT
+    assert draft_for(BUILTIN_TARGET, "another") == "another"
+    with pytest.raises(ConfigError, match=f"no draft is known for {tmp_path}: .* --draft"):
+        draft_for(str(tmp_path), None)

@@ -33,7 +33,7 @@ class Who:
 
     PANEL: ClassVar = WHO
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens.")] = None
+    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known one].")] = None
     drafters: Annotated[str, option("--drafters", help="Of this engine, with commas; none is always among them.")] = (
         "none,draft_model,prompt_lookup"
     )
@@ -86,10 +86,11 @@ def run(
     """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
     who.find_models()
     from forerun.bench.run.session import RunRequest, play  # imports torch
+    from forerun.engine.known_draft import known_draft
 
     request = RunRequest(
         config=EngineConfig(target=who.target, drafter=NoDrafter(), **engine_settings(where)),
-        draft=who.draft,
+        draft=who.draft or known_draft(who.target),
         drafters=names(who.drafters),
         peers=names(who.peers),
         data=names(what.data),

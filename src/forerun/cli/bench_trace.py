@@ -9,7 +9,7 @@ from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import require
 from forerun.core.output_file import require_writable
 from forerun.engine.trace import write_traces
@@ -21,7 +21,7 @@ def trace(
     machine: MachineOptions,
     out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
     target: Annotated[str, option("--target", help="Model that writes: folder, file or hub name.")] = BUILTIN_TARGET,
-    draft: Annotated[str, option("--draft", help="The same of the smaller model.")] = BUILTIN_DRAFT,
+    draft: Annotated[str | None, option("--draft", help="The same of the smaller model [the known one].")] = None,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer, spread over the file.")] = 16,
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
@@ -33,15 +33,18 @@ def trace(
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(target=target, **engine_settings(machine))
-    for name in (target, draft):
-        find_model(name)
+    find_model(target)
+    from forerun.engine.known_draft import draft_for
+
+    model = draft_for(target, draft)
+    find_model(model)
     from forerun.bench.data.datasets import BUILTIN, load_dataset
     from forerun.bench.data.prompts import Reader
     from forerun.bench.run.draft_traces import Recorder  # imports torch
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
     num_answers = min(num_prompts, len(questions))
-    with closing(Recorder(config, draft)) as recorder, progress("answering") as show:
+    with closing(Recorder(config, model)) as recorder, progress("answering") as show:
         reader = Reader(tokenizer=recorder.engine.tokenizer, max_length=recorder.engine.max_length)
         chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
         prompts = [reader.prompt_after(question, ()) for question in chosen]

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Final, Literal, assert_never
 from forerun.cli.declare import given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
-    BUILTIN_DRAFT,
-    BUILTIN_TARGET,
     Automatic,
     DrafterConfig,
     DraftModel,
@@ -138,9 +136,12 @@ class DrafterOptions:
         return Parallel(draft=LayerSkip())
 
     def _draft_for(self, model: str) -> str:
-        if self.draft is None and model != BUILTIN_TARGET:
+        from forerun.engine.known_draft import known_draft
+
+        draft = known_draft(model) if self.draft is None else self.draft
+        if draft is None:
             raise ConfigError(f"--drafter {self.drafter} needs a draft for {model}: name a smaller model with --draft")
-        return BUILTIN_DRAFT if self.draft is None else self.draft
+        return draft
 
     def _refuse_foreign(self, chosen: str) -> None:
         """Every flag given must be one that this drafter heeds."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TIMES: Final = "Times of passes (one of these)"
 GUESSES: Final = "Acceptance (one of these)"
+Sizes = tuple[str, str | None, int, int]  # target, draft, bits of a weight, tokens of context
 WIDTH: Final = 90  # of the table, which is narrower
 KINDS_OF_NUMBERS: Final = {
     "measured": "predicted from times measured on this machine",
@@ -78,7 +79,7 @@ def plan(
     acceptance: GuessOptions,
     machine: CalibrationOptions,
     target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
-    draft: Annotated[str, option("--draft", help="The same for the smaller model.")] = BUILTIN_DRAFT,
+    draft: Annotated[str | None, option("--draft", help="The same for the smaller model [the known one].")] = None,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
     as_json: Annotated[Path | None, output("--json", help="Write everything to this file.")] = None,
@@ -111,19 +112,22 @@ def plan(
         say(f"{plot} written")
 
 
-def _calibrate(times: TimeOptions, config: EngineConfig, draft: str) -> None:
+def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> None:
     """Measure both models and write the profile."""
     path = times.calibrate
     assert path is not None, "asked to calibrate"
-    for name in (config.target, draft):
-        find_model(name)
+    find_model(config.target)
+    from forerun.engine.known_draft import draft_for
+
+    model = draft_for(config.target, draft)
+    find_model(model)
     from forerun.engine.calibrate import calibrate  # imports torch
 
-    calibrate(config, draft, lambda step: say(f"forerun: measuring {step}")).write(path)
+    calibrate(config, model, lambda step: say(f"forerun: measuring {step}")).write(path)
     say(f"forerun: {path} written; use it with --profile {path}")
 
 
-def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: tuple[str, str, int, int]) -> Profile:
+def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: Sizes) -> Profile:
     """The times of passes, from the one source that was named."""
     if sum(source is not None for source in (machine, profile, paced)) != 1:
         raise ConfigError(
@@ -134,6 +138,7 @@ def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes
         return Profile.read(profile)
     if paced is not None:
         return _paced_profile(paced)
+    from forerun.engine.known_draft import draft_for
     from forerun.planner.roofline import machine_named, roofline_profile
 
     assert machine is not None, "one of three was given"
@@ -141,7 +146,7 @@ def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes
     return roofline_profile(
         machine_named(machine),
         _sized(target, weight_bits, "--target"),
-        _sized(draft, weight_bits, "--draft"),
+        _sized(draft_for(target, draft), weight_bits, "--draft"),
         context=context,
     )
 

@@ -4,11 +4,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.checkpoints.open import builtin_folder, open_source
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
-    KNOWN_DRAFTS,
     Automatic,
     DrafterConfig,
     DraftModel,
@@ -29,6 +27,7 @@ from forerun.drafting.layer_skip.skip_search import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
+from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
@@ -96,8 +95,8 @@ class DrafterLoader:
 
         The draft's tokens are not compared again: its tokenizer takes a tenth of a second to read.
         """
-        name = KNOWN_DRAFTS.get(Vocabulary.of(self._tokenizer).fingerprint)
-        if name is None or not (builtin_folder(name) / CONFIG_NAME).is_file():  # a package without it still works
+        name = draft_of(Vocabulary.of(self._tokenizer))
+        if name is None:
             return None
         draft = Checkpoint.open_draft(open_source(name), self._config)
         return draft if self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters else None

@@ -1,0 +1,33 @@
+"""The package's own draft models, by the vocabulary that they draft for."""
+
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.open import builtin_folder, open_source
+from forerun.core.drafter_config import KNOWN_DRAFTS
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.text.vocabulary import Vocabulary
+
+
+def draft_of(vocabulary: Vocabulary) -> str | None:
+    """The name of the draft for these tokens; None: the package has none."""
+    name = KNOWN_DRAFTS.get(vocabulary.fingerprint)
+    return name if name is not None and (builtin_folder(name) / CONFIG_NAME).is_file() else None
+
+
+def known_draft(target: str) -> str | None:
+    """The same by the target's name. None for one that cannot be read too: whoever opens it says why."""
+    try:
+        return draft_of(Vocabulary.of(open_source(target).tokenizer()))
+    except CheckpointError:
+        return None
+
+
+def draft_for(target: str, draft: str | None) -> str:
+    """The draft that was named, else the known one.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    found = known_draft(target) if draft is None else draft
+    if found is None:
+        raise ConfigError(f"no draft is known for {target}: name a smaller model with the same tokens by --draft")
+    return found
