@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.bench.peers.catalogue import open_peer
-from forerun.bench.peers.llama_server_peer import draft_flags, server_flags
+from forerun.bench.peers.llama_server_peer import server_flags
 from forerun.bench.peers.messages import PeerError, PeerPlan
 from tests.bench.peers.pairs import Pair, check_peer, opened
 
@@ -31,13 +31,15 @@ def test_the_server_gets_our_threads_length_and_dtype(pair: Pair) -> None:
     assert "--cache-type-k bf16 --cache-type-v bf16" in flags
 
 
-def test_a_draft_is_set_in_the_words_of_the_servers_version(pair: Pair) -> None:
-    told = plan_of(pair, draft_max=4, draft_p_min=0.5)
-    assert draft_flags(told, "--draft-max N") == ["--draft-max", "4", "--draft-p-min", "0.5"]
-    new = draft_flags(told, "--spec-draft-n-max N, --cache-type-k-draft TYPE")
-    assert new[:2] == ["--spec-type", "draft-simple"]
-    assert new[-4:] == ["--spec-draft-n-max", "4", "--spec-draft-p-min", "0.5"]
-    assert "bf16" in new
+def test_settings_are_flags_of_the_server(pair: Pair) -> None:
+    pytest.importorskip("gguf")
+    drafted = replace(plan_of(pair, spec_draft_n_max=4, spec_draft_p_min=0.5, draft_weights="int8"), mode="draft")
+    flags = " ".join(server_flags(drafted, port="80"))
+    assert "--spec-type draft-simple --spec-draft-n-max 4 --spec-draft-p-min 0.5 --model-draft" in flags
+    assert "draft-int8-" in flags
+    assert "draft-weights" not in flags
+    looked_up = replace(plan_of(pair, spec_type="ngram-mod"), mode="lookup")
+    assert server_flags(looked_up, port="80")[-2:] == ["--spec-type", "ngram-mod"]
 
 
 def test_a_binary_that_ends_at_once_is_an_error(pair: Pair, tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_a_binary_that_ends_at_once_is_an_error(pair: Pair, tmp_path: Path) -> N
 
 
 @NEEDS_SERVER
-@pytest.mark.parametrize("name", ["llama_server", "llama_server_draft"])
+@pytest.mark.parametrize("name", ["llama_server", "llama_server_draft", "llama_server_lookup"])
 def test_the_server_writes_our_ids(pair: Pair, name: str) -> None:
     with opened(name, replace(pair.plan, llama_server=str(SERVER))) as peer:
         check_peer(peer, pair)

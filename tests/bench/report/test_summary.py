@@ -174,3 +174,24 @@ def answers(contestant: str, question_id: int, *, seconds_per_token: float) -> l
 
 def test_no_answers_give_no_rows() -> None:
     assert summarise_run(RecordedRun(records=()), baseline=None).rows == ()
+
+
+def test_a_drafted_text_is_compared_with_that_of_the_same_engine_without_drafts() -> None:
+    names = ("none", "draft_model", "llama_cpp", "llama_cpp_lookup")
+    records = [
+        replace(record, contestant=name)
+        for name in names
+        for record in sample_records(datasets=("qa",), contestants=("none",), num_prompts=2, repeats=1)
+    ]
+    changed = records[-1].turns[0]
+    token_ids = (*changed.token_ids[:5], changed.token_ids[5] + 1, *changed.token_ids[6:])
+    records[-1] = replace(records[-1], turns=(replace(changed, token_ids=token_ids), *records[-1].turns[1:]))
+    kinds = {name: {"kind": "peer" if "llama" in name else "drafter"} for name in names}
+    summary = summarise_run(RecordedRun(records=tuple(records), about={"contestants": kinds}), baseline="none")
+    found = {name: row(summary, None, name, records[-1].temperature).kept_texts for name in names}
+    assert found["none"] is found["llama_cpp"] is None
+    own, lookup = found["draft_model"], found["llama_cpp_lookup"]
+    assert own is not None
+    assert lookup is not None
+    assert (own.num_same, own.num_different, own.first_difference) == (own.num_compared, 0, None)
+    assert (lookup.num_different, lookup.first_difference) == (1, 5)

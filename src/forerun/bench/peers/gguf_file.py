@@ -1,7 +1,8 @@
 """A Hugging Face folder as a GGUF file for llama.cpp: the same weights under other names.
 
 Prompts are ids, so the vocabulary is one of placeholders, and it names no token that ends a text: who reads the ids
-knows which do. Source: llama.cpp, convert_hf_to_gguf.py, for the names, the order of rows and the factors.
+knows which do. The draft of a target that is a GGUF file has that file's: llama-server compares the two.
+Source: llama.cpp, convert_hf_to_gguf.py, for the names, the order of rows and the factors.
 """
 
 import math
@@ -31,7 +32,7 @@ DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.floa
 VOCABULARY: Final = "rwkv"
 
 
-def write_gguf(folder: Path, path: Path, *, weights: str) -> None:
+def write_gguf(folder: Path, path: Path, *, weights: str, vocabulary: Path | None = None) -> None:
     """Write the checkpoint in `folder` to `path`, one tensor in memory at a time.
 
     Norms and biases are kept in float32, as llama.cpp wants them.
@@ -40,6 +41,7 @@ def write_gguf(folder: Path, path: Path, *, weights: str) -> None:
         weights: a dtype, or int8 for llama.cpp's Q8_0, or int4 for its Q4_0. As its own tool does, Q4_0 leaves the head
             finer: in Q8_0, since the Q6_K which that tool takes cannot be written from Python. A tensor whose rows are
             no whole blocks is F16.
+        vocabulary: the GGUF file to take it from; None for placeholders.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or holds a tensor that GGUF has no name for.
@@ -49,6 +51,10 @@ def write_gguf(folder: Path, path: Path, *, weights: str) -> None:
     names = gguf.get_tensor_name_map(architecture, spec.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
     _add_metadata(writer, spec, weights)
+    if vocabulary is None:
+        _add_placeholders(writer, spec.vocab_size)
+    else:
+        _copy_vocabulary(writer, vocabulary)
     stored = [tensor for tensor in catalogue(folder).values() if not _is_left_out(tensor, spec)]
     factors = frequency_factors(spec)
     if factors is not None:
@@ -121,9 +127,19 @@ def _add_metadata(writer: Any, spec: ModelSpec, weights: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(spec.rope.original_max_positions)
     writer.add_vocab_size(spec.vocab_size)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES.get(weights, f"MOSTLY_{TYPES[weights]}")])
+
+
+def _add_placeholders(writer: Any, vocab_size: int) -> None:
     writer.add_tokenizer_model(VOCABULARY)
-    writer.add_token_list([f"<{token_id}>" for token_id in range(spec.vocab_size)])
-    writer.add_token_types([gguf.TokenType.NORMAL] * spec.vocab_size)
+    writer.add_token_list([f"<{token_id}>" for token_id in range(vocab_size)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * vocab_size)
+
+
+def _copy_vocabulary(writer: Any, file: Path) -> None:
+    for key, field in gguf.GGUFReader(file).fields.items():
+        if key.startswith("tokenizer.ggml."):
+            kind, *of_items = field.types
+            writer.add_key_value(key, field.contents(), kind, *of_items)
 
 
 def _is_left_out(tensor: StoredTensor, spec: ModelSpec) -> bool:

@@ -7,7 +7,6 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from forerun.bench.peers.gguf_cache import cached_gguf
 from forerun.bench.peers.messages import PeerError, PeerPlan
 
 Ids = npt.NDArray[np.intc]
@@ -73,11 +72,6 @@ class Context:
             raise PeerError(f"llama.cpp failed to decode {num_rows} rows (status {status}): report this")
         self._ids[self._length : self._length + num_rows] = ids
         self._length += num_rows
-
-
-def open_context(folder: str, plan: PeerPlan, *, is_flash: bool) -> Context:
-    """A checkpoint in llama.cpp, converted if it has not been."""
-    return Context(cached_gguf(Path(folder), plan.weights, Path(plan.cache)), plan, is_flash=is_flash)
 
 
 def model_params(plan: PeerPlan) -> Any:

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.llama_context import Context, open_context
+from forerun.bench.peers.gguf_cache import draft_file, target_file
+from forerun.bench.peers.llama_context import Context
 from forerun.bench.peers.llama_sampler import Sample, sampler
 from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
@@ -28,7 +29,7 @@ class LlamaWriter:
     def __init__(self, plan: PeerPlan) -> None:
         self._plan = plan
         self._eos_ids = frozenset(open_source(plan.target).stop_ids())
-        self._target = open_context(plan.target, plan, is_flash=bool(plan.settings.get("flash_attention")))
+        self._target = Context(target_file(plan), plan, is_flash=bool(plan.settings.get("flash_attention")))
         self._draft: DraftChain | None = None
         self._drafter: Drafter = self._open_drafter(plan)
         self.write(WARM_UP)
@@ -76,8 +77,7 @@ class LlamaWriter:
                 )
                 return lookup
             case "draft":
-                assert plan.draft is not None, "the catalogue asks for a draft"
-                self._draft = DraftChain(open_context(plan.draft, plan, is_flash=False), plan)
+                self._draft = DraftChain(Context(draft_file(plan), plan, is_flash=False), plan)
                 return self._draft
             case _:
                 raise AssertionError(f"no such mode: {plan.mode}")

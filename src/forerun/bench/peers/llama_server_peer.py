@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from socket import AF_INET, SOCK_STREAM, socket
 from time import monotonic, sleep
 from typing import Any, Final
 
 from forerun.bench.peers.child import Log, serve
 from forerun.bench.peers.event_stream import get_json, post_events
-from forerun.bench.peers.gguf_cache import cached_gguf
+from forerun.bench.peers.gguf_cache import draft_file, target_file
 from forerun.bench.peers.messages import FILTERS, Answer, PeerError, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
@@ -18,12 +17,9 @@ HOST: Final = "127.0.0.1"
 START_S: Final = 300.0
 LOOK_S: Final = 0.05
 CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-# The flags of a draft were renamed in 2026, and the old names taken out: (old, new) for each of our settings.
-DRAFT_FLAGS: Final = {
-    "draft_max": ("--draft-max", "--spec-draft-n-max"),
-    "draft_min": ("--draft-min", "--spec-draft-n-min"),
-    "draft_p_min": ("--draft-p-min", "--spec-draft-p-min"),
-}
+SPECULATION: Final[Mapping[str, Mapping[str, str]]] = {  # unless a setting says another
+    "plain": {}, "draft": {"spec_type": "draft-simple"}, "lookup": {"spec_type": "ngram-simple"},
+}  # fmt: skip
 
 
 class LlamaServerWriter:
@@ -97,37 +93,19 @@ class LlamaServerWriter:
 
 def server_flags(plan: PeerPlan, *, port: str) -> Sequence[str]:
     """The command line but for the program: our threads, length and dtypes, one slot."""
-    kind, cache = CACHE_TYPES[plan.dtype], Path(plan.cache)
-    target = cached_gguf(Path(plan.target), plan.weights, cache)
-    layers = "0" if plan.device == "cpu" else "all"
+    kind, layers = CACHE_TYPES[plan.dtype], "0" if plan.device == "cpu" else "all"
     flags = [
-        "--model", str(target), "--host", HOST, "--port", port, "--parallel", "1",
+        "--model", str(target_file(plan)), "--host", HOST, "--port", port, "--parallel", "1",
         "--ctx-size", str(plan.max_length), "--gpu-layers", layers,
         "--threads", str(plan.num_threads), "--threads-batch", str(plan.num_threads),
         "--cache-type-k", kind, "--cache-type-v", kind,
     ]  # fmt: skip
-    if plan.mode == "plain":
-        return flags
-    assert plan.draft is not None and plan.llama_server is not None, "the catalogue asks for both"
-    draft = cached_gguf(Path(plan.draft), plan.weights, cache)
-    return [*flags, "--model-draft", str(draft), *draft_flags(plan, help_of(plan.llama_server))]
-
-
-def draft_flags(plan: PeerPlan, help_text: str) -> list[str]:
-    """The draft's settings in the words of this version of the server."""
-    is_new = "--spec-draft-n-max" in help_text
-    kind = CACHE_TYPES[plan.dtype]
-    flags = ["--spec-type", "draft-simple"] if is_new else []
-    flags += ["--cache-type-k-draft", kind, "--cache-type-v-draft", kind] if "--cache-type-k-draft" in help_text else []
-    for name, value in plan.settings.items():
-        flags += [DRAFT_FLAGS[name][is_new], str(value)]
+    for name, value in {**SPECULATION[plan.mode], **plan.settings}.items():
+        flags += [f"--{name.replace('_', '-')}", str(value)] if name != "draft_weights" else []
+    if plan.mode == "draft":
+        flags += ["--model-draft", str(draft_file(plan))]
+        flags += ["--cache-type-k-draft", kind, "--cache-type-v-draft", kind]
     return flags
-
-
-def help_of(server: str) -> str:
-    """What the server says about its flags."""
-    finished = subprocess.run([server, "--help"], capture_output=True, text=True, timeout=60)
-    return finished.stdout + finished.stderr
 
 
 def free_port() -> int:

@@ -68,7 +68,10 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """How many answers are those of drafter `none`, part at a near-tie, or part anywhere else (an error of ours)."""
+    """How many answers are those of decoding without drafts, part at a near-tie, or part anywhere else.
+
+    In one of our drafters the last is an error. How near a tie of other engines was is not known.
+    """
 
     num_compared: int
     num_same: int

@@ -2,13 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from math import inf
 from statistics import fmean, median
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from forerun.bench.records.answers import Record, Turn
+from forerun.bench.records.answers import Match, Record, Turn
 from forerun.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 
 PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
@@ -160,7 +161,32 @@ def one_row_verify_s(records: Iterable[Record]) -> float | None:
 
 def exactness(records: Iterable[Record]) -> Exactness | None:
     """None where nothing was compared."""
-    matches = [turn.match for turn in _turns(records) if turn.match is not None]
+    return _counted([turn.match for turn in _turns(records) if turn.match is not None])
+
+
+def kept_texts(drafted: Iterable[Record], plain: Iterable[Record]) -> Exactness | None:
+    """An engine's answers compared with those of the same engine that drafts nothing; None where there are none.
+
+    Byte for byte, prompt by prompt, same flags and seed, as users report it. Source: llama.cpp issue 25618.
+    """
+    expected = {(record.dataset, record.question_id, record.repeat): record.turns for record in plain}
+    return _counted(
+        [
+            Match(first_difference=_first_difference(turn, reference))
+            for record in drafted
+            if (turns := expected.get((record.dataset, record.question_id, record.repeat)))
+            for turn, reference in zip(record.turns, turns, strict=True)
+        ]
+    )
+
+
+def _first_difference(turn: Turn, reference: Turn) -> int | None:
+    """Index of the first token, or character where ids are unknown, at which the texts part."""
+    pairs = zip_longest(turn.token_ids or turn.text, reference.token_ids or reference.text)
+    return next((place for place, (here, there) in enumerate(pairs) if here != there), None)
+
+
+def _counted(matches: Sequence[Match]) -> Exactness | None:
     num_near_tie = sum(match.first_difference is not None and match.is_near_tie for match in matches)
     firsts = [match.first_difference for match in matches if match.first_difference is not None]
     if not matches:

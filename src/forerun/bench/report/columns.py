@@ -71,6 +71,15 @@ def same_text(row: Row) -> str:
     return f"{text}, {found.num_different} differ" if found.num_different else text
 
 
+def kept_text(row: Row) -> str:
+    """How many texts drafting left as they are, and how early the first was changed."""
+    found = row.kept_texts
+    if found is None:
+        return UNKNOWN
+    text = f"{found.num_same}/{found.num_compared}"
+    return text if found.first_difference is None else f"{text} ({found.first_difference})"
+
+
 def near_ties(row: Row) -> str:
     return UNKNOWN if row.exactness is None else str(row.exactness.num_near_tie)
 
@@ -108,7 +117,6 @@ COLUMNS: Final = (
         meaning="mean over prompts of tokens/s over the baseline's mean, as speed-ups are mostly published: one prompt "
         "whose text repeats itself can carry the others",
         cell=lambda row: times(row.mean_ratio),
-        is_main=True,
     ),
     Column(
         title="slow 5 %",
@@ -198,6 +206,14 @@ COLUMNS: Final = (
         meaning="answers that are token for token those of drafter none, of all compared; then how many differ for "
         "another reason than a near-tie",
         cell=same_text,
+        is_main=True,
+    ),
+    Column(
+        title="kept text",
+        meaning="answers that are byte for byte those of the same engine without drafts, with the same seed, of all "
+        "compared; in brackets the index of the first token at which any parts. An engine with a ratio test promises "
+        "this for greedy decoding only",
+        cell=kept_text,
         is_main=True,
     ),
     Column(

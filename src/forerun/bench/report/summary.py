@@ -47,6 +47,8 @@ class Row:
         mean_ratio: the mean over prompts of tokens/s over the baseline's mean, as speed-ups are mostly published: one
             prompt whose text repeats itself can carry the others.
         decode, whole: tokens/s without and with the prefill.
+        exactness: its texts against those of drafter `none`.
+        kept_texts: its texts against those of the same engine without drafts.
         floor_share: the byte floor over the mean time of a one-row pass: how much of the bandwidth was used.
         floor_token_s: the byte floor per token at this row's tokens per round: what the best kernels would give if
             drafting cost nothing and a pass of several rows no more than one of one row.
@@ -68,6 +70,7 @@ class Row:
     drafting: DraftMeasures
     shares: TimeShares | None
     exactness: Exactness | None
+    kept_texts: Exactness | None
     floor_share: float | None
     floor_token_s: float | None
     prompts: tuple[PromptSpeed, ...]
@@ -155,7 +158,9 @@ def summarise_run(run: RecordedRun, *, baseline: str | None) -> Summary:
     """The numbers of these answers."""
     kind = _speed_kind(run.records)
     groups = _grouped(run, baseline)
-    rows = [_row(key, records, groups, kind, baseline, run.about.get("floor")) for key, records in groups.items()]
+    kinds = {name: str(entry.get("kind", "")) for name, entry in run.about.get("contestants", {}).items()}
+    floor = run.about.get("floor")
+    rows = [_row(key, records, groups, kind, baseline, kinds, floor) for key, records in groups.items()]
     return Summary(
         speed_kind=kind,
         baseline=baseline,
@@ -199,6 +204,7 @@ def _row(
     groups: Groups,
     kind: SpeedKind,
     baseline: str | None,
+    kinds: Mapping[str, str],
     floor: Mapping[str, float] | None,
 ) -> Row:
     dataset, contestant, temperature = key
@@ -226,6 +232,7 @@ def _row(
         drafting=drafting,
         shares=metrics.time_shares(records),
         exactness=metrics.exactness(records),
+        kept_texts=metrics.kept_texts(records, groups.get((dataset, plain_of(contestant, kinds), temperature), ())),
         floor_share=floor_s / one_row_s if floor_s and one_row_s else None,
         floor_token_s=floor_s / drafting.tokens_per_round if floor_s and drafting.tokens_per_round else None,
         prompts=tuple(
@@ -235,6 +242,13 @@ def _row(
         if dataset is not None
         else (),
     )
+
+
+def plain_of(contestant: str, kinds: Mapping[str, str]) -> str:
+    """Who decodes in the same engine without drafts, "" for that one: of a peer whose name its own begins with."""
+    if kinds.get(contestant) == "peer":
+        return next((name for name in kinds if contestant.startswith(f"{name}_")), "")
+    return NONE if kinds.get(contestant) and contestant != NONE else ""
 
 
 def totals(tokens: Sequence[int], speeds: Sequence[float]) -> tuple[list[float], list[float]]:

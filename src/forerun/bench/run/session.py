@@ -12,6 +12,7 @@ from forerun.bench.data.datasets import Dataset, load_dataset
 from forerun.bench.data.prompts import Reader, spread
 from forerun.bench.data.questions import Question
 from forerun.bench.peers.messages import PeerPlan
+from forerun.bench.peers.whole_draft import whole_draft
 from forerun.bench.records.run_folder import NAME, RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.candidates import Candidates, grid_of
@@ -192,15 +193,15 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
 def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
     """The peers' settings, so that they do the same work."""
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
-    draft = BUILTIN_DRAFT if is_builtin else request.draft
+    draft, cache = BUILTIN_DRAFT if is_builtin else request.draft, request.cache / "peers"
     return PeerPlan(
         target=str(checkpoint.source.path),
-        draft=None if draft is None else str(open_source(draft).path),
+        draft=None if draft is None or not request.peers else str(whole_draft(draft, cache)),
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weight_format=checkpoint.weight_format,
         num_threads=num_threads,
         max_length=max_length,
-        cache=str(request.cache / "peers"),
+        cache=str(cache),
         device=request.config.device,
         urls=request.urls,
         llama_server=None if request.llama_server is None else str(request.llama_server),

@@ -1,0 +1,76 @@
+"""A draft that lacks some of its target's tokens, written with a row for each: other engines know no vocabulary map.
+
+Legend: V the target's vocabulary, W the draft's, H the hidden size, T tokens of texts.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from forerun.bench.peers.gguf_cache import identity
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME
+from forerun.checkpoints.huggingface.stored_tensors import SINGLE_NAME
+from forerun.checkpoints.open import open_source
+from forerun.checkpoints.source import CheckpointSource
+from forerun.core.config import EngineConfig
+from forerun.engine.model_loading import Checkpoint
+
+NUM_TEXTS: Final = 16  # random ones that the losing row is fitted to, of
+NUM_TOKENS: Final = 128  # each: some times the hidden size in all, and first tokens, which differ most, among them
+LOSING: Final = -100.0  # logit of a token that the draft lacks; the likeliest token's is above 0 nearly everywhere
+RIDGE: Final = 1e-3  # of the mean square of a hidden value
+
+
+def whole_draft(name: str, cache: Path) -> Path:
+    """The draft itself where it has all tokens, else a folder in `cache` that says the same with all of them.
+
+    A token that the draft lacks has the embedding of the one that the draft reads it as, and a row of the head that
+    loses to every other: it is read and never proposed. The head is then one of all tokens, and costs as much.
+
+    Raises:
+        CheckpointError: the draft cannot be read.
+    """
+    source = open_source(name)
+    vocabulary = source.vocabulary_map()
+    if vocabulary is None:
+        return source.path
+    folder = cache / f"{source.path.name}-whole-{identity(source.path)}"
+    if (folder / CONFIG_NAME).exists():
+        return folder
+    weights = load_file(source.path / SINGLE_NAME)
+    embedding_WH, draft_ids_V = weights[EMBEDDING_NAME], vocabulary.draft_ids.long()
+    head_WH = weights.get(HEAD_NAME, embedding_WH)
+    row_H = losing_row(source, head_WH.float()).to(head_WH.dtype)
+    weights[EMBEDDING_NAME] = embedding_WH[draft_ids_V]
+    weights[HEAD_NAME] = torch.where(vocabulary.is_known[:, None], head_WH[draft_ids_V], row_H)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / SINGLE_NAME, metadata={"format": "pt"})
+    config = json.loads((source.path / CONFIG_NAME).read_bytes())
+    config |= {"vocab_size": len(draft_ids_V), "tie_word_embeddings": False}
+    (folder / CONFIG_NAME).write_text(json.dumps(config))  # last: without it the folder is not whole
+    return folder
+
+
+def losing_row(source: CheckpointSource, head_WH: Tensor) -> Tensor:
+    """A row [H] of the head whose logit is far below all others after any text.
+
+    A Llama's head has no bias. But its hidden states, which follow from logits and head, all lean one way: fitted to
+    random texts by ridge regression, a row has a logit near LOSING everywhere.
+    """
+    config = EngineConfig(target=str(source.path), dtype="float32")
+    runner = Checkpoint.open(source, config).load(
+        config, exactness="fast", capacity=NUM_TOKENS, pace=None, on_progress=None
+    )
+    logits = []
+    for text in torch.randint(len(head_WH), (NUM_TEXTS, NUM_TOKENS), generator=torch.Generator().manual_seed(0)):
+        runner.forget()
+        logits.append(runner.extend(text.tolist(), num_logit_rows=NUM_TOKENS))
+    states_HT = torch.linalg.solve(head_WH.T @ head_WH, head_WH.T @ torch.cat(logits).T)
+    ridge_HH = RIDGE * states_HT.square().mean() * states_HT.shape[1] * torch.eye(len(states_HT))
+    row_H: Tensor = torch.linalg.solve(states_HT @ states_HT.T + ridge_HH, LOSING * states_HT.sum(1))
+    return row_H
