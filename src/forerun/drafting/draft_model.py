@@ -48,10 +48,8 @@ class DraftModelDrafter(Drafter):
         self._is_drafting = True
 
     @property
-    def round_plan(self) -> RoundPlan | None:
-        if self._vocabulary is not None:
-            return None  # the device's rounds know no map yet
-        return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy)
+    def round_plan(self) -> RoundPlan:
+        return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary)
 
     def adapt(self, measure: Measure) -> None:
         if self._config.adaptive:

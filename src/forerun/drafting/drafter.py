@@ -15,6 +15,7 @@ from forerun.core.timing import Span
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.tree import TokenTree
@@ -48,11 +49,13 @@ class RoundPlan:
         draft: the draft model; None: nothing is drafted.
         shape: shape of the tree.
         policy: growth policy beyond the shape.
+        vocabulary: what the draft's ids stand for; None: for themselves.
     """
 
     draft: Runner | None
     shape: DraftModel
     policy: TreePolicy
+    vocabulary: VocabularyMap | None = None
 
 
 class Measure(Protocol):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
@@ -79,11 +80,12 @@ def _tree_cases() -> Iterator[CompileCase]:
     """A tree of 32 nodes that grows by four at a time."""
     tree = DeviceTree(verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE)
     rows, text_P = row_table(), empty(NUM_SLOTS, dtype=torch.int32)
-    children = _topk(4)
+    children, draft_ids = _topk(4), empty(VOCAB_SIZE, dtype=torch.int32)
     costs_AN = empty(MAX_MATCH + 1, tree.verify_width - 1)
     steps = {
-        "grow first": partial(grow, tree, rows, vocab_size=VOCAB_SIZE, spare_slot=SPARE_SLOT),
-        "grow": partial(grow, tree, rows, children, vocab_size=VOCAB_SIZE, spare_slot=SPARE_SLOT),
+        "grow first": partial(grow, tree, rows, spare_slot=SPARE_SLOT),
+        "grow": partial(grow, tree, rows, children, spare_slot=SPARE_SLOT),
+        "grow, mapped": partial(grow, tree, rows, children, draft_ids=draft_ids, spare_slot=SPARE_SLOT),
         "verify_rows": partial(fill_verify_rows, tree, rows, children, spare_slot=SPARE_SLOT),
         "walk": partial(walk, tree, _sampled(32), text_P),
         "add_lookup_chain": partial(add_lookup_chain, tree, text_P, costs_AN),
@@ -159,14 +161,18 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
     def sample(*, overlaps: bool) -> None:
         sample_tokens(head(overlaps, is_topk=False), _draw(), _sampled(num_rows), num_rows=num_rows)
 
-    def topk(*, overlaps: bool) -> None:
+    def topk(*, overlaps: bool, column_ids: Tensor | None = None) -> None:
         topk_tokens(
-            head(overlaps, is_topk=True), _draw(), _topk(num_rows), num_children=NUM_CHILDREN, vocab_size=VOCAB_SIZE,
-            num_rows=num_rows,
+            head(overlaps, is_topk=True), _draw()._replace(column_ids=column_ids), _topk(num_rows),
+            num_children=NUM_CHILDREN, vocab_size=VOCAB_SIZE, num_rows=num_rows,
         )  # fmt: skip
 
     logits = partial(linear, h, packed.head, y, num_rows=num_rows, first_row=0, norm=norm, workspace=workspace)
-    steps = {"linear, head": logits, "sample_tokens": partial(sample), "topk_tokens": partial(topk)}
+    mapped = partial(topk, column_ids=empty(VOCAB_SIZE, dtype=torch.int32))
+    steps = {
+        "linear, head": logits, "sample_tokens": partial(sample), "topk_tokens": partial(topk),
+        "topk_tokens, mapped": mapped,
+    }  # fmt: skip
     for name, step in steps.items():
         yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
 

@@ -24,6 +24,7 @@ from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from tests.backends.gpu.compiling import compiling
 from tests.tiny import random_weights, tiny_spec
 
@@ -45,12 +46,16 @@ def runner_of(weight_format: WeightFormat) -> Runner:
 def compile_round(weight_format: WeightFormat, architecture: int) -> Counter[str]:
     target, draft = runner_of(weight_format), runner_of(weight_format)
     tree = DraftModel(verify_width=16, draft_width=8, depth=2, adaptive=False)
+    ids = torch.arange(1024, dtype=torch.int32)
+    half = VocabularyMap(target_ids=ids[::2], draft_ids=ids // 2)
     with compiling(architecture) as launches:
-        rounds = DeviceRounds(target, RoundPlan(draft=draft, shape=tree, policy=BEST_TREE))
-        for params in (SamplingParams(), SamplingParams(temperature=0.8)):
-            rounds.begin(params, 3)
-            rounds.set_text([1] * 400)
-            rounds.launch(2, 400)
+        for vocabulary in (None, half):
+            plan = RoundPlan(draft=draft, shape=tree, policy=BEST_TREE, vocabulary=vocabulary)
+            rounds = DeviceRounds(target, plan)
+            for params in (SamplingParams(), SamplingParams(temperature=0.8)):
+                rounds.begin(params, 3)
+                rounds.set_text([1] * 400)
+                rounds.launch(2, 400)
         wide = list(range(WIDE_ROWS))
         target.forward(ForwardInput(token_ids=wide, positions=wide, first_slot=0, prefix_len=0))
     assert all(launch.overlaps == (architecture >= 90) for launch in launches)

@@ -22,7 +22,7 @@ def score_tiles(
     is_row_T = rows_T >= 0
     places_TV = rows_T.to(tl.int64)[:, None] * score_stride + tokens_V[None, :]
     scores_TV = tl.load(scores + places_TV, mask=(tokens_V < vocab_size)[None, :], other=0.0)
-    totals_TV = totals_of(scores_TV, tokens_V, first_row + rows_T, is_row_T, draw, IS_TOPK)
+    totals_TV = totals_of(scores_TV, tokens_V, vocab_size, first_row + rows_T, is_row_T, draw, IS_TOPK)
     store_maxima(totals_TV, tokens_V, rows_T, is_row_T, tile, num_tiles, vocab_size, maxima, IS_TOPK)
 
 
@@ -44,6 +44,6 @@ def topk_scores(
         scores_RV, scores_RV.stride(0), draw, maxima, 0, num_tiles, vocab_size, True, SCORE_BLOCK
     )
     join_topk(
-        maxima, topk, num_tiles=num_tiles, num_rows=len(scores_RV), vocab_size=vocab_size, block=SCORE_BLOCK,
-        num_children=num_children, overlaps=False,
+        maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles, num_rows=len(scores_RV), vocab_size=vocab_size,
+        block=SCORE_BLOCK, num_children=num_children, overlaps=False,
     )  # fmt: skip

@@ -15,7 +15,9 @@ from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
+from tests.drafting.mapped import mapped_model
 from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_spec
 
 pytest.importorskip("triton")
@@ -59,18 +61,32 @@ def noisy(weights: Weights, spread: float) -> Weights:
     }
 
 
+def map_of(known: Sequence[int], vocab_size: int) -> VocabularyMap:
+    """Of a draft that reads every token as the last of its own that does not lie above it."""
+    target_ids = torch.tensor(known, dtype=torch.int32)
+    draft_ids = torch.searchsorted(target_ids, torch.arange(vocab_size, dtype=torch.int32), right=True) - 1
+    return VocabularyMap(target_ids=target_ids, draft_ids=draft_ids.clamp(min=0).int())
+
+
 class Pair:
-    def __init__(self, device: str, spread: float = 0.2) -> None:
+    def __init__(self, device: str, spread: float = 0.2, known: Sequence[int] | None = None) -> None:
+        """With `known`, the draft has only these of the target's tokens, in rising order."""
         self.device = device
         self.spec = spec_of()
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(5), dtype=torch.float32)
         self.target = runner_of(self.spec, self.weights, device)
-        self.draft = runner_of(self.spec, noisy(self.weights, spread), device)
+        self.draft_spec, self.draft_weights, self.vocabulary = self.spec, noisy(self.weights, spread), None
+        if known is not None:
+            self.vocabulary = map_of(known, self.spec.vocab_size)
+            self.draft_spec, self.draft_weights = mapped_model(self.spec, self.draft_weights, self.vocabulary)
+        self.draft = runner_of(self.draft_spec, self.draft_weights, device)
 
     def decoder(self, config: Varied | None) -> DeviceDecoder:
         plan = NoneDrafter().round_plan
         if config is not None:
-            plan = RoundPlan(draft=self.draft, shape=config.config, policy=config.policies.tree)
+            plan = RoundPlan(
+                draft=self.draft, shape=config.config, policy=config.policies.tree, vocabulary=self.vocabulary
+            )
         return DeviceDecoder(DeviceRounds(self.target, plan))
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
@@ -147,15 +163,41 @@ def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) ->
     assert all(done.stats.num_verified == 6 for done in rounds)
 
 
-def test_the_caches_are_those_of_the_text(device: str) -> None:
-    pair = Pair(device)
-    text = PROMPT + pair.write(pair.decoder(tree()), PROMPT, GREEDY, 0, 12)
-    for runner, weights in ((pair.target, pair.weights), (pair.draft, noisy(pair.weights, 0.2))):
+@pytest.mark.parametrize("params", [pytest.param(GREEDY, marks=pytest.mark.slow), SAMPLED], ids=["greedy", "sampled"])
+def test_a_draft_of_those_tokens_that_the_text_has_guesses_as_well_as_one_of_all(
+    params: SamplingParams, device: str
+) -> None:
+    text = Pair(device).plain(PROMPT, params, 7, 12)
+    pair = Pair(device, spread=0.0, known=sorted({*PROMPT, *text, 39}))
+    rounds = pair.rounds(pair.decoder(tree()), PROMPT, params, 7, 12)
+    assert [token for done in rounds for token in done.token_ids][:12] == text
+    assert all(done.stats.num_accepted == 2 for done in rounds[:-1]), "the last may go beyond the known text"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [range(30), [*range(40), 3, 5]], ids=["fewer", "more"])
+def test_a_draft_may_lack_the_last_ids_or_have_some_beyond_them(known: Sequence[int], device: str) -> None:
+    pair = Pair(device, known=known)
+    pair.vocabulary = None
+    config = tree(looks_up=True)
+    assert pair.write(pair.decoder(config), PROMPT, SAMPLED, 7, 12) == pair.plain(PROMPT, SAMPLED, 7, 12)
+
+
+@pytest.mark.parametrize("known", [None, range(1, 40, 3)], ids=["whole", "part"])
+def test_the_caches_are_those_of_the_text(known: Sequence[int] | None, device: str) -> None:
+    pair = Pair(device, known=known)
+    text = PROMPT + pair.write(pair.decoder(tree()), PROMPT, GREEDY, 0, 8)
+    assert text[len(PROMPT) :] == pair.plain(PROMPT, GREEDY, 0, 8)
+    read = text if pair.vocabulary is None else pair.vocabulary.read(text)
+    for runner, spec, weights, ids in (
+        (pair.target, pair.spec, pair.weights, text),
+        (pair.draft, pair.draft_spec, pair.draft_weights, read),
+    ):
         length = len(runner.cached_ids)
-        assert runner.cached_ids == text[:length]
+        assert runner.cached_ids == ids[:length]
         assert runner.cache.committed_len == length >= len(text) - 4
-        fresh = runner_of(pair.spec, weights, device)
-        fresh.sync(text[:length])
+        fresh = runner_of(spec, weights, device)
+        fresh.sync(ids[:length])
         assert torch.equal(runner.cache.storage_2LSKD[:, :, :length], fresh.cache.storage_2LSKD[:, :, :length])
 
 

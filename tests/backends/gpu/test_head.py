@@ -63,12 +63,14 @@ class HeadCase:
         sample_scores(scores_RV, self.draw, sampled, self.maxima(is_topk=False))
         return sampled
 
-    def topk(self, num_rows: int, *, first_row: int, num_children: int, vocab_size: int) -> TopK:
+    def topk(
+        self, num_rows: int, *, first_row: int, num_children: int, vocab_size: int, column_ids: Tensor | None
+    ) -> TopK:
         shape = (MAX_ROWS, num_children)
         found = TopK(torch.full(shape, POISON, dtype=torch.int32), torch.full(shape, float(POISON)))
         topk_tokens(
-            self.head(is_topk=True), self.draw, found, num_children=num_children, vocab_size=vocab_size,
-            num_rows=num_rows, first_row=first_row,
+            self.head(is_topk=True), self.draw._replace(column_ids=column_ids), found, num_children=num_children,
+            vocab_size=vocab_size, num_rows=num_rows, first_row=first_row,
         )  # fmt: skip
         return found
 
@@ -126,15 +128,24 @@ def test_only_the_last_rows_may_be_asked_for() -> None:
     assert part.tokens[2:].eq(POISON).all()
 
 
+SOME_IDS = torch.arange(11, 11 + 3 * VOCAB, 3, dtype=torch.int32)
+
+
 @pytest.mark.parametrize(("vocab_size", "num_children"), [(VOCAB, 4), (100, 16)])
-def test_the_topk_is_of_the_tokens_that_the_target_knows(vocab_size: int, num_children: int) -> None:
+@pytest.mark.parametrize("column_ids", [None, SOME_IDS], ids=["whole", "part"])
+def test_the_topk_is_of_the_tokens_that_the_target_knows(
+    vocab_size: int, num_children: int, column_ids: Tensor | None
+) -> None:
     case = HeadCase("plain", torch.bfloat16)
+    column_ids = None if column_ids is None else column_ids[:vocab_size]
     first_row, num_rows = 1, 20
-    found = case.topk(num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size)
-    noise_RV = gumbel_rows(SEED, [position + 1 for position in case.positions], VOCAB, device="cpu")
+    found = case.topk(
+        num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size, column_ids=column_ids
+    )
+    noise_RV = gumbel_rows(SEED, [position + 1 for position in case.positions], 11 + 3 * VOCAB, device="cpu")
     tokens, log_probs = topk(
         case.scores()[first_row:num_rows, :vocab_size], noise_RV[first_row:num_rows], num_children,
-        temperature=TEMPERATURE,
+        temperature=TEMPERATURE, column_ids=column_ids,
     )  # fmt: skip
     rows = num_rows - first_row
     assert found.tokens[:rows].tolist() == tokens

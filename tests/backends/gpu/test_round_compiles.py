@@ -29,5 +29,5 @@ def test_every_kernel_of_a_round_compiles_as_it_is_launched(weight_format: str, 
     launched = json.loads(done.stdout)
     assert launched.keys() == KERNELS
     assert launched["linear_add_kernel"] == 2 * (
-        2 * (2 + 1) + 1
-    )  # two rounds of two draft passes and one of the target; a wide pass
+        4 * (2 + 1) + 1
+    )  # four rounds of two draft passes and one of the target; a wide pass

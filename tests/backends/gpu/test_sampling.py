@@ -146,9 +146,25 @@ def test_the_topk_is_that_of_a_cpu(vocab_size: int, num_children: int, temperatu
     torch.testing.assert_close(found.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
 
 
-def test_a_topk_ends_where_the_tokens_do() -> None:
+@pytest.mark.parametrize(("num_columns", "num_children"), [(2500, 4), (1024, 1), (3, 3)])
+@pytest.mark.parametrize("positions", [None, [0, 77]])
+def test_the_topk_of_a_part_of_the_vocabulary_has_the_targets_tokens_and_their_noise(
+    num_columns: int, num_children: int, positions: list[int] | None
+) -> None:
+    scores_TW = random_scores(2, num_columns)
+    column_ids = torch.arange(7, 7 + 5 * num_columns, 5, dtype=torch.int32)
+    draw = draw_of(positions=positions)._replace(column_ids=column_ids)
+    found = topk_of(scores_TW, draw, num_children=num_children, vocab_size=num_columns)
+    noise_TV = None if positions is None else gumbel_rows(SEED, [1, 78], 7 + 5 * num_columns, device="cpu")
+    tokens, log_probs = topk(scores_TW, noise_TV, num_children, column_ids=column_ids)
+    assert found.tokens[:-SPARE].tolist() == tokens
+    torch.testing.assert_close(found.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("column_ids", [None, torch.tensor([0, 1, 2], dtype=torch.int32)])
+def test_a_topk_ends_where_the_tokens_do(column_ids: Tensor | None) -> None:
     scores_TV = torch.tensor([[1.0, 2.0, -torch.inf]])
-    found = topk_of(scores_TV, draw_of(), num_children=5, vocab_size=3)
+    found = topk_of(scores_TV, draw_of()._replace(column_ids=column_ids), num_children=5, vocab_size=3)
     assert found.tokens[0].tolist() == [1, 0, 2, -1, -1]
     expected = scores_TV.log_softmax(-1)[0, [1, 0, 2]].tolist() + [-torch.inf] * 2
     assert found.log_probs[0].tolist() == pytest.approx(expected)

@@ -135,7 +135,7 @@ class Request:
 
     def expand(self, growth: BestFirstGrowth, children: TopK | None) -> TopK:
         """One step on both sides; the top-k of the draft's pass."""
-        grow(self.tree, self.draft_rows, children, vocab_size=VOCAB, spare_slot=SPARE)
+        grow(self.tree, self.draft_rows, children, spare_slot=SPARE)
         texts = self.draft.run(self.draft_rows)
         if children is None:
             assert texts.pop(0) == (self.text[:-1] if self.num_missing == 1 else None)
@@ -215,11 +215,11 @@ def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
 
 def test_nothing_is_drafted_while_more_than_one_token_is_missing() -> None:
     request = Request(4, Shape(), num_tokens=6, num_missing=2)
-    grow(request.tree, request.draft_rows, vocab_size=VOCAB, spare_slot=SPARE)
+    grow(request.tree, request.draft_rows, spare_slot=SPARE)
     children = TopK(torch.full((3, 2), 1, dtype=torch.int32), torch.full((3, 2), -0.1))
     for step in range(2):
         assert request.draft.run(request.draft_rows) == [None] * (4 - step)
-        grow(request.tree, request.draft_rows, children, vocab_size=VOCAB, spare_slot=SPARE)
+        grow(request.tree, request.draft_rows, children, spare_slot=SPARE)
     outcome = request.verify(TokenTree(request.text[-1]), children)
     assert (outcome.num_draft_rows, outcome.num_behind) == (0, 3)
 
@@ -239,7 +239,7 @@ def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: S
 def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[float]) -> dict[int, float]:
     """Costs of the root's children by token, after the root was given these."""
     rows = table_for(tree, 9)
-    grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
+    grow(tree, rows, spare_slot=SPARE)
     children = TopK(torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]))
     fill_verify_rows(tree, rows, children, spare_slot=SPARE)
     costs = tree.nodes.costs.tolist()
@@ -270,14 +270,19 @@ def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
     assert children_of(tree, [8], [-0.5]) == {7: 0.5}
 
 
-def test_a_token_that_the_draft_does_not_know_is_read_as_the_first() -> None:
-    tree = planted(root=VOCAB, num_missing=1, shape=Shape(verify_width=4, draft_width=2, num_children=1))
+def test_the_draft_reads_its_own_ids_and_the_target_its_own() -> None:
+    tree = planted(root=17, num_missing=1, shape=Shape(verify_width=4, draft_width=2, num_children=1))
     rows, target_rows = table_for(tree, 3), table_for(tree, 4)
-    grow(tree, rows, vocab_size=VOCAB, spare_slot=SPARE)
-    assert rows.token_ids.tolist() == [0, 0, 0]
+    draft_ids = torch.full((VOCAB,), POISON, dtype=torch.int32)
+    draft_ids[[17, 18, 30]] = torch.tensor([3, 4, 5], dtype=torch.int32)
+    grow(tree, rows, draft_ids=draft_ids, spare_slot=SPARE)
+    assert rows.token_ids.tolist() == [4, 3, 0]
     assert rows.slots.tolist() == [3, 4, SPARE]
+    children = TopK(torch.tensor([[30], [-1]], dtype=torch.int32), torch.tensor([[-0.5], [-math.inf]]))
+    grow(tree, rows, children, draft_ids=draft_ids, spare_slot=SPARE)
+    assert rows.token_ids[0] == 5
     fill_verify_rows(tree, target_rows, spare_slot=SPARE)
-    assert target_rows.token_ids[0] == VOCAB, "the target does"
+    assert target_rows.token_ids[:2].tolist() == [17, 30]
 
 
 def test_a_total_that_is_not_a_number_is_seen_on_the_host() -> None:

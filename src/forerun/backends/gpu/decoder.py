@@ -97,7 +97,7 @@ class DeviceDecoder(Decoder):
         """Prefill the draft and begin at the text's end. No round may be in flight."""
         draft = self._rounds.draft
         if draft is not None:
-            draft.runner.sync([draft.known(token) for token in self._token_ids[:-1]])
+            draft.runner.sync(draft.read(self._token_ids[:-1]))
         self._rounds.set_text(self._token_ids)
         self._num_behind = 0  # Tokens before the root that the draft's cache lacks.
 

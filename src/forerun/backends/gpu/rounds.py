@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
@@ -30,6 +31,7 @@ from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.runner import Runner
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import signed_mix
 
 
@@ -45,11 +47,15 @@ class RoundShape:
 class ModelOnDevice:
     """One model with the memory that sampling goes through: the target's, or with `num_children` the draft's."""
 
-    def __init__(self, runner: Runner, *, num_rows: int, num_children: int | None) -> None:
+    def __init__(
+        self, runner: Runner, *, num_rows: int, num_children: int | None, vocabulary: VocabularyMap | None = None
+    ) -> None:
         assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
         self.runner, self.executor = runner, runner.executor
         device, spec = runner.device, runner.spec
         self.spare_slot = runner.cache.capacity - 1
+        self.vocabulary = vocabulary
+        self.draft_ids, self.column_ids = (None, None) if vocabulary is None else id_tables(vocabulary, device)
         maxima = TileMaxima.for_vocabulary(
             spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
             is_topk=num_children is not None, device=device,
@@ -66,9 +72,9 @@ class ModelOnDevice:
             torch.zeros(topk_shape, dtype=torch.int32, device=device), torch.zeros(topk_shape, device=device)
         )
 
-    def known(self, token_id: int) -> int:
-        """A token as this model reads it: one that it does not have is 0."""
-        return token_id if token_id < self.runner.spec.vocab_size else 0
+    def read(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """The target's tokens as this model reads them."""
+        return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
         """All of a pass over the rows of the executor's table but the head."""
@@ -88,9 +94,9 @@ class DeviceRounds:
         draft, self.config, self._policy = plan.draft, plan.shape, plan.policy
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, num_children=None)
         self.draft = None if draft is None else ModelOnDevice(
-            draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children
+            draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children,
+            vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),
         )  # fmt: skip
-        self._num_known = min(runner.spec.vocab_size for runner in (target, draft) if runner is not None)
         device, self._overlaps = target.device, self.target.executor.overlaps
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
@@ -138,7 +144,7 @@ class DeviceRounds:
         for side, length in ((self.target, num_committed), (self.draft, num_committed - num_behind)):
             if side is not None:
                 runner = side.runner
-                runner.adopt([side.known(token) for token in token_ids[len(runner.cached_ids) : length]])
+                runner.adopt(side.read(token_ids[len(runner.cached_ids) : length]))
 
     def _play(self, shape: RoundShape) -> None:
         tree, target, overlaps = self.tree, self.target, self._overlaps
@@ -158,25 +164,42 @@ class DeviceRounds:
     def _grow(self, shape: RoundShape) -> TopK:
         """Grow the tree; the top-k after its last batch's nodes."""
         draft, tree, width = self.draft, self.tree, self.config.draft_width
-        assert draft is not None, "a tree without a draft has no depth"
+        assert draft is not None and draft.vocabulary is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
         children = None
         for step in range(shape.depth):
             num_before = 1 if step == 0 else 0  # The first pass has a row for the token before the root.
             grow(
-                tree, draft.executor.rows, children, vocab_size=self._num_known, spare_slot=draft.spare_slot,
+                tree, draft.executor.rows, children, draft_ids=draft.draft_ids, spare_slot=draft.spare_slot,
                 overlaps=self._overlaps,
             )  # fmt: skip
             draft.pass_layers(width + num_before, shape.num_splits)
             children = draft.topk
             topk_tokens(
-                draft.head, draw, children, num_children=self._policy.num_children, vocab_size=self._num_known,
-                num_rows=width + num_before, first_row=num_before,
+                draft.head, draw, children, num_children=self._policy.num_children,
+                vocab_size=draft.vocabulary.num_columns, num_rows=width + num_before, first_row=num_before,
             )  # fmt: skip
         return draft.topk
 
     def _draw(self, side: ModelOnDevice, *, is_greedy: bool) -> Draw:
-        return Draw(self._temperature, None if is_greedy else self._seed_mix, side.executor.rows.positions)
+        seed_mix = None if is_greedy else self._seed_mix
+        return Draw(self._temperature, seed_mix, side.executor.rows.positions, side.column_ids)
+
+
+def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:
+    """What the draft's ids stand for."""
+    num_draft = draft.spec.vocab_size
+    vocabulary = plan.vocabulary or VocabularyMap.of_equal_ids(num_target=num_target, num_draft=num_draft)
+    num_ids = len(vocabulary.draft_ids)
+    assert num_ids == num_target, f"a kernel would read past {num_ids} ids where the target has {num_target}"
+    return vocabulary
+
+
+def id_tables(vocabulary: VocabularyMap, device: str) -> tuple[Tensor | None, Tensor | None]:
+    """What the draft reads each token as, and the token of each of its columns; None: all are themselves."""
+    draft_ids, column_ids = vocabulary.draft_ids, vocabulary.column_ids
+    is_same = torch.equal(draft_ids, torch.arange(len(draft_ids), dtype=draft_ids.dtype))
+    return None if is_same else draft_ids.to(device), None if column_ids is None else column_ids.to(device)
 
 
 def fits(plan: RoundPlan) -> bool:

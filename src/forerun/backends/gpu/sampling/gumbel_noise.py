@@ -20,18 +20,27 @@ class Draw(NamedTuple):
         temperature: float32 [1], what scores are divided by.
         seed_mix: int64 [1] bits of splitmix64(seed); None for greedy, which adds no noise.
         positions: int32 [rows] of the pass's rows in the text; the noise is that of the token after a row.
+        column_ids: int32 [columns], rising: the target's tokens that the columns of a draft's scores stand for; None:
+            column 0 is token 0, and so on.
     """
 
     temperature: Tensor
     seed_mix: Tensor | None
     positions: Tensor
+    column_ids: Tensor | None = None
 
 
 @triton.jit
-def totals_of(scores_TV, tokens_V, rows_T, is_row_T, draw, IS_TOPK: tl.constexpr):
-    """total[t, v] = score[t, v] / temperature + g(seed, position[t] + 1, v): [T, V] float32; rows are the pass's."""
+def totals_of(scores_TV, columns_V, vocab_size, rows_T, is_row_T, draw, IS_TOPK: tl.constexpr):
+    """total[t, v] = score[t, v] / temperature + g(seed, position[t] + 1, column_ids[v]): [T, V] float32.
+
+    Rows are the pass's; where there are no column_ids, column v is token v.
+    """
     totals_TV = tl.div_rn(scores_TV, tl.broadcast_to(tl.load(draw.temperature), scores_TV.shape))
     if draw.seed_mix is not None:
+        tokens_V = columns_V
+        if draw.column_ids is not None:
+            tokens_V = tl.load(draw.column_ids + columns_V, mask=columns_V < vocab_size, other=0)
         low_T, high_T = row_keys(draw.seed_mix, tl.load(draw.positions + rows_T, mask=is_row_T, other=0) + 1)
         if IS_TOPK:
             totals_TV += quick_noise(low_T[:, None], high_T[:, None], tokens_V[None, :])

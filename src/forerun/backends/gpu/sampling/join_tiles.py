@@ -53,14 +53,18 @@ def join_samples(maxima: TileMaxima, sampled: Sampled, *, num_tiles: int, num_ro
 
 
 def join_topk(
-    maxima: TileMaxima, topk: TopK, *, num_tiles: int, num_rows: int, vocab_size: int, block: int, num_children: int,
-    overlaps: bool,
+    maxima: TileMaxima, topk: TopK, *, column_ids: Tensor | None, num_tiles: int, num_rows: int, vocab_size: int,
+    block: int, num_children: int, overlaps: bool,
 ) -> None:  # fmt: skip
-    """The `num_children` best tokens of each row from what `store_maxima` wrote of tiles of `block` tokens."""
+    """The `num_children` best tokens of each row from what `store_maxima` wrote of tiles of `block` columns.
+
+    Args:
+        column_ids: as in `Draw`, the token of each of the `vocab_size` columns.
+    """
     assert 1 <= num_children <= MOST_CHILDREN, "a node of a draft tree has few children"
     assert topk.tokens.stride() == topk.log_probs.stride(), "one kernel writes both alike"
     join_topk_kernel[(num_rows,)](
-        maxima, topk, topk.tokens.stride(0), num_tiles, vocab_size, BLOCK_V=block,
+        maxima, topk, topk.tokens.stride(0), column_ids, num_tiles, vocab_size, BLOCK_V=block,
         TILES=triton.next_power_of_2(num_tiles), COUNT=num_children, PADDED=triton.next_power_of_2(num_children),
         OVERLAPS=overlaps, **launch_options(num_warps=NUM_WARPS, overlaps=overlaps),
     )  # fmt: skip
@@ -88,13 +92,15 @@ def join_samples_kernel(maxima, sampled, num_tiles, TILES: tl.constexpr, OVERLAP
 
 @triton.jit
 def join_topk_kernel(
-    maxima, topk, row_stride, num_tiles, vocab_size,
+    maxima, topk, row_stride, column_ids, num_tiles, vocab_size,
     BLOCK_V: tl.constexpr, TILES: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """tokens[r, c] = the c-th best token; log_probs[r, c] = its total - log(sum over all tokens of exp(total)).
 
     firsts, sums [R, N], totals [R, vocabulary] to tokens, log_probs [R, COUNT]; token -1 and minus infinity where there
     are no more. The best lie in the COUNT tiles of the largest maxima: every other token comes after all these maxima.
+    Keys hold columns. Where there are column_ids, [vocabulary], these are the tokens to store; as they rise, the lower
+    of two columns is the lower token.
     """
     await_inputs(OVERLAPS)
     row = tl.program_id(0)
@@ -113,7 +119,10 @@ def join_topk_kernel(
     is_there_C = keys_C != LEAST_KEY
     places_C = tl.arange(0, PADDED)
     out = row * row_stride + places_C
-    tl.store(topk.tokens + out, tl.where(is_there_C, key_tokens(keys_C), -1), mask=places_C < COUNT)
+    best_C = tl.where(is_there_C, key_tokens(keys_C), -1)
+    if column_ids is not None:
+        best_C = tl.load(column_ids + best_C, mask=is_there_C, other=-1)
+    tl.store(topk.tokens + out, best_C, mask=places_C < COUNT)
     log_probs_C = tl.where(is_there_C, key_totals(keys_C) - log_sum, NO_TOTAL)
     tl.store(topk.log_probs + out, log_probs_C, mask=places_C < COUNT)
 

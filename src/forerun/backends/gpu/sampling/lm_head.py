@@ -52,13 +52,13 @@ def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, 
 def topk_tokens(
     head: LmHead, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int, num_rows: int, first_row: int = 0
 ) -> None:
-    """The likeliest of the first `vocab_size` tokens after each row, and the log-softmax of their totals."""
+    """The likeliest tokens of the first `vocab_size` columns after each row, and the log-softmax of their totals."""
     packed, count = head.packed, num_rows - first_row
     assert vocab_size <= packed.num_out, (vocab_size, packed.num_out)
     launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=vocab_size, is_topk=True)
     join_topk(
-        head.maxima, topk, num_tiles=packed.num_tiles, num_rows=count, vocab_size=vocab_size,
-        block=packed.tiles.block_out, num_children=num_children, overlaps=head.overlaps,
+        head.maxima, topk, column_ids=draw.column_ids, num_tiles=packed.num_tiles, num_rows=count,
+        vocab_size=vocab_size, block=packed.tiles.block_out, num_children=num_children, overlaps=head.overlaps,
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def head_kernel(
             start = first + row_tile * ROWS
             scores_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
             rows_R = start + tl.arange(0, ROWS)
-            totals_RO = totals_of(scores_RO, tokens_O, rows_R, rows_R < end_row, draw, IS_TOPK)
+            totals_RO = totals_of(scores_RO, tokens_O, vocab_size, rows_R, rows_R < end_row, draw, IS_TOPK)
             store_maxima(
                 totals_RO, tokens_O, rows_R - first_row, rows_R < end_row, tl.program_id(1), tl.num_programs(1),
                 vocab_size, maxima, IS_TOPK,

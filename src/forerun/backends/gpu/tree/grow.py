@@ -5,6 +5,7 @@ Legend: N most nodes, W nodes of a batch, C children of each, R rows, E tree slo
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.row_table import RowTable
@@ -24,8 +25,8 @@ from forerun.backends.gpu.tree.write_rows import write_header, write_rows, write
 
 
 def grow(
-    tree: DeviceTree, rows: RowTable, children: TopK | None = None, *, vocab_size: int, spare_slot: int,
-    overlaps: bool = False,
+    tree: DeviceTree, rows: RowTable, children: TopK | None = None, *, draft_ids: Tensor | None = None,
+    spare_slot: int, overlaps: bool = False,
 ) -> None:  # fmt: skip
     """Choose the batch of the draft's next pass and fill its rows.
 
@@ -37,13 +38,13 @@ def grow(
         rows: the draft's table.
         children: the top-k after the last batch's nodes, in its order; of the first pass of a round these are the rows
             from 1 on.
-        vocab_size: of the draft; it reads other tokens as 0.
+        draft_ids: int32 [target's vocabulary], what the draft reads each token as; None: as itself.
         spare_slot: of the draft's cache, never one of the text.
     """
     num_rows = tree.draft_width + (children is None)
     tree.check(rows, num_rows)
     grow_kernel[(1,)](
-        tree.nodes, tree.batch_W, tree.header, children, rows.fields, tree.min_mass, vocab_size, spare_slot,
+        tree.nodes, tree.batch_W, tree.header, children, rows.fields, tree.min_mass, draft_ids, spare_slot,
         TREE=tree.shape, ROW_BLOCK=triton.next_power_of_2(num_rows), OVERLAPS=overlaps,
         **launch_options(num_warps=tree.num_warps, overlaps=overlaps),
     )  # fmt: skip
@@ -51,14 +52,14 @@ def grow(
 
 @triton.jit
 def grow_kernel(
-    nodes, batch_W, header, children, rows, min_mass, vocab_size, spare_slot,
+    nodes, batch_W, header, children, rows, min_mass, draft_ids, spare_slot,
     TREE: tl.constexpr, ROW_BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """batch = the first W of the open nodes that could still lead into the horizon, by (cost, depth, number).
 
-    Row i of it: token tokens[batch[i]], position committed + depth, the next slot of the draft's cache; it sees the
-    draft's prefix and the node's ancestors. `nodes` is a `TreeNodes` of [N], `children` a `TopK` of [W, C] or None in
-    the first step, `rows` the draft's `RowFields`. There is one program.
+    Row i of it: id draft_ids[tokens[batch[i]]], position committed + depth, the next slot of the draft's cache; it sees
+    the draft's prefix and the node's ancestors. `nodes` is a `TreeNodes` of [N], `children` a `TopK` of [W, C] or None
+    in the first step, `rows` the draft's `RowFields`, draft_ids [target's vocabulary] or None. There is one program.
     """
     IS_FIRST: tl.constexpr = children is None
     CAPACITY: tl.constexpr = TREE.capacity
@@ -85,9 +86,9 @@ def grow_kernel(
     first_row: tl.constexpr = 1 if IS_FIRST else 0
     first_slot = draft_committed + (0 if IS_FIRST else first_draft_row)
     write_header(rows, draft_committed, first_slot, TREE.width + first_row, TREE.stride)
-    batch_row, known = first_row + place, tl.where(tokens < vocab_size, tokens, 0)
+    batch_row, read_ids = first_row + place, ids_of(tokens, is_chosen, draft_ids)
     node_slots = draft_committed + draft_rows
-    write_rows(rows, batch_row, is_chosen, known, committed + depths, node_slots, committed + depths + 1)
+    write_rows(rows, batch_row, is_chosen, read_ids, committed + depths, node_slots, committed + depths + 1)
     path = rows.tree_slots + batch_row[:, None] * TREE.stride + (num_missing + depths)[None, :]
     slots = tl.broadcast_to(node_slots[None, :], (CAPACITY, CAPACITY))
     tl.store(path, slots, mask=is_chosen[:, None] & has_bit(ancestors, node))
@@ -97,9 +98,18 @@ def grow_kernel(
 
     catches_up = row < tl.where(num_missing == 1, first_row, 0)
     is_other = ((row < first_row) | (row >= first_row + num_chosen)) & (row < TREE.width + first_row)
-    token = tl.where(catches_up, tl.where(before_root < vocab_size, before_root, 0), 0)
+    read_id = ids_of(tl.where(catches_up, before_root, 0), catches_up, draft_ids)
     slot = tl.where(catches_up, draft_committed, spare_slot)
-    write_successors(rows, row, is_other, token, draft_committed, slot, TREE.stride)
+    write_successors(rows, row, is_other, read_id, draft_committed, slot, TREE.stride)
+
+
+@triton.jit
+def ids_of(tokens, is_there, draft_ids):
+    """What the draft reads tokens as; where draft_ids is a table, 0 where there is no token."""
+    read_ids = tokens
+    if draft_ids is not None:
+        read_ids = tl.load(draft_ids + tokens, mask=is_there, other=0)
+    return read_ids
 
 
 @triton.jit
