@@ -1,0 +1,138 @@
+"""A Llama over many texts at once, with gradients: what the target writes with and what a draft is trained as.
+
+Legend: B texts, T rows of each, S slots of its cache, Q query heads, K key/value heads, D head size, H hidden size,
+V vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from forerun.core.model_spec import ModelSpec
+from forerun.model.quantise import as_plain
+from forerun.model.rope import rope_table
+from forerun.model.weights import WeightSource
+
+LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
+
+
+class TextCache:
+    """Keys and values of many texts of different lengths.
+
+    Args:
+        num_slots: tokens of the longest text.
+    """
+
+    def __init__(self, spec: ModelSpec, *, num_texts: int, num_slots: int, dtype: torch.dtype, device: str) -> None:
+        shape = (spec.num_layers, 2, num_texts, spec.num_kv_heads, num_slots, spec.head_dim)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.lengths = torch.zeros(num_texts, dtype=torch.int64, device=device)
+
+    def append(self, layer: int, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Put rows behind every text; return the keys and values up to the longest one."""
+        keys, values = self.values[layer]
+        num_rows = k_BKTD.shape[2]
+        slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=k_BKTD.device)
+        texts_B1 = torch.arange(len(self.lengths), device=k_BKTD.device)[:, None]
+        keys[texts_B1, :, slots_BT] = k_BKTD.transpose(1, 2)
+        values[texts_B1, :, slots_BT] = v_BKTD.transpose(1, 2)
+        end = int(self.lengths.max()) + num_rows
+        return keys[:, :, :end], values[:, :, :end]
+
+
+class Network(nn.Module):
+    """Parameters by the names of `checkpoints.huggingface.names.tensor_plan`, with "." as "_"."""
+
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.weights = nn.ParameterDict({name.replace(".", "_"): nn.Parameter(value) for name, value in weights.items()})
+        self._rope: Tensor | None = None
+
+    def hidden(self, ids_BT: Tensor, cache: TextCache | None = None) -> Tensor:
+        """The normed residual stream [B, T, H] of the rows, behind the texts in `cache` if there is one."""
+        begin = 0 if cache is None else cache.lengths[:, None]
+        positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        rope = self._rope_at(positions_BT)
+        x = functional.embedding(ids_BT, self._weight("embedding.weight"))
+        for layer in range(self.spec.num_layers):
+            x = x + self._attention(layer, self._norm(f"layers.{layer}.attention_norm", x), rope, cache)
+            h = self._linear(f"layers.{layer}.gate_up", self._norm(f"layers.{layer}.mlp_norm", x))
+            gate, up = h.chunk(2, -1)
+            x = x + self._linear(f"layers.{layer}.mlp_out", functional.silu(gate) * up)
+        if cache is not None:
+            cache.lengths += ids_BT.shape[1]
+        return self._norm("final_norm", x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., V] of hidden states."""
+        return functional.linear(hidden, self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight"))
+
+    def _attention(self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None) -> Tensor:
+        spec, part = self.spec, f"layers.{layer}."
+        num_texts, num_rows, _ = h_BTH.shape
+        heads = self._linear(part + "qkv", h_BTH).view(num_texts, num_rows, -1, spec.head_dim).transpose(1, 2)
+        q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), 1)
+        if spec.qk_norm:
+            q, k = self._norm(part + "q_norm", q), self._norm(part + "k_norm", k)
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        if cache is None:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            keys, values = cache.append(layer, k, v)
+            seen_BT = cache.lengths[:, None] + torch.arange(num_rows, device=h_BTH.device)
+            mask = torch.arange(keys.shape[2], device=h_BTH.device) <= seen_BT[:, None, :, None]
+            mixed = attend_in_groups(q, keys, values, mask)
+        return self._linear(part + "attention_out", mixed.transpose(1, 2).reshape(num_texts, num_rows, -1))
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        bias = self._weight(f"{name}.bias") if f"{name}.bias".replace(".", "_") in self.weights else None
+        return functional.linear(x, self._weight(f"{name}.weight"), bias)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, x.shape[-1:], self._weight(f"{name}.weight"), self.spec.norm_eps)
+
+    def _weight(self, name: str) -> Tensor:
+        return self.weights[name.replace(".", "_")]
+
+    def _rope_at(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        like = self._weight("final_norm.weight")
+        if self._rope is None or self._rope.device != like.device:
+            self._rope = rope_table(
+                self.spec.rope, self.spec.head_dim, self.spec.max_positions, dtype=torch.float32, device=str(like.device)
+            )
+        table = self._rope[positions_BT].to(like.dtype)[:, None]
+        return table[..., 0, :], table[..., 1, :]
+
+
+def attend_in_groups(q_BQTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor) -> Tensor:
+    """Attention with the query heads of a key head as more rows of it: five times as fast as `enable_gqa` here."""
+    num_texts, num_heads, num_rows, head_dim = q_BQTD.shape
+    num_kv_heads = k_BKSD.shape[1]
+    grouped = q_BQTD.reshape(num_texts, num_kv_heads, -1, head_dim)
+    mask = mask_B1TS.repeat(1, 1, num_heads // num_kv_heads, 1)
+    mixed = functional.scaled_dot_product_attention(grouped, k_BKSD, v_BKSD, mask)
+    return mixed.view(num_texts, num_heads, num_rows, head_dim)
+
+
+def rotate(x_BNTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding; sin carries a minus sign in its first half, see `model.rope`."""
+    return x_BNTD * cos + x_BNTD.roll(x_BNTD.shape[-1] // 2, -1) * sin
+
+
+def read_network(spec: ModelSpec, source: WeightSource) -> Network:
+    """A stored model, its codes as plain weights."""
+    weights = {"embedding.weight": as_plain(source.table()), "final_norm.weight": source.vector("final_norm")}
+    names = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in LINEAR]
+    for name in names if spec.tied_embeddings else [*names, "head"]:
+        weight, bias = source.linear(name)
+        weights[f"{name}.weight"] = as_plain(weight)
+        if bias is not None:
+            weights[f"{name}.bias"] = bias
+    for layer in range(spec.num_layers):
+        norms = ("attention_norm", "mlp_norm", *(("q_norm", "k_norm") if spec.qk_norm else ()))
+        weights |= {f"layers.{layer}.{norm}.weight": source.vector(f"layers.{layer}.{norm}") for norm in norms}
+    return Network(spec, weights)

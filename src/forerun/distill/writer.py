@@ -1,0 +1,141 @@
+"""The target writes many texts at once, and what it thought of every next token is kept.
+
+Legend: B texts at once, V vocabulary, K scores kept of a row.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.distill.network import Network, TextCache
+from forerun.distill.top_scores import top_scores
+
+NUM_KEPT: Final = 32  # likeliest next tokens kept of every row: over 0.97 of the chance in a chat's answers
+MAX_TURN: Final = 96  # tokens of a turn that the model writes for the user
+TURN_TEMPERATURE: Final = 0.8  # of a turn written for the user: at 1 a small model loses its thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a text begins.
+
+    Args:
+        token_ids: given to the model.
+        turn: said after a turn that the model writes for the user, from the token on that ends it; empty: it writes no
+            such turn.
+        temperature: of what the model answers; a user's turn is written at TURN_TEMPERATURE.
+        length: tokens of the text at most.
+    """
+
+    token_ids: tuple[int, ...]
+    turn: tuple[int, ...] = ()
+    temperature: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WrittenText:
+    """A text, and the target's likeliest next tokens after each of its tokens.
+
+    Args:
+        token_ids: [T] int32.
+        num_given: how many of them open the text.
+        top_ids, top_log_probs: [T, K] int32 and float16; of the last token there are none to learn from.
+    """
+
+    token_ids: Tensor
+    num_given: int
+    top_ids: Tensor
+    top_log_probs: Tensor
+
+
+class _Slot:
+    """A text that is being written; `said` is what the next pass reads of it."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening, self.ids = opening, list(opening.token_ids)
+        self.is_users = bool(opening.turn)
+        self.turn_end = len(opening.token_ids) + MAX_TURN
+
+    @property
+    def temperature(self) -> float:
+        return TURN_TEMPERATURE if self.is_users else self.opening.temperature
+
+    def go_on(self, token: int) -> None:
+        """The model said this; a user's turn that it ends is followed by what opens the answer."""
+        if self.is_users and (token == self.opening.turn[0] or len(self.ids) + 1 >= self.turn_end):
+            self.ids += self.opening.turn
+            self.is_users = False
+        else:
+            self.ids.append(token)
+
+
+class Writer:
+    """Writes `num_texts` texts at once; where one has ended, the next opening takes its place.
+
+    Args:
+        stop_ids: tokens that end a text.
+        num_slots: tokens of the longest text.
+    """
+
+    def __init__(
+        self, network: Network, openings: Iterator[Opening], *, stop_ids: tuple[int, ...], num_texts: int,
+        num_slots: int, seed: int,
+    ) -> None:  # fmt: skip
+        like = next(network.parameters())
+        self._network, self._openings, self._stops = network, openings, frozenset(stop_ids)
+        self._cache = TextCache(
+            network.spec, num_texts=num_texts, num_slots=num_slots, dtype=like.dtype, device=str(like.device)
+        )
+        num_kept = min(NUM_KEPT, network.spec.vocab_size)
+        self._top_ids = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.int32)
+        self._top_log_probs = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.float16)
+        self._slots = [_Slot(next(openings)) for _ in range(num_texts)]
+        self._random = torch.Generator(device=like.device).manual_seed(seed)
+
+    @torch.inference_mode()
+    def step(self) -> list[WrittenText]:
+        """One pass: every text goes on by a token. Returns the texts that ended with it."""
+        cache, lengths = self._cache, self._cache.lengths.tolist()
+        read = [slot.ids[length] for slot, length in zip(self._slots, lengths, strict=True)]
+        ids_B1 = torch.tensor(read, device=cache.lengths.device)[:, None]
+        scores_BV = self._network.logits(self._network.hidden(ids_B1, cache)[:, 0]).float().log_softmax(-1)
+        top, top_ids = top_scores(scores_BV, self._top_ids.shape[2])
+        chosen = self._choose(scores_BV, top, top_ids).tolist()
+        rows, places = torch.arange(len(lengths)), torch.tensor(lengths)
+        self._top_ids[rows, places], self._top_log_probs[rows, places] = top_ids.cpu().int(), top.cpu().half()
+        ended = []
+        for number, (slot, length, token) in enumerate(zip(self._slots, lengths, chosen, strict=True)):
+            if length + 1 == len(slot.ids):
+                if token in self._stops and not slot.is_users or len(slot.ids) >= slot.opening.length:
+                    ended.append(self._end(number, slot))
+                else:
+                    slot.go_on(token)
+        return ended
+
+    def _choose(self, scores_BV: Tensor, top: Tensor, top_ids: Tensor) -> Tensor:
+        """A token of every row at its text's temperature; below 1, of those kept only."""
+        temperatures = torch.tensor([slot.temperature for slot in self._slots], device=top.device)[:, None]
+        kept = (top / temperatures.clamp(min=1e-3)).softmax(-1)
+        chosen = top_ids.gather(1, kept.multinomial(1, generator=self._random))[:, 0]
+        missing = 1.0 - top.exp().sum(-1)
+        is_other = (torch.rand(len(top), generator=self._random, device=top.device) < missing) & (temperatures[:, 0] >= 1)
+        others = is_other.nonzero()[:, 0]
+        if len(others):
+            rest = scores_BV[others].exp().scatter(1, top_ids[others], 0.0)
+            chosen[others] = rest.multinomial(1, generator=self._random)[:, 0]
+        return chosen
+
+    def _end(self, number: int, slot: _Slot) -> WrittenText:
+        num_tokens = len(slot.ids)
+        self._slots[number] = _Slot(next(self._openings))
+        self._cache.lengths[number] = 0
+        return WrittenText(
+            token_ids=torch.tensor(slot.ids, dtype=torch.int32),
+            num_given=len(slot.opening.token_ids),
+            top_ids=self._top_ids[number, :num_tokens].clone(),
+            top_log_probs=self._top_log_probs[number, :num_tokens].clone(),
+        )
