@@ -44,17 +44,22 @@ class TextCache:
 
 
 class Network(nn.Module):
-    """Parameters by the names of `checkpoints.huggingface.names.tensor_plan`, with "." as "_"."""
+    """A Llama; its weights have the names of `checkpoints.huggingface.names.tensor_plan`."""
 
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.spec = spec
-        self.weights = nn.ParameterDict({name.replace(".", "_"): nn.Parameter(value) for name, value in weights.items()})
+        self._weights = nn.ParameterDict({in_dict(name): nn.Parameter(value) for name, value in weights.items()})
         self._rope: Tensor | None = None
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Every weight by its name, without gradients."""
+        return {name.replace("/", "."): value.detach() for name, value in self._weights.items()}
 
     def hidden(self, ids_BT: Tensor, cache: TextCache | None = None) -> Tensor:
         """The normed residual stream [B, T, H] of the rows, behind the texts in `cache` if there is one."""
-        begin = 0 if cache is None else cache.lengths[:, None]
+        begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
         rope = self._rope_at(positions_BT)
         x = functional.embedding(ids_BT, self._weight("embedding.weight"))
@@ -69,7 +74,9 @@ class Network(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] of hidden states."""
-        return functional.linear(hidden, self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight"))
+        return functional.linear(
+            hidden, self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight")
+        )
 
     def _attention(self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None) -> Tensor:
         spec, part = self.spec, f"layers.{layer}."
@@ -89,23 +96,33 @@ class Network(nn.Module):
         return self._linear(part + "attention_out", mixed.transpose(1, 2).reshape(num_texts, num_rows, -1))
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
-        bias = self._weight(f"{name}.bias") if f"{name}.bias".replace(".", "_") in self.weights else None
+        bias = self._weight(f"{name}.bias") if in_dict(f"{name}.bias") in self._weights else None
         return functional.linear(x, self._weight(f"{name}.weight"), bias)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         return functional.rms_norm(x, x.shape[-1:], self._weight(f"{name}.weight"), self.spec.norm_eps)
 
     def _weight(self, name: str) -> Tensor:
-        return self.weights[name.replace(".", "_")]
+        weight: Tensor = self._weights[in_dict(name)]
+        return weight
 
     def _rope_at(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         like = self._weight("final_norm.weight")
         if self._rope is None or self._rope.device != like.device:
             self._rope = rope_table(
-                self.spec.rope, self.spec.head_dim, self.spec.max_positions, dtype=torch.float32, device=str(like.device)
+                self.spec.rope,
+                self.spec.head_dim,
+                self.spec.max_positions,
+                dtype=torch.float32,
+                device=str(like.device),
             )
         table = self._rope[positions_BT].to(like.dtype)[:, None]
         return table[..., 0, :], table[..., 1, :]
+
+
+def in_dict(name: str) -> str:
+    """A ParameterDict's keys hold no dots."""
+    return name.replace(".", "/")
 
 
 def attend_in_groups(q_BQTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor) -> Tensor:

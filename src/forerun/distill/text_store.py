@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from forerun.distill.writer import WrittenText
@@ -16,19 +17,26 @@ PATTERN: Final = "texts_{:05d}.safetensors"
 
 
 class TextStore:
-    """The texts in a folder."""
+    """The texts in a folder.
+
+    Attributes:
+        seconds: that they took to write.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._files = sorted(folder.glob(PATTERN.format(0).replace("00000", "*")))
+        notes = [_notes(path) for path in self._files]
+        self.seconds = sum(seconds for seconds, _ in notes)
+        self.num_texts = sum(num_texts for _, num_texts in notes)
 
     @property
     def num_files(self) -> int:
         return len(self._files)
 
-    def add(self, texts: Sequence[WrittenText]) -> None:
-        """Keep texts in a file of their own."""
+    def add(self, texts: Sequence[WrittenText], seconds: float) -> None:
+        """Keep texts, which took so long to write, in a file of their own."""
         tensors = {
             "token_ids": torch.cat([text.token_ids for text in texts]),
             "lengths": torch.tensor([len(text.token_ids) for text in texts], dtype=torch.int32),
@@ -37,13 +45,22 @@ class TextStore:
             "top_log_probs": torch.cat([text.top_log_probs for text in texts]),
         }
         path = self._folder / PATTERN.format(len(self._files))
-        save_file(tensors, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
+        save_file(tensors, path.with_suffix(".part"), {"seconds": str(seconds), "num_texts": str(len(texts))})
+        path.with_suffix(".part").replace(path)
         self._files.append(path)
+        self.seconds += seconds
+        self.num_texts += len(texts)
 
     def read(self, start: int = 0) -> list[WrittenText]:
         """All texts of the files from `start` on."""
         return [text for path in self._files[start:] for text in _texts(path)]
+
+
+def _notes(path: Path) -> tuple[float, int]:
+    """Seconds that the texts of a file took, and how many they are."""
+    with safe_open(path, "pt") as file:
+        notes = file.metadata() or {}
+    return float(notes.get("seconds", 0)), int(notes.get("num_texts", 0))
 
 
 def _texts(path: Path) -> list[WrittenText]:

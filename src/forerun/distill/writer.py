@@ -43,13 +43,18 @@ class WrittenText:
     Args:
         token_ids: [T] int32.
         num_given: how many of them open the text.
-        top_ids, top_log_probs: [T, K] int32 and float16; of the last token there are none to learn from.
+        top_ids, top_log_probs: [T, K] int32 and float16.
     """
 
     token_ids: Tensor
     num_given: int
     top_ids: Tensor
     top_log_probs: Tensor
+
+    @property
+    def first_row(self) -> int:
+        """The first row to learn from: it says what follows the given tokens."""
+        return max(self.num_given - 1, 0)
 
 
 class _Slot:
@@ -110,7 +115,7 @@ class Writer:
         ended = []
         for number, (slot, length, token) in enumerate(zip(self._slots, lengths, chosen, strict=True)):
             if length + 1 == len(slot.ids):
-                if token in self._stops and not slot.is_users or len(slot.ids) >= slot.opening.length:
+                if (token in self._stops and not slot.is_users) or len(slot.ids) >= slot.opening.length:
                     ended.append(self._end(number, slot))
                 else:
                     slot.go_on(token)
@@ -122,7 +127,9 @@ class Writer:
         kept = (top / temperatures.clamp(min=1e-3)).softmax(-1)
         chosen = top_ids.gather(1, kept.multinomial(1, generator=self._random))[:, 0]
         missing = 1.0 - top.exp().sum(-1)
-        is_other = (torch.rand(len(top), generator=self._random, device=top.device) < missing) & (temperatures[:, 0] >= 1)
+        is_other = (torch.rand(len(top), generator=self._random, device=top.device) < missing) & (
+            temperatures[:, 0] >= 1
+        )
         others = is_other.nonzero()[:, 0]
         if len(others):
             rest = scores_BV[others].exp().scatter(1, top_ids[others], 0.0)

@@ -60,6 +60,10 @@ class Tokenizer:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
+    def to_json(self) -> str:
+        """The text of a tokenizer.json with the same tokens; without the chat template."""
+        return self._backend.to_str()
+
     def with_chat_template(self, source: str) -> "Tokenizer":
         """The same tokenizer with another chat template.
 

@@ -1,0 +1,78 @@
+"""A trained draft as a folder that any engine opens: an ordinary Llama, its target's tokenizer, its vocabulary map."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.core.model_spec import ModelSpec
+from forerun.core.output_file import write_whole
+from forerun.model.vocabulary_map import VocabularyMap
+from forerun.text.tokenizer import Tokenizer
+
+MAP_FILE: Final = "vocabulary_map.safetensors"
+
+
+def write_draft(
+    folder: Path,
+    spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    vocabulary: VocabularyMap,
+    tokenizer: Tokenizer,
+    stop_ids: Sequence[int],
+) -> None:
+    """Write a draft; what was there is replaced, config.json last, so that a half-written folder opens nowhere.
+
+    Args:
+        weights: by the names of `tensor_plan`.
+        stop_ids: the target's, by its own ids.
+    """
+    (folder / "config.json").unlink(missing_ok=True)
+    write_whole(folder / "model.safetensors", save(stored_tensors(spec, weights), {"format": "pt"}), makes_folder=True)
+    if len(vocabulary.target_ids) < len(vocabulary.draft_ids):
+        ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
+        write_whole(folder / MAP_FILE, save({name: value.cpu().contiguous() for name, value in ids.items()}))
+    write_whole(folder / "tokenizer.json", tokenizer.to_json())
+    write_whole(folder / "generation_config.json", to_text({"eos_token_id": list(stop_ids)}))
+    write_whole(folder / "config.json", to_text(llama_config(spec)))
+
+
+def stored_tensors(spec: ModelSpec, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint by its Hugging Face name, bfloat16."""
+    return {
+        name: weights[place.name][place.row_start : place.row_start + place.shape[0]]
+        .to("cpu", torch.bfloat16)
+        .contiguous()
+        for name, place in tensor_plan(spec).items()
+    }
+
+
+def llama_config(spec: ModelSpec) -> dict[str, object]:
+    """config.json as transformers writes it for a Llama."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.hidden_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "intermediate_size": spec.intermediate_size,
+        "max_position_embeddings": spec.max_positions,
+        "rms_norm_eps": spec.norm_eps,
+        "rope_theta": spec.rope.theta,
+        "attention_bias": spec.out_bias,
+        "mlp_bias": spec.mlp_bias,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def to_text(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,55 @@
+"""Texts that others wrote, from files: plain ones in pieces, conversations from JSON lines."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from forerun.core.errors import ConfigError
+from forerun.text.tokenizer import Tokenizer
+
+PIECE: Final = 384  # tokens of a text that are read at once
+GivenText: TypeAlias = tuple[list[int], int]  # token ids, and how many of them open the text
+
+
+def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> list[GivenText]:
+    """The texts of a file: of a .jsonl file conversations, a line `{"messages": [{"role": ..., "content": ...}, ...]}`
+    each, whose last message is learnt from; of any other file its text, in pieces.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line is no such conversation.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text ({error}): give a UTF-8 file") from error
+    if path.suffix == ".jsonl":
+        return [
+            found
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip()
+            for found in _conversation(f"{path}, line {number}", line, tokenizer, stop_ids)
+        ]
+    return [(piece, 0) for piece in _pieces(tokenizer.encode(text))]
+
+
+def _pieces(ids: list[int]) -> Iterator[list[int]]:
+    yield from (ids[start : start + PIECE] for start in range(0, len(ids), PIECE))
+
+
+def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> Iterator[GivenText]:
+    try:
+        messages = json.loads(line)["messages"]
+        *before, last = messages
+        answer, role = str(last["content"]), last["role"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f'{place} is no conversation ({error!r}); a line such as {{"messages": [{{"role": "user", "content": "Hi"}}, '
+            '{"role": "assistant", "content": "Hello!"}]} is needed'
+        ) from None
+    if role != "assistant" or not before:
+        raise ConfigError(f"{place}: the last message is a {role!r}'s, an assistant's answer is needed to learn from")
+    opening = tokenizer.apply_chat_template(before)
+    ids = [*opening, *tokenizer.encode(answer, add_special_tokens=False), *stop_ids[:1]]
+    if len(opening) < PIECE:
+        yield ids[: len(opening) + PIECE], len(opening)

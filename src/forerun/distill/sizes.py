@@ -1,0 +1,66 @@
+"""How large a draft may be: as large as a pass of it costs at most a tenth of its target's."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from forerun.core.model_spec import ModelSpec, RopeSpec
+
+COST_SHARE: Final = 0.1  # of a target's pass of one row
+MAX_LAYERS, MIN_LAYERS = 4, 2
+WIDTH_SHARES: Final = (0.75, 0.5, 0.375, 0.25)  # of the target's hidden size
+MLP_RATIO: Final = 8 / 3  # of an MLP's size to the hidden size, as Llamas have it
+MIN_WIDTH: Final = 64
+
+
+def choose_sizes(
+    target: ModelSpec, vocab_size: int, pass_s: Callable[[ModelSpec], float], target_s: float
+) -> ModelSpec:
+    """The largest of the candidates whose pass costs at most `COST_SHARE` of the target's; else the smallest.
+
+    Args:
+        pass_s: measures a pass of such a draft, in seconds.
+        target_s: a pass of the target.
+    """
+    candidates = list(candidate_drafts(target, vocab_size))
+    for draft in candidates:
+        if pass_s(draft) <= COST_SHARE * target_s:
+            return draft
+    return candidates[-1]
+
+
+def candidate_drafts(target: ModelSpec, vocab_size: int) -> Iterator[ModelSpec]:
+    """Drafts from large to small: the target's width first, since its layers can then be taken over."""
+    for num_layers in range(min(MAX_LAYERS, target.num_layers - 1), MIN_LAYERS - 1, -1):
+        yield draft_spec(target, vocab_size, num_layers=num_layers)
+    for share in WIDTH_SHARES:
+        yield draft_spec(target, vocab_size, num_layers=MIN_LAYERS, hidden_size=int(target.hidden_size * share))
+
+
+def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_size: int | None = None) -> ModelSpec:
+    """A Llama with the shape of its target, or a narrower one with heads of the same size where they fit."""
+    alike = replace(
+        target,
+        family="llama",
+        num_layers=num_layers,
+        vocab_size=vocab_size,
+        rope=RopeSpec(theta=target.rope.theta),
+        out_bias=target.qkv_bias,
+        qk_norm=False,
+        window=None,
+    )
+    if hidden_size is None or hidden_size >= target.hidden_size:
+        return alike
+    head_dim = min(target.head_dim, 64)
+    num_heads = max(1, round(hidden_size / head_dim))
+    num_kv_heads = max(1, num_heads * target.num_kv_heads // target.num_heads)
+    num_heads -= num_heads % num_kv_heads
+    hidden_size = max(MIN_WIDTH, num_heads * head_dim)
+    return replace(
+        alike,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=-(-int(hidden_size * MLP_RATIO) // 32) * 32,
+    )

@@ -1,0 +1,142 @@
+"""Training a draft on what its target said.
+
+Legend: B texts at once, T tokens of the longest, N rows to learn from, H hidden size, W the draft's vocabulary.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from forerun.distill.loss import Lesson, cross_entropy, is_among, overlap
+from forerun.distill.network import Network
+from forerun.distill.writer import WrittenText
+from forerun.model.vocabulary_map import VocabularyMap
+
+TOKENS_PER_STEP: Final = 4096
+MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peaks of the learning rates: Muon's for matrices inside layers, AdamW's
+WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise over the first, and fall to 0 over the last
+NUM_GUESSES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How a draft does on texts that it has not learnt from.
+
+    Args:
+        loss: nats of a row.
+        overlap: chance that one guess sampled at temperature 1 is accepted.
+        hits, hits_of_several: share of rows whose likeliest token is the draft's first guess, or among its first four.
+    """
+
+    loss: float
+    overlap: float
+    hits: float
+    hits_of_several: float
+
+
+class Trainer:
+    """A draft, its optimizers, and how far its training is.
+
+    Attributes:
+        num_tokens: of the texts it has learnt from, repetitions counted.
+    """
+
+    def __init__(self, network: Network, vocabulary: VocabularyMap, *, device: str) -> None:
+        self.network, self.vocabulary, self._device = network.to(device), vocabulary, device
+        self.num_tokens = 0
+        named = list(network.named_parameters())
+        inner = [value for name, value in named if value.ndim == 2 and "layers" in name]
+        others = [value for name, value in named if value.ndim != 2 or "layers" not in name]
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(inner, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+
+    def step(self, texts: Sequence[WrittenText], progress: float) -> float:
+        """Learn from these texts; returns the loss.
+
+        Args:
+            progress: share of the training that is done, which sets the learning rates.
+        """
+        log_probs, lesson = self._recall(texts)
+        loss = cross_entropy(log_probs, lesson).mean()
+        loss.backward()
+        clip_grad_norm_(self.network.parameters(), 1.0)
+        for optimizer, peak in zip(self._optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
+            optimizer.param_groups[0]["lr"] = peak * rate(progress)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.num_tokens += sum(len(text.token_ids) for text in texts)
+        return loss.item()
+
+    @torch.no_grad()
+    def score(self, texts: Sequence[WrittenText]) -> Score:
+        """How well the draft does on texts."""
+        sums, num_rows = torch.zeros(4, dtype=torch.float64), 0
+        for batch in batches(texts, random.Random(0)):
+            log_probs, lesson = self._recall(batch)
+            values = (
+                cross_entropy(log_probs, lesson),
+                overlap(log_probs, lesson),
+                is_among(log_probs, lesson, 1),
+                is_among(log_probs, lesson, NUM_GUESSES),
+            )
+            sums += torch.stack([value.double().sum().cpu() for value in values])
+            num_rows += len(log_probs)
+        loss, accepted, hits, hits_of_several = (sums / num_rows).tolist()
+        return Score(loss=loss, overlap=accepted, hits=hits, hits_of_several=hits_of_several)
+
+    def state(self) -> dict[str, Any]:
+        """What the training needs beside the weights to go on."""
+        return {
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "num_tokens": self.num_tokens,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.num_tokens = state["num_tokens"]
+
+    def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
+        """The draft's log-probabilities [N, W] of the rows to learn from, and what the target said there."""
+        ids_BT, is_learnt_BT = self._pad(texts)
+        with torch.autocast(torch.device(self._device).type, torch.bfloat16):
+            logits_NW = self.network.logits(self.network.hidden(ids_BT)[is_learnt_BT])
+        top_ids = torch.cat([text.top_ids[text.first_row :] for text in texts])
+        top_log_probs = torch.cat([text.top_log_probs[text.first_row :] for text in texts])
+        lesson = Lesson.of(top_ids.to(self._device), top_log_probs.to(self._device), self.vocabulary)
+        return logits_NW.float().log_softmax(-1), lesson
+
+    def _pad(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
+        """What the draft reads of the texts [B, T], and which rows are to be learnt from."""
+        longest = max(len(text.token_ids) for text in texts)
+        ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
+        is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
+        for ids_T, is_learnt_T, text in zip(ids_BT, is_learnt_BT, texts, strict=True):
+            ids_T[: len(text.token_ids)] = self.vocabulary.draft_ids.cpu()[text.token_ids.long()]
+            is_learnt_T[text.first_row : len(text.token_ids)] = True
+        return ids_BT.to(self._device), is_learnt_BT.to(self._device)
+
+
+def rate(progress: float) -> float:
+    """The learning rates' factor."""
+    return max(1e-3, min(1.0, progress / WARM_UP, (1.0 - progress) / DECAY))
+
+
+def batches(texts: Sequence[WrittenText], order: random.Random) -> Iterator[list[WrittenText]]:
+    """All texts once, in batches of `TOKENS_PER_STEP` tokens and similar lengths, the batches in random order."""
+    ranked = sorted(texts, key=lambda text: len(text.token_ids) + order.uniform(0, 40))
+    found: list[list[WrittenText]] = [[]]
+    for text in ranked:
+        if (len(found[-1]) + 1) * len(text.token_ids) > TOKENS_PER_STEP and found[-1]:
+            found.append([])
+        found[-1].append(text)
+    order.shuffle(found)
+    yield from (batch for batch in found if batch)
