@@ -44,8 +44,8 @@ def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequenc
         answer, role = str(last["content"]), last["role"]
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f'{place} is no conversation ({error!r}); a line such as {{"messages": [{{"role": "user", "content": "Hi"}}, '
-            '{"role": "assistant", "content": "Hello!"}]} is needed'
+            f'{place} is no conversation ({error!r}); a line such as {{"messages": [{{"role": "user", '
+            '"content": "Hi"}, {"role": "assistant", "content": "Hello!"}]} is needed'
         ) from None
     if role != "assistant" or not before:
         raise ConfigError(f"{place}: the last message is a {role!r}'s, an assistant's answer is needed to learn from")

@@ -55,11 +55,12 @@ def main_directions(embedding_WH: Tensor, num_directions: int) -> Tensor:
     num_all = embedding_WH.shape[1]
     if num_directions == num_all:
         return torch.eye(num_all)
-    return torch.linalg.eigh(embedding_WH.T @ embedding_WH).eigenvectors[:, num_all - num_directions :]
+    vectors: Tensor = torch.linalg.eigh(embedding_WH.T @ embedding_WH).eigenvectors
+    return vectors[:, num_all - num_directions :]
 
 
 def fresh_weight(name: str, shape: tuple[int, ...]) -> Tensor:
     """Random for a matrix, ones for a norm, zeros for a bias."""
     if len(shape) == 2:
-        return torch.randn(shape) * 0.5 * shape[1] ** -0.5
+        return torch.randn(shape) * (0.5 * shape[1] ** -0.5)
     return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)

@@ -82,7 +82,7 @@ class Network(nn.Module):
         spec, part = self.spec, f"layers.{layer}."
         num_texts, num_rows, _ = h_BTH.shape
         heads = self._linear(part + "qkv", h_BTH).view(num_texts, num_rows, -1, spec.head_dim).transpose(1, 2)
-        q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), 1)
+        q, k, v = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
         if spec.qk_norm:
             q, k = self._norm(part + "q_norm", q), self._norm(part + "k_norm", k)
         q, k = rotate(q, *rope), rotate(k, *rope)

@@ -1,4 +1,4 @@
-"""How the texts begin that a target writes: a turn of a user that it makes up, a question of a file, or nothing at all."""
+"""How the texts begin that a target writes: with a user's turn that it makes up, a question of a file, or nothing."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -38,7 +38,7 @@ def _written(network: Network, ids: Sequence[int], num_given: int, hidden_TH: Te
     first = max(num_given - 1, 0)
     parts = [
         top_scores(network.logits(rows).float().log_softmax(-1), num_kept)
-        for rows in hidden_TH[first:].split(ROWS_AT_ONCE)
+        for rows in torch.split(hidden_TH[first:], ROWS_AT_ONCE)
     ]
     top_ids = torch.zeros(len(ids), num_kept, dtype=torch.int32)
     top_log_probs = torch.zeros(len(ids), num_kept, dtype=torch.float16)

@@ -177,12 +177,12 @@ class Distillation:
                     self._log.add(kind="score", trained_s=round(trained_s, 2), **asdict(trainer.score(held_out)))
                     scored_s = trained_s
                 if trained_s - saved_s > SAVE_EVERY_S:
-                    self._saved.keep(trained_s, trainer.state())
+                    self._saved.keep(trainer, trained_s)
                     saved_s = trained_s
                 if trained_s >= total_s:
                     break
         self._log.add(kind="score", trained_s=round(trained_s, 2), **asdict(trainer.score(held_out)))
-        self._saved.keep(trained_s, trainer.state())
+        self._saved.keep(trainer, trained_s)
         draw_curves(self._log.read(), self._picture)
         network, vocabulary = trainer.network, trainer.vocabulary
         write_draft(self._config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)

@@ -66,7 +66,7 @@ def _notes(path: Path) -> tuple[float, int]:
 def _texts(path: Path) -> list[WrittenText]:
     tensors = load_file(path)
     lengths = tensors["lengths"].tolist()
-    parts = [tensors[name].split(lengths) for name in ("token_ids", "top_ids", "top_log_probs")]
+    parts = [torch.split(tensors[name], lengths) for name in ("token_ids", "top_ids", "top_log_probs")]
     return [
         WrittenText(token_ids=ids, num_given=given, top_ids=top_ids, top_log_probs=top)
         for ids, top_ids, top, given in zip(*parts, tensors["num_given"].tolist(), strict=True)

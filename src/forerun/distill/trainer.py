@@ -65,7 +65,7 @@ class Trainer:
         """
         log_probs, lesson = self._recall(texts)
         loss = cross_entropy(log_probs, lesson).mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         clip_grad_norm_(self.network.parameters(), 1.0)
         for optimizer, peak in zip(self._optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
             optimizer.param_groups[0]["lr"] = peak * rate(progress)

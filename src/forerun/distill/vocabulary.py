@@ -44,7 +44,7 @@ def choose_vocabulary(counts_V: Tensor, num_tokens: int, always: Sequence[int], 
     target_ids_W = ranked_V.topk(min(num_tokens, len(counts_V))).indices.sort().values
     directions_VH = functional.normalize(embedding_VH.float(), dim=1)
     known_WH = directions_VH[target_ids_W]
-    nearest = [(chunk @ known_WH.T).argmax(1) for chunk in directions_VH.split(CHUNK)]
+    nearest = [(chunk @ known_WH.T).argmax(1) for chunk in torch.split(directions_VH, CHUNK)]
     draft_ids_V = torch.cat(nearest)
     draft_ids_V[target_ids_W] = torch.arange(len(target_ids_W), device=draft_ids_V.device)
     return VocabularyMap(target_ids=target_ids_W.int(), draft_ids=draft_ids_V.int())
