@@ -13,6 +13,7 @@ from forerun.cli.bench import bench
 from forerun.cli.chat.entry import chat, run
 from forerun.cli.check import check
 from forerun.cli.demo import demo
+from forerun.cli.distill import distill
 from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
 from forerun.cli.generate import generate
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, run, demo, models, pull, inspect, check, worker, plan, prepare):
+for command in (generate, chat, run, demo, models, pull, inspect, check, worker, plan, prepare, distill):
     add_command(app, command)
 app.add_typer(bench)
 

@@ -3,19 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.text.tokenizer import Tokenizer
-
-MAP_FILE: Final = "vocabulary_map.safetensors"
 
 
 def write_draft(
@@ -36,7 +34,7 @@ def write_draft(
     write_whole(folder / "model.safetensors", save(stored_tensors(spec, weights), {"format": "pt"}), makes_folder=True)
     if len(vocabulary.target_ids) < len(vocabulary.draft_ids):
         ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
-        write_whole(folder / MAP_FILE, save({name: value.cpu().contiguous() for name, value in ids.items()}))
+        write_whole(folder / MAP_NAME, save({name: value.cpu().contiguous() for name, value in ids.items()}))
     write_whole(folder / "tokenizer.json", tokenizer.to_json())
     write_whole(folder / "generation_config.json", to_text({"eos_token_id": list(stop_ids)}))
     write_whole(folder / "config.json", to_text(llama_config(spec)))

@@ -12,9 +12,12 @@ PIECE: Final = 384  # tokens of a text that are read at once
 GivenText: TypeAlias = tuple[list[int], int]  # token ids, and how many of them open the text
 
 
-def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> list[GivenText]:
+def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int], longest: int) -> list[GivenText]:
     """The texts of a file: of a .jsonl file conversations, a line `{"messages": [{"role": ..., "content": ...}, ...]}`
     each, whose last message is learnt from; of any other file its text, in pieces.
+
+    Args:
+        longest: tokens that the target can read; longer conversations are left out.
 
     Raises:
         ConfigError: the file cannot be read, or a line is no such conversation.
@@ -29,12 +32,10 @@ def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> lis
             for number, line in enumerate(text.splitlines(), 1)
             if line.strip()
             for found in _conversation(f"{path}, line {number}", line, tokenizer, stop_ids)
+            if len(found[0]) <= longest
         ]
-    return [(piece, 0) for piece in _pieces(tokenizer.encode(text))]
-
-
-def _pieces(ids: list[int]) -> Iterator[list[int]]:
-    yield from (ids[start : start + PIECE] for start in range(0, len(ids), PIECE))
+    ids, size = tokenizer.encode(text), min(PIECE, longest)
+    return [(ids[start : start + size], 0) for start in range(0, len(ids), size)]
 
 
 def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> Iterator[GivenText]:

@@ -3,7 +3,7 @@
 The first layers are the best to take: two of them guess 24 % of SmolLM2's next tokens right after 100,000 tokens of
 training, the first and a late one 12 % (docs/log.md).
 
-Legend: H the target's hidden size, h the draft's, I and i the sizes of their MLPs, W the draft's vocabulary.
+Legend: H the target's hidden size, h the draft's, W the draft's vocabulary.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ VOCABULARY: Final = ("embedding.weight", "head.weight")
 
 
 def initial_weights(
-    target: ModelSpec, weights: Mapping[str, Tensor], draft: ModelSpec, vocabulary: VocabularyMap
+    target: ModelSpec, weights: Mapping[str, Tensor], draft: ModelSpec, vocabulary: VocabularyMap, seed: int
 ) -> dict[str, Tensor]:
     """float32 weights of `draft` by the names of `tensor_plan`.
 
@@ -29,38 +29,34 @@ def initial_weights(
     """
     ids_W = vocabulary.target_ids.long()
     directions_Hh = main_directions(weights["embedding.weight"].float()[ids_W], draft.hidden_size)
-    is_alike = draft.hidden_size == target.hidden_size and draft.q_size == target.q_size and not target.qk_norm
+    is_alike = not target.qk_norm and shape_of_layer(draft) == shape_of_layer(target)
+    shapes, random = fused_shapes(tensor_plan(draft)), torch.Generator().manual_seed(seed)
     given = {name: weights[name].float()[ids_W] @ directions_Hh for name in VOCABULARY if name in weights}
     if is_alike:
-        given |= {name: value for name, value in cut_mlps(weights, draft).items() if name not in VOCABULARY}
-    shapes = fused_shapes(tensor_plan(draft))
-    return {name: given[name] if name in given else fresh_weight(name, shape) for name, shape in shapes.items()}
+        given |= {name: weights[name].float() for name in shapes if name in weights and name not in VOCABULARY}
+    return {
+        name: given[name].cpu() if name in given else fresh_weight(name, shape, random)
+        for name, shape in shapes.items()
+    }
 
 
-def cut_mlps(weights: Mapping[str, Tensor], draft: ModelSpec) -> dict[str, Tensor]:
-    """The target's weights, of each MLP the units with the largest outputs."""
-    cut = {name: value.float() for name, value in weights.items()}
-    for layer in range(draft.num_layers):
-        gate_up, out = f"layers.{layer}.gate_up", f"layers.{layer}.mlp_out.weight"
-        kept_i = cut[out].norm(dim=0).topk(draft.intermediate_size).indices.sort().values
-        cut[out] = cut[out][:, kept_i]
-        for name in (f"{gate_up}.weight", f"{gate_up}.bias"):
-            if name in cut:
-                cut[name] = torch.cat([half[kept_i] for half in cut[name].chunk(2)])
-    return cut
+def shape_of_layer(spec: ModelSpec) -> tuple[int, ...]:
+    """What two models must share for one to take over a layer of the other."""
+    return spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.intermediate_size
 
 
 def main_directions(embedding_WH: Tensor, num_directions: int) -> Tensor:
     """[H, h] orthonormal: the directions in which tokens differ most; of all, the identity."""
     num_all = embedding_WH.shape[1]
     if num_directions == num_all:
-        return torch.eye(num_all)
+        return torch.eye(num_all, device=embedding_WH.device)
     vectors: Tensor = torch.linalg.eigh(embedding_WH.T @ embedding_WH).eigenvectors
     return vectors[:, num_all - num_directions :]
 
 
-def fresh_weight(name: str, shape: tuple[int, ...]) -> Tensor:
+def fresh_weight(name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
     """Random for a matrix, ones for a norm, zeros for a bias."""
     if len(shape) == 2:
-        return torch.randn(shape) * (0.5 * shape[1] ** -0.5)
+        weight: Tensor = torch.randn(shape, generator=random) * (0.5 * shape[1] ** -0.5)
+        return weight
     return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)

@@ -153,3 +153,10 @@ def read_network(spec: ModelSpec, source: WeightSource) -> Network:
         norms = ("attention_norm", "mlp_norm", *(("q_norm", "k_norm") if spec.qk_norm else ()))
         weights |= {f"layers.{layer}.{norm}.weight": source.vector(f"layers.{layer}.{norm}") for norm in norms}
     return Network(spec, weights)
+
+
+def fastest_dtype(device: str) -> torch.dtype:
+    """What the target is run in to write: bfloat16 where it is computed by hardware, else float32."""
+    if torch.device(device).type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.float32
+    return torch.bfloat16

@@ -14,6 +14,7 @@ ANSWER_TOKENS: Final = 224
 OWN_TURN_TOKENS: Final = 96  # about, of a turn that the target writes for the user
 QUESTION_TOKENS: Final = 512  # of a question at most; longer ones are left out
 OWN_SHARE: Final = 0.4  # of the texts begin with the target's own question where there are others
+BASE_TEMPERATURE: Final = 0.6  # at least, of texts that begin alike: at 0 they would be one text again and again
 MARK: Final = "\x01"  # in the place of a message: no template and no vocabulary has a word with it
 
 
@@ -29,46 +30,92 @@ class TurnFrame:
     after: tuple[int, ...]
 
 
-def turn_frame(tokenizer: Tokenizer) -> TurnFrame:
-    """What the tokenizer's chat template puts around a user's message.
-
-    Raises:
-        ConfigError: the template refuses such a message, or changes it.
-    """
-    ids = tokenizer.apply_chat_template([{"role": "user", "content": MARK}])
-    mark = tokenizer.encode(MARK, add_special_tokens=False)[-1]
-    if ids.count(mark) != 1:
-        raise ConfigError(
-            "the target's chat template changes a user's message, so that no turn can be opened for it: "
-            "give questions with --questions"
-        )
-    place = ids.index(mark)
-    return TurnFrame(before=tuple(ids[:place]), after=tuple(ids[place + 1 :]))
-
-
-def openings(
-    tokenizer: Tokenizer, questions: Sequence[str], start: int | None, order: random.Random
-) -> Iterator[Opening]:
-    """Openings without end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Openings:
+    """What texts of a target begin with.
 
     Args:
-        questions: of users; may be empty.
-        start: the token that a text without a chat template begins with; None: any token.
+        frame: of a turn that the target writes for the user; None: it writes none.
+        questions: token ids of users' questions in the chat template.
+        start: the token that a text without a chat template begins with; None: any of the vocabulary.
+        vocab_size: number of tokens.
+        longest: tokens of a text at most.
     """
-    frame = turn_frame(tokenizer) if tokenizer.has_chat_template else None
-    while True:
-        temperature = order.choice(TEMPERATURES)
-        if questions and order.random() >= OWN_SHARE:
-            ids = question_ids(tokenizer, order.choice(questions))
-            if len(ids) <= QUESTION_TOKENS:
-                yield Opening(token_ids=ids, temperature=temperature, length=len(ids) + ANSWER_TOKENS)
-        elif frame is not None:
-            length = len(frame.before) + OWN_TURN_TOKENS + len(frame.after) + ANSWER_TOKENS
-            yield Opening(token_ids=frame.before, turn=frame.after, temperature=temperature, length=length)
-        else:
-            first = order.randrange(len(tokenizer.vocabulary())) if start is None else start
-            # A base model without a start at temperature 0 would write one text again and again.
-            yield Opening(token_ids=(first,), temperature=max(temperature, 0.6), length=1 + ANSWER_TOKENS)
+
+    frame: TurnFrame | None
+    questions: tuple[tuple[int, ...], ...]
+    start: int | None
+    vocab_size: int
+    longest: int
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, questions: Sequence[str], stop_ids: Sequence[int], *, vocab_size: int, longest: int
+    ) -> "Openings":
+        """Those of a target.
+
+        Raises:
+            ConfigError: its chat template refuses a user's message, or changes it and there are no questions, or no
+                question is short enough.
+        """
+        frame = turn_frame(tokenizer) if tokenizer.has_chat_template else None
+        if tokenizer.has_chat_template and frame is None and not questions:
+            raise ConfigError(
+                "the target's chat template changes a user's message, so that no turn can be opened for it: "
+                "give questions with --questions, or another template with --chat-template"
+            )
+        limit = min(QUESTION_TOKENS, longest // 2)
+        ids = [question_ids(tokenizer, question) for question in questions]
+        fitting = tuple(question for question in ids if 0 < len(question) <= limit)
+        if questions and not fitting:
+            raise ConfigError(f"none of {len(questions)} questions has {limit} tokens or fewer: give shorter ones")
+        start = next(iter([*tokenizer.encode(""), *stop_ids]), None)
+        return cls(frame=frame, questions=fitting, start=start, vocab_size=vocab_size, longest=longest)
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Tokens that most openings begin with."""
+        if self.frame is None:
+            return ()
+        question = self.questions[0] if self.questions else self.frame.before
+        num_alike = 0
+        for left, right in zip(question, self.frame.before, strict=False):
+            if left != right:
+                break
+            num_alike += 1
+        return self.frame.before[:num_alike]
+
+    def draw(self, order: random.Random) -> Iterator[Opening]:
+        """Openings without end."""
+        while True:
+            temperature = order.choice(TEMPERATURES)
+            if self.questions and (self.frame is None or order.random() >= OWN_SHARE):
+                yield self._opening(order.choice(self.questions), (), temperature)
+            elif self.frame is not None:
+                yield self._opening(self.frame.before, self.frame.after, temperature)
+            else:
+                first = order.randrange(self.vocab_size) if self.start is None else self.start
+                yield self._opening((first,), (), max(temperature, BASE_TEMPERATURE))
+
+    def _opening(self, ids: tuple[int, ...], turn: tuple[int, ...], temperature: float) -> Opening:
+        length = len(ids) + ANSWER_TOKENS + (OWN_TURN_TOKENS + len(turn) if turn else 0)
+        return Opening(token_ids=ids, turn=turn, temperature=temperature, length=min(length, self.longest))
+
+
+def turn_frame(tokenizer: Tokenizer) -> TurnFrame | None:
+    """What the tokenizer's chat template puts around a user's message; None where it changes the message, or puts
+    nothing before or after it.
+
+    Raises:
+        ConfigError: the template refuses such a message.
+    """
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": MARK}])
+    mark = tokenizer.encode(MARK, add_special_tokens=False)[-1:]
+    if not mark or ids.count(mark[0]) != 1:
+        return None
+    place = ids.index(mark[0])
+    before, after = tuple(ids[:place]), tuple(ids[place + 1 :])
+    return TurnFrame(before=before, after=after) if before and after else None
 
 
 def question_ids(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:

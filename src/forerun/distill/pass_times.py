@@ -31,8 +31,8 @@ class PassTimes:
     def of_draft(self, spec: ModelSpec) -> float:
         """Seconds, with random weights."""
         device, dtype = self._config.device, self._checkpoint.dtype
-        shapes = fused_shapes(tensor_plan(spec))
-        weights = {name: fresh_weight(name, shape).to(device, dtype) for name, shape in shapes.items()}
+        shapes, random = fused_shapes(tensor_plan(spec)), torch.Generator().manual_seed(0)
+        weights = {name: fresh_weight(name, shape, random).to(device, dtype) for name, shape in shapes.items()}
         backend = self._checkpoint.choose_backend(self._config, "fast").backend
         return self._time(
             Runner(spec, LoadedWeights(weights), backend=backend, capacity=2 * CONTEXT, dtype=dtype, device=device)
@@ -40,10 +40,3 @@ class PassTimes:
 
     def _time(self, runner: Runner) -> float:
         return measure_pace(runner, [1], context=CONTEXT).step_s(1)
-
-
-def fastest_dtype(device: str) -> torch.dtype:
-    """What the target is run in to write: bfloat16 where it is computed by hardware, else float32."""
-    if torch.device(device).type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return torch.float32
-    return torch.bfloat16

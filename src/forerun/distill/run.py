@@ -4,185 +4,180 @@ All that a run has done lies in the folder `distill` of the draft's folder, so t
 and a call with more time goes on where a finished one stopped.
 """
 
-import random
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from time import perf_counter
+from contextlib import suppress
+from functools import partial
+from math import inf
+from os import getpid
 from typing import Final
 
 from torch import Tensor
 
 from forerun.checkpoints.open import open_source
-from forerun.core.config import EngineConfig
 from forerun.core.model_spec import ModelSpec
+from forerun.distill.config import DistillConfig
 from forerun.distill.folder import write_draft
+from forerun.distill.gathering import Gathering
 from forerun.distill.given_texts import read_given
 from forerun.distill.initial import initial_weights
-from forerun.distill.network import Network, read_network
-from forerun.distill.openings import openings, turn_frame
-from forerun.distill.pass_times import PassTimes, fastest_dtype
+from forerun.distill.network import Network, fastest_dtype, read_network
+from forerun.distill.openings import Openings
+from forerun.distill.other_devices import is_wanted, writing_elsewhere
+from forerun.distill.pass_times import PassTimes
 from forerun.distill.picture import draw_curves
-from forerun.distill.reader import read_texts
+from forerun.distill.progress import DistillProgress, DistillStop, OnProgress
 from forerun.distill.run_log import RunLog
+from forerun.distill.run_place import RunPlace, require_room
 from forerun.distill.saved_draft import SavedDraft
-from forerun.distill.sizes import choose_sizes, draft_spec
-from forerun.distill.text_store import TextStore
-from forerun.distill.trainer import batches
+from forerun.distill.sizes import choose_sizes, draft_spec, require_sizes
+from forerun.distill.text_store import MAIN, TextStore
+from forerun.distill.trainer import Score, require_optimizer
+from forerun.distill.training import Texts, Training
 from forerun.distill.vocabulary import choose_vocabulary, count_tokens, enough_tokens
-from forerun.distill.writer import Writer, WrittenText
 from forerun.engine.model_loading import Checkpoint
+from forerun.engine.opening import tokenizer_of
+from forerun.engine.placement import CorePlacement
+from forerun.runtime.threads import on_threads
 
 WRITING_SHARE: Final = 0.45  # of the time; the rest is training
-READING_SHARE: Final = (
-    0.5  # of the writing at most, for texts that are given: they cost a third of what written ones do
-)
-SAVE_EVERY_S: Final = 25.0
-SCORE_EVERY: Final = 0.05  # of the training
-HELD_OUT: Final = 25  # every so many-th text is not learnt from
-MAX_HELD_OUT: Final = 64
-TEXTS_AT_ONCE: Final = 96
-READ_AT_ONCE: Final = 16
 LONGEST: Final = 1024  # tokens of a text
-
-OnProgress = Callable[[str, float, float], None]  # what is being done, seconds spent, seconds in all
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillConfig:
-    """What a draft is made from.
-
-    Args:
-        engine: the target, and where it runs.
-        out: the draft's folder.
-        time_s: of writing and training, of all calls together.
-        text: files that the target also reads, see `read_given`.
-        questions: of users, which the target answers beside its own.
-        num_layers, hidden_size, vocab_size: of the draft; None: what suits the target.
-    """
-
-    engine: EngineConfig
-    out: Path
-    time_s: float
-    text: tuple[Path, ...] = ()
-    questions: tuple[str, ...] = ()
-    num_layers: int | None = None
-    hidden_size: int | None = None
-    vocab_size: int | None = None
-    seed: int = 1
+DEFAULT_LAYERS: Final = 2  # where only a width is asked for
 
 
 class Distillation:
     """One run in a folder."""
 
-    def __init__(self, config: DistillConfig, on_progress: OnProgress) -> None:
-        self._config, self._on_progress, self._device = config, on_progress, config.engine.device
-        self._source = open_source(config.engine.target)
-        self._checkpoint = Checkpoint.open(self._source, config.engine)
-        self._tokenizer, self._stops = self._source.tokenizer(), self._source.stop_ids()
-        folder = config.out / "distill"
-        self._store, self._saved = TextStore(folder / "texts"), SavedDraft(folder / "training.pt")
-        self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
+    def __init__(self, config: DistillConfig, name: str = MAIN) -> None:
+        """Read and check everything that can be checked before the target's weights are needed.
 
-    def run(self) -> None:
-        """Write, choose, train, and leave the draft in its folder.
+        Args:
+            name: of a process that only writes texts.
 
         Raises:
             CheckpointError, ConfigError: the target, a file or a setting cannot be used.
         """
-        until_s = WRITING_SHARE * self._config.time_s
-        if self._store.seconds < until_s or not self._saved.exists:
+        require_optimizer()
+        self._config, self._device = config, config.engine.device
+        self._source = open_source(config.engine.target)
+        self._checkpoint = Checkpoint.open(self._source, config.engine)
+        self._spec = spec = self._checkpoint.spec
+        require_sizes(spec, config.hidden_size)
+        self._tokenizer, self._stops = tokenizer_of(self._source, config.engine), self._source.stop_ids()
+        longest = min(LONGEST, spec.max_positions)
+        self.openings = Openings.of(
+            self._tokenizer, config.questions, self._stops, vocab_size=spec.vocab_size, longest=longest
+        )
+        self._given = [text for path in config.text for text in read_given(path, self._tokenizer, self._stops, longest)]
+        require_room(config, spec)
+        folder, self._name = config.run_folder, name
+        self._store = partial(TextStore, folder / "texts", name)
+        self._saved = SavedDraft(folder / "training.safetensors")
+        self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
+
+    def run(self, on_progress: OnProgress) -> None:
+        """Write, choose, train, and leave the draft in its folder.
+
+        Raises:
+            DistillStop: `on_progress` wanted to end here; everything is kept, and the next run goes on.
+            ConfigError: the folder is another run's.
+        """
+        place = RunPlace(self._config, self._source.identity())
+        try:
+            on_threads(CorePlacement.of(self._config.engine).num_threads, lambda: self._run(on_progress))
+        finally:
+            place.close()
+
+    def write_on(self) -> None:
+        """Add texts to the store as long as they are wanted; another process holds the folder."""
+
+        def look(seconds: float, num_texts: int) -> None:
+            if not is_wanted():
+                raise DistillStop
+
+        self._gathering(self._store(), self._read_target()).run(inf, look)
+
+    def _run(self, on_progress: OnProgress) -> None:
+        store, total_s = self._store(), self._config.time
+        until_s = WRITING_SHARE * total_s
+        if store.seconds < until_s or not self._saved.exists:
+            target_s = None if self._saved.exists or self._is_sized else self._times.of_target()
             target = self._read_target()
-            self._gather(target, until_s)
+
+            def tell(seconds: float, num_texts: int) -> None:
+                on_progress(
+                    DistillProgress(
+                        doing="the target writes", seconds=seconds, total_s=total_s, detail=f"{num_texts} texts"
+                    )
+                )
+
+            self._gathering(store, target).run(until_s, tell)
             if not self._saved.exists:
-                self._choose(target.weights)
-        self._train()
+                self._choose(store, target.weights, target_s)
+            del target
+        with writing_elsewhere(self._config, write_texts):
+            self._train(store, on_progress)
 
     def _read_target(self) -> Network:
         weights = self._source.weights(dtype=fastest_dtype(self._device), device=self._device)
-        return read_network(self._checkpoint.spec, weights).requires_grad_(False)
+        return read_network(self._spec, weights).requires_grad_(False)
 
-    def _gather(self, target: Network, until_s: float) -> None:
-        """Have texts for so many seconds in all, in files of `SAVE_EVERY_S` each."""
-        fresh: list[WrittenText] = []
-        began = perf_counter()
-        for texts in self._gathered(target, until_s):
-            fresh += texts
-            elapsed = perf_counter() - began
-            is_over = self._store.seconds + elapsed >= until_s
-            self._on_progress("the target writes", self._store.seconds + elapsed, self._config.time_s)
-            if fresh and (is_over or elapsed > SAVE_EVERY_S):
-                self._store.add(fresh, elapsed)
-                fresh, began = [], perf_counter()
-                if is_over:
-                    return
-
-    def _gathered(self, target: Network, until_s: float) -> Iterator[list[WrittenText]]:
-        """Texts as they are finished: given ones while there are any and it is their time, then written ones."""
-        given = [text for path in self._config.text for text in read_given(path, self._tokenizer, self._stops)]
-        random.Random(self._config.seed).shuffle(given)
-        for start in range(self._store.num_texts, len(given), READ_AT_ONCE):
-            if self._store.seconds > READING_SHARE * until_s:
-                break
-            yield read_texts(target, given[start : start + READ_AT_ONCE])
-        order = random.Random(f"{self._config.seed} {self._store.num_files}")
-        writer = Writer(
+    def _gathering(self, store: TextStore, target: Network) -> Gathering:
+        return Gathering(
             target,
-            openings(self._tokenizer, self._config.questions, self._first_token(), order),
+            self.openings,
+            self._given,
+            store,
             stop_ids=self._stops,
-            num_texts=TEXTS_AT_ONCE,
-            num_slots=min(LONGEST, self._checkpoint.spec.max_positions),
-            seed=order.getrandbits(32),
+            seed=f"{self._config.seed} {self._name}",
+            save_every_s=self._config.save_every_s,
         )
-        while True:
-            yield writer.step()
 
-    def _first_token(self) -> int | None:
-        """What a text without a chat template begins with."""
-        return next(iter([*self._tokenizer.encode(""), *self._stops]), None)
+    @property
+    def _is_sized(self) -> bool:
+        return self._config.layers is not None or self._config.hidden_size is not None
 
-    def _choose(self, weights: dict[str, Tensor]) -> None:
+    @property
+    def _times(self) -> PassTimes:
+        return PassTimes(self._checkpoint, self._config.engine)
+
+    def _choose(self, store: TextStore, weights: dict[str, Tensor], target_s: float | None) -> None:
         """The draft's tokens and sizes, and its weights before training."""
-        spec = self._checkpoint.spec
-        counts_V = count_tokens(self._store.read(), spec.vocab_size).to(self._device)
-        always = [*self._stops, *(turn_frame(self._tokenizer).after if self._tokenizer.has_chat_template else ())]
+        counts_V = count_tokens(store.read(), self._spec.vocab_size).to(self._device)
+        frame = self.openings.frame
+        always = [*self._stops, *(frame.after if frame is not None else ())]
         size = self._config.vocab_size or enough_tokens(counts_V)
         vocabulary = choose_vocabulary(counts_V, size, always, weights["embedding.weight"])
-        draft = self._choose_sizes(spec, len(vocabulary.target_ids))
-        self._saved.create(draft, vocabulary, initial_weights(spec, weights, draft, vocabulary))
+        draft = self._choose_sizes(len(vocabulary.target_ids), target_s)
+        start = initial_weights(self._spec, weights, draft, vocabulary, self._config.seed)
+        self._saved.create(draft, vocabulary, start)
 
-    def _choose_sizes(self, spec: ModelSpec, vocab_size: int) -> ModelSpec:
-        config, times = self._config, PassTimes(self._checkpoint, self._config.engine)
-        if config.num_layers is not None or config.hidden_size is not None:
-            return draft_spec(spec, vocab_size, num_layers=config.num_layers or 2, hidden_size=config.hidden_size)
-        return choose_sizes(spec, vocab_size, times.of_draft, times.of_target())
+    def _choose_sizes(self, vocab_size: int, target_s: float | None) -> ModelSpec:
+        config = self._config
+        if target_s is not None:
+            return choose_sizes(self._spec, vocab_size, self._times.of_draft, target_s)
+        layers = config.layers or DEFAULT_LAYERS
+        return draft_spec(self._spec, vocab_size, num_layers=layers, hidden_size=config.hidden_size)
 
-    def _train(self) -> None:
+    def _train(self, store: TextStore, on_progress: OnProgress) -> None:
         """Train until the time is over, and leave the draft in its folder."""
-        texts = self._store.read()
-        held_out = texts[::HELD_OUT][:MAX_HELD_OUT]
-        learnt = [text for place, text in enumerate(texts) if place % HELD_OUT or place >= HELD_OUT * MAX_HELD_OUT]
-        trainer, trained_s = self._saved.open(self._device)
-        total_s = max(self._config.time_s - self._store.seconds, trained_s)
-        order = random.Random(f"{self._config.seed} {trainer.num_tokens}")
-        saved_s, scored_s = trained_s, -total_s
-        while trained_s < total_s:
-            for batch in batches(learnt, order):
-                began = perf_counter()
-                loss = trainer.step(batch, trained_s / total_s)
-                trained_s += perf_counter() - began
-                self._log.add(kind="step", trained_s=round(trained_s, 2), num_tokens=trainer.num_tokens, loss=loss)
-                self._on_progress("the draft learns", self._store.seconds + trained_s, self._config.time_s)
-                if trained_s - scored_s > SCORE_EVERY * total_s:
-                    self._log.add(kind="score", trained_s=round(trained_s, 2), **asdict(trainer.score(held_out)))
-                    scored_s = trained_s
-                if trained_s - saved_s > SAVE_EVERY_S:
-                    self._saved.keep(trainer, trained_s)
-                    saved_s = trained_s
-                if trained_s >= total_s:
-                    break
-        self._log.add(kind="score", trained_s=round(trained_s, 2), **asdict(trainer.score(held_out)))
-        self._saved.keep(trainer, trained_s)
+        config = self._config
+        training = Training(self._saved, self._log, Texts(store), device=self._device, seed=config.seed)
+
+        def tell(seconds: float, loss: float, score: Score) -> None:
+            hits = f"first guess right {score.hits:.0%}, one of four {score.hits_of_several:.0%}"
+            detail = f"loss {loss:.2f}; held out: {hits}"
+            on_progress(
+                DistillProgress(
+                    doing="the draft learns", seconds=store.seconds + seconds, total_s=config.time, detail=detail
+                )
+            )
+
+        training.run(config.time - store.seconds, config.save_every_s, tell)
         draw_curves(self._log.read(), self._picture)
-        network, vocabulary = trainer.network, trainer.vocabulary
-        write_draft(self._config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
+        network, vocabulary = training.trainer.network, training.trainer.vocabulary
+        write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
+
+
+def write_texts(config: DistillConfig, device: str) -> None:
+    """Write texts in a process of its own, whose number in the files' names keeps them apart from all others."""
+    with suppress(DistillStop):
+        Distillation(config, name=f"{device}-{getpid()}").write_on()

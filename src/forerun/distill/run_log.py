@@ -1,12 +1,14 @@
-"""What happened in a run, a line of JSON each: the curves are drawn from it, and a killed run leaves it whole."""
+"""What happened in a run, a line of JSON each: the curves are drawn from it."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from forerun.core.output_file import write_whole
+
 
 class RunLog:
-    """Lines appended to a file."""
+    """Lines appended to a file; each has the seconds of training after which it was written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -16,8 +18,14 @@ class RunLog:
             file.write(json.dumps(values) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Every whole line; the last one may be half of one."""
+        """Every whole line."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def forget_after(self, trained_s: float) -> None:
+        """Leave out what a killed run wrote after it was last saved, half a line at the end too."""
+        if self._path.exists():
+            kept = [line for line in self.read() if line["trained_s"] <= trained_s]
+            write_whole(self._path, "".join(json.dumps(line) + "\n" for line in kept))

@@ -1,18 +1,24 @@
 """A draft in training on disk, replaced as a whole."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.core.output_file import write_whole
 from forerun.distill.network import Network
 from forerun.distill.trainer import Trainer
 from forerun.model.vocabulary_map import VocabularyMap
+
+WEIGHT: Final = "weight/"
+MAP_IDS: Final = ("target_ids", "draft_ids")
 
 
 class SavedDraft:
@@ -27,14 +33,12 @@ class SavedDraft:
 
     def create(self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
         """A draft before its training."""
-        self._write(spec, vocabulary, weights, {"trained_s": 0.0, "training": None})
+        self._write(spec, vocabulary, weights, {}, {"trained_s": 0.0, "num_tokens": 0})
 
     def keep(self, trainer: Trainer, trained_s: float) -> None:
         """The state of a training after so many seconds."""
-        network = trainer.network
-        self._write(
-            network.spec, trainer.vocabulary, network.weights, {"trained_s": trained_s, "training": trainer.state()}
-        )
+        network, notes = trainer.network, {"trained_s": trained_s, "num_tokens": trainer.num_tokens}
+        self._write(network.spec, trainer.vocabulary, network.weights, trainer.state(), notes)
 
     def open(self, device: str) -> tuple[Trainer, float]:
         """The training, and how long it took so far.
@@ -43,23 +47,29 @@ class SavedDraft:
             CheckpointError: the file is damaged.
         """
         try:
-            values = torch.load(self._path, map_location=device, weights_only=True)
-        except (OSError, RuntimeError, ValueError) as error:
+            with safe_open(self._path, "pt", device=device) as file:
+                notes = json.loads((file.metadata() or {})["notes"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            spec = ModelSpec(**{**notes["spec"], "rope": RopeSpec(**notes["spec"]["rope"])})
+            vocabulary = VocabularyMap(**{name: tensors.pop(name) for name in MAP_IDS})
+            weights = {
+                name.removeprefix(WEIGHT): tensors.pop(name) for name in list(tensors) if name.startswith(WEIGHT)
+            }
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._path} cannot be read ({error}): delete it, and a draft is trained anew on the texts beside it"
             ) from error
-        spec = ModelSpec(**{**values["spec"], "rope": RopeSpec(**values["spec"]["rope"])})
-        vocabulary = VocabularyMap(target_ids=values["target_ids"], draft_ids=values["draft_ids"])
-        trainer = Trainer(Network(spec, values["weights"]), vocabulary, device=device)
-        if values["training"] is not None:
-            trainer.restore(values["training"])
-        return trainer, values["trained_s"]
+        trainer = Trainer(Network(spec, weights), vocabulary, device=device)
+        if tensors:
+            trainer.restore(tensors, notes["num_tokens"])
+        return trainer, notes["trained_s"]
 
     def _write(
-        self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor], rest: dict[str, Any]
-    ) -> None:
+        self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor], state: Mapping[str, Tensor],
+        notes: dict[str, Any],
+    ) -> None:  # fmt: skip
         """Replace the file as a whole."""
         ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
-        beside = self._path.with_suffix(".part")
-        torch.save({"spec": asdict(spec), **ids, "weights": dict(weights), **rest}, beside)
-        beside.replace(self._path)
+        tensors = {**ids, **{WEIGHT + name: value for name, value in weights.items()}, **state}
+        plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        write_whole(self._path, save(plain, {"notes": json.dumps({"spec": asdict(spec), **notes})}), makes_folder=True)

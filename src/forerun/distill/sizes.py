@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
 COST_SHARE: Final = 0.1  # of a target's pass of one row
@@ -11,6 +12,7 @@ MAX_LAYERS, MIN_LAYERS = 4, 2
 WIDTH_SHARES: Final = (0.75, 0.5, 0.375, 0.25)  # of the target's hidden size
 MLP_RATIO: Final = 8 / 3  # of an MLP's size to the hidden size, as Llamas have it
 MIN_WIDTH: Final = 64
+HEAD_SIZE: Final = 64  # of a narrow draft at most: attention costs it little, and few heads see little
 
 
 def choose_sizes(
@@ -51,11 +53,11 @@ def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_si
     )
     if hidden_size is None or hidden_size >= target.hidden_size:
         return alike
-    head_dim = min(target.head_dim, 64)
+    head_dim = head_size(target)
     num_heads = max(1, round(hidden_size / head_dim))
     num_kv_heads = max(1, num_heads * target.num_kv_heads // target.num_heads)
     num_heads -= num_heads % num_kv_heads
-    hidden_size = max(MIN_WIDTH, num_heads * head_dim)
+    hidden_size = min(max(MIN_WIDTH, num_heads * head_dim), target.hidden_size)
     return replace(
         alike,
         hidden_size=hidden_size,
@@ -63,4 +65,25 @@ def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_si
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         intermediate_size=-(-int(hidden_size * MLP_RATIO) // 32) * 32,
+    )
+
+
+def head_size(target: ModelSpec) -> int:
+    """Of the heads of a draft that is narrower than its target."""
+    return min(target.head_dim, HEAD_SIZE)
+
+
+def require_sizes(target: ModelSpec, hidden_size: int | None) -> None:
+    """Refuse a width that no draft of this target has.
+
+    Raises:
+        ConfigError: which widths there are.
+    """
+    if hidden_size is None or hidden_size == target.hidden_size:
+        return
+    step = head_size(target)
+    require(
+        hidden_size < target.hidden_size and hidden_size % step == 0 and hidden_size >= min(MIN_WIDTH, step),
+        f"hidden_size {hidden_size} must be a multiple of {step}, the size of a head, below {target.hidden_size}, or "
+        f"{target.hidden_size}, which is the target's",
     )

@@ -1,64 +1,135 @@
 """Written texts on disk, in files that are never changed: what a killed run leaves is whole.
 
-Legend: N texts, T tokens of all of them, K scores kept of a row.
+Legend: T tokens of all texts of a file, K scores kept of a row.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
 
-from forerun.distill.writer import WrittenText
+from forerun.core.errors import CheckpointError
+from forerun.core.output_file import write_whole
+from forerun.distill.writer import Opening, UnfinishedText, WrittenText
 
-PATTERN: Final = "texts_{:05d}.safetensors"
+TEXTS, UNFINISHED = "texts_", "unfinished_"
+MAIN: Final = "main"  # what the process that trains calls its files by
 
 
 class TextStore:
-    """The texts in a folder.
+    """The texts in a folder, to which several processes may add, each under a name of its own.
+
+    Beside the newest file of the main one lie the texts that were unfinished then, so that a resumed run goes on with
+    them.
 
     Attributes:
-        seconds: that they took to write.
+        seconds: that the main process has written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._files = sorted(folder.glob(PATTERN.format(0).replace("00000", "*")))
-        notes = [_notes(path) for path in self._files]
-        self.seconds = sum(seconds for seconds, _ in notes)
-        self.num_texts = sum(num_texts for _, num_texts in notes)
+    def __init__(self, folder: Path, name: str = MAIN) -> None:
+        self._folder, self._name = folder, name
+        self._files: list[Path] = []
+        self.seconds, self.num_texts, self.num_files = 0.0, 0, 0
+        self.find_new()
 
-    @property
-    def num_files(self) -> int:
-        return len(self._files)
+    def find_new(self) -> Sequence[Path]:
+        """Files that were added since, by whomever."""
+        found = [path for path in sorted(self._folder.glob(f"{TEXTS}*.safetensors")) if path not in set(self._files)]
+        for path in found:
+            seconds, num_texts = _notes(path)
+            is_own = path.stem.endswith(self._name)
+            self.seconds += seconds * is_own
+            self.num_texts += num_texts
+            self.num_files += is_own
+        self._files += found
+        return found
 
-    def add(self, texts: Sequence[WrittenText], seconds: float) -> None:
-        """Keep texts, which took so long to write, in a file of their own."""
-        tensors = {
-            "token_ids": torch.cat([text.token_ids for text in texts]),
-            "lengths": torch.tensor([len(text.token_ids) for text in texts], dtype=torch.int32),
-            "num_given": torch.tensor([text.num_given for text in texts], dtype=torch.int32),
-            "top_ids": torch.cat([text.top_ids for text in texts]),
-            "top_log_probs": torch.cat([text.top_log_probs for text in texts]),
+    def add(self, texts: Sequence[WrittenText], seconds: float, unfinished: Sequence[UnfinishedText] = ()) -> None:
+        """Keep texts, which took so long to write, in a file of their own; those without a row to learn from are left
+        out. Where this is killed halfway, the state before it holds."""
+        kept = [text for text in texts if text.num_rows]
+        notes = {"seconds": str(seconds), "num_texts": str(len(kept))}
+        place, before = self._unfinished(self.num_files), self._unfinished(self.num_files - 1)
+        if unfinished:
+            slots = [
+                {"opening": asdict(left.opening), "ids": left.ids, "is_users": left.is_users} for left in unfinished
+            ]
+            write_whole(place, save(_tensors([left.read for left in unfinished]), {"slots": json.dumps(slots)}))
+        path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
+        write_whole(path, save(_tensors(kept), notes), makes_folder=True)
+        before.unlink(missing_ok=True)
+        self.find_new()
+
+    def unfinished(self) -> list[UnfinishedText]:
+        """The texts that were unfinished when the newest file was written."""
+        path = self._unfinished(self.num_files - 1)
+        if not path.exists():
+            return []
+        with safe_open(path, "pt") as file:
+            slots = json.loads((file.metadata() or {})["slots"])
+        return [
+            UnfinishedText(
+                read=text,
+                opening=Opening(
+                    **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
+                ),
+                ids=tuple(slot["ids"]),
+                is_users=slot["is_users"],
+            )
+            for text, slot in zip(_texts(path), slots, strict=True)
+        ]
+
+    def read(self, files: Sequence[Path] | None = None) -> list[WrittenText]:
+        """The texts of these files, or of all."""
+        return [text for path in (self._files if files is None else files) for text in _texts(path)]
+
+    def known_ids(self) -> Iterator[tuple[int, ...]]:
+        """The token ids of every text."""
+        for path in self._files:
+            with _opened(path) as file:
+                for ids in torch.split(file.get_tensor("token_ids"), file.get_tensor("lengths").tolist()):
+                    yield tuple(ids.tolist())
+
+    def _unfinished(self, number: int) -> Path:
+        return self._folder / f"{UNFINISHED}{number:05d}_{self._name}.safetensors"
+
+
+def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
+    """All texts one behind another."""
+    if not texts:
+        rows = torch.zeros(0, 0)
+        return {
+            "token_ids": torch.zeros(0, dtype=torch.int32),
+            "lengths": torch.zeros(0, dtype=torch.int32),
+            "num_given": torch.zeros(0, dtype=torch.int32),
+            "top_ids": rows.int(),
+            "top_log_probs": rows.half(),
         }
-        path = self._folder / PATTERN.format(len(self._files))
-        save_file(tensors, path.with_suffix(".part"), {"seconds": str(seconds), "num_texts": str(len(texts))})
-        path.with_suffix(".part").replace(path)
-        self._files.append(path)
-        self.seconds += seconds
-        self.num_texts += len(texts)
+    return {
+        "token_ids": torch.cat([text.token_ids for text in texts]),
+        "lengths": torch.tensor([len(text.token_ids) for text in texts], dtype=torch.int32),
+        "num_given": torch.tensor([text.num_given for text in texts], dtype=torch.int32),
+        "top_ids": torch.cat([text.top_ids for text in texts]),
+        "top_log_probs": torch.cat([text.top_log_probs for text in texts]),
+    }
 
-    def read(self, start: int = 0) -> list[WrittenText]:
-        """All texts of the files from `start` on."""
-        return [text for path in self._files[start:] for text in _texts(path)]
+
+def _opened(path: Path) -> "safe_open":
+    try:
+        return safe_open(path, "pt")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): delete it, and the run goes on without it") from error
 
 
 def _notes(path: Path) -> tuple[float, int]:
     """Seconds that the texts of a file took, and how many they are."""
-    with safe_open(path, "pt") as file:
+    with _opened(path) as file:
         notes = file.metadata() or {}
     return float(notes.get("seconds", 0)), int(notes.get("num_texts", 0))
 
@@ -69,5 +140,6 @@ def _texts(path: Path) -> list[WrittenText]:
     parts = [torch.split(tensors[name], lengths) for name in ("token_ids", "top_ids", "top_log_probs")]
     return [
         WrittenText(token_ids=ids, num_given=given, top_ids=top_ids, top_log_probs=top)
-        for ids, top_ids, top, given in zip(*parts, tensors["num_given"].tolist(), strict=True)
+        for ids, top_ids, top, given in zip(*parts, tensors["num_given"].tolist(), strict=False)
+        if lengths
     ]

@@ -4,16 +4,17 @@ Legend: B texts at once, T tokens of the longest, N rows to learn from, H hidden
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from forerun.core.errors import ConfigError
 from forerun.distill.loss import Lesson, cross_entropy, is_among, overlap
-from forerun.distill.network import Network
+from forerun.distill.network import Network, fastest_dtype
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -91,23 +92,31 @@ class Trainer:
         loss, accepted, hits, hits_of_several = (sums / num_rows).tolist()
         return Score(loss=loss, overlap=accepted, hits=hits, hits_of_several=hits_of_several)
 
-    def state(self) -> dict[str, Any]:
-        """What the training needs beside the weights to go on."""
+    def state(self) -> dict[str, Tensor]:
+        """What the optimizers need beside the weights to go on, by names."""
         return {
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "num_tokens": self.num_tokens,
+            f"optimizer/{number}/{place}/{name}": torch.as_tensor(value)
+            for number, optimizer in enumerate(self._optimizers)
+            for place, values in optimizer.state_dict()["state"].items()
+            for name, value in values.items()
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Tensor], num_tokens: int) -> None:
         """Go on where `state` was taken."""
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.num_tokens = state["num_tokens"]
+        self.num_tokens = num_tokens
+        for number, optimizer in enumerate(self._optimizers):
+            found: dict[int, dict[str, Tensor]] = {}
+            for path, value in state.items():
+                _, owner, place, name = path.split("/")
+                if int(owner) == number:
+                    found.setdefault(int(place), {})[name] = value
+            optimizer.load_state_dict({"state": found, "param_groups": optimizer.state_dict()["param_groups"]})
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The draft's log-probabilities [N, W] of the rows to learn from, and what the target said there."""
         ids_BT, is_learnt_BT = self._pad(texts)
-        with torch.autocast(torch.device(self._device).type, torch.bfloat16):
+        dtype = fastest_dtype(self._device)
+        with torch.autocast(torch.device(self._device).type, torch.bfloat16, enabled=dtype is torch.bfloat16):
             logits_NW = self.network.logits(self.network.hidden(ids_BT)[is_learnt_BT])
         top_ids = torch.cat([text.top_ids[text.first_row :] for text in texts])
         top_log_probs = torch.cat([text.top_log_probs[text.first_row :] for text in texts])
@@ -140,3 +149,13 @@ def batches(texts: Sequence[WrittenText], order: random.Random) -> Iterator[list
         found[-1].append(text)
     order.shuffle(found)
     yield from (batch for batch in found if batch)
+
+
+def require_optimizer() -> None:
+    """Refuse a torch without Muon.
+
+    Raises:
+        ConfigError: which torch is needed.
+    """
+    if not hasattr(torch.optim, "Muon"):
+        raise ConfigError(f"forerun distill needs torch 2.9 or later and this is {torch.__version__}: upgrade torch")

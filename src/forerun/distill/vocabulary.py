@@ -22,7 +22,8 @@ def count_tokens(texts: Iterable[WrittenText], vocab_size: int) -> Tensor:
     """float64 [V]: how often the target would say each token after the rows of its texts, by its own chances."""
     counts_V = torch.zeros(vocab_size, dtype=torch.float64)
     for text in texts:
-        counts_V.index_add_(0, text.top_ids.flatten().long(), text.top_log_probs.double().exp().flatten())
+        ids, chances = text.top_ids[text.first_row :], text.top_log_probs[text.first_row :].double().exp()
+        counts_V.index_add_(0, ids.flatten().long(), chances.flatten())
     return counts_V
 
 
@@ -41,7 +42,8 @@ def choose_vocabulary(counts_V: Tensor, num_tokens: int, always: Sequence[int], 
     """
     ranked_V = counts_V.clone()
     ranked_V[list(always)] = torch.inf
-    target_ids_W = ranked_V.topk(min(num_tokens, len(counts_V))).indices.sort().values
+    num_tokens = min(max(num_tokens, len(set(always))), len(counts_V))
+    target_ids_W = ranked_V.topk(num_tokens).indices.sort().values
     directions_VH = functional.normalize(embedding_VH.float(), dim=1)
     known_WH = directions_VH[target_ids_W]
     nearest = [(chunk @ known_WH.T).argmax(1) for chunk in torch.split(directions_VH, CHUNK)]

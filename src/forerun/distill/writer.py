@@ -1,9 +1,9 @@
 """The target writes many texts at once, and what it thought of every next token is kept.
 
-Legend: B texts at once, V vocabulary, K scores kept of a row.
+Legend: B texts at once, V vocabulary, K scores kept of a row, T tokens of a text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from forerun.distill.top_scores import top_scores
 NUM_KEPT: Final = 32  # likeliest next tokens kept of every row: over 0.97 of the chance in a chat's answers
 MAX_TURN: Final = 96  # tokens of a turn that the model writes for the user
 TURN_TEMPERATURE: Final = 0.8  # of a turn written for the user: at 1 a small model loses its thread
+ROWS_AT_ONCE: Final = 64  # of each text, where texts are read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,35 @@ class WrittenText:
         """The first row to learn from: it says what follows the given tokens."""
         return max(self.num_given - 1, 0)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows to learn from; 0 where a text was left before it said anything."""
+        return max(len(self.token_ids) - self.first_row, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnfinishedText:
+    """A text that was left while it was written.
+
+    Args:
+        read: as far as the model has read it.
+        ids: all its tokens, those included that it has still to read.
+        is_users: the model is writing the user's turn.
+    """
+
+    read: WrittenText
+    opening: Opening
+    ids: tuple[int, ...]
+    is_users: bool
+
 
 class _Slot:
-    """A text that is being written; `said` is what the next pass reads of it."""
+    """A text that is being written; its ids are read one by one."""
 
     def __init__(self, opening: Opening) -> None:
         self.opening, self.ids = opening, list(opening.token_ids)
         self.is_users = bool(opening.turn)
-        self.turn_end = len(opening.token_ids) + MAX_TURN
+        self.turn_end = min(len(opening.token_ids) + MAX_TURN, opening.length - len(opening.turn) - 1)
 
     @property
     def temperature(self) -> float:
@@ -78,17 +100,18 @@ class _Slot:
             self.ids.append(token)
 
 
-class Writer:
+class TextWriter:
     """Writes `num_texts` texts at once; where one has ended, the next opening takes its place.
 
     Args:
         stop_ids: tokens that end a text.
         num_slots: tokens of the longest text.
+        prefix: tokens that many openings begin with; they are read once for all of them.
     """
 
     def __init__(
-        self, network: Network, openings: Iterator[Opening], *, stop_ids: tuple[int, ...], num_texts: int,
-        num_slots: int, seed: int,
+        self, network: Network, openings: Iterator[Opening], *, stop_ids: Sequence[int], num_texts: int,
+        num_slots: int, seed: int, prefix: Sequence[int] = (), unfinished: Sequence[UnfinishedText] = (),
     ) -> None:  # fmt: skip
         like = next(network.parameters())
         self._network, self._openings, self._stops = network, openings, frozenset(stop_ids)
@@ -98,8 +121,11 @@ class Writer:
         num_kept = min(NUM_KEPT, network.spec.vocab_size)
         self._top_ids = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.int32)
         self._top_log_probs = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.float16)
-        self._slots = [_Slot(next(openings)) for _ in range(num_texts)]
         self._random = torch.Generator(device=like.device).manual_seed(seed)
+        self._prefix = tuple(prefix[:-1])  # the scores after its last token are wanted in each text
+        self._read_prefix()
+        self._slots = [self._begin(number) for number in range(num_texts)]
+        self._resume(unfinished[:num_texts])
 
     @torch.inference_mode()
     def step(self) -> list[WrittenText]:
@@ -116,10 +142,20 @@ class Writer:
         for number, (slot, length, token) in enumerate(zip(self._slots, lengths, chosen, strict=True)):
             if length + 1 == len(slot.ids):
                 if (token in self._stops and not slot.is_users) or len(slot.ids) >= slot.opening.length:
-                    ended.append(self._end(number, slot))
+                    ended.append(self._text(number, slot))
+                    self._slots[number] = self._begin(number)
                 else:
                     slot.go_on(token)
         return ended
+
+    def unfinished(self) -> list[UnfinishedText]:
+        """Every text that has not ended, as far as it is."""
+        return [
+            UnfinishedText(
+                read=self._text(number, slot), opening=slot.opening, ids=tuple(slot.ids), is_users=slot.is_users
+            )
+            for number, slot in enumerate(self._slots)
+        ]
 
     def _choose(self, scores_BV: Tensor, top: Tensor, top_ids: Tensor) -> Tensor:
         """A token of every row at its text's temperature; below 1, of those kept only."""
@@ -131,18 +167,58 @@ class Writer:
             temperatures[:, 0] >= 1
         )
         others = is_other.nonzero()[:, 0]
-        if len(others):
+        if len(others) and top.shape[1] < scores_BV.shape[1]:
             rest = scores_BV[others].exp().scatter(1, top_ids[others], 0.0)
             chosen[others] = rest.multinomial(1, generator=self._random)[:, 0]
-        return chosen
+        return torch.where(temperatures[:, 0] > 0, chosen, top_ids[:, 0])
 
-    def _end(self, number: int, slot: _Slot) -> WrittenText:
-        num_tokens = len(slot.ids)
-        self._slots[number] = _Slot(next(self._openings))
-        self._cache.lengths[number] = 0
+    def _begin(self, number: int) -> _Slot:
+        """The next text, which has read the prefix if it begins with it."""
+        slot, num_read = _Slot(next(self._openings)), len(self._prefix)
+        begins_alike = num_read > 0 and slot.opening.token_ids[:num_read] == self._prefix
+        if begins_alike:
+            self._cache.values[:, :, number, :, :num_read] = self._prefix_values
+        self._cache.lengths[number] = num_read if begins_alike else 0
+        return slot
+
+    @torch.inference_mode()
+    def _read_prefix(self) -> None:
+        like, num_read = next(self._network.parameters()), len(self._prefix)
+        cache = TextCache(
+            self._network.spec, num_texts=1, num_slots=max(1, num_read), dtype=like.dtype, device=str(like.device)
+        )
+        if num_read:
+            self._network.hidden(torch.tensor([self._prefix], device=like.device), cache)
+        self._prefix_values = cache.values[:, :, 0, :, :num_read]
+
+    @torch.inference_mode()
+    def _resume(self, unfinished: Sequence[UnfinishedText]) -> None:
+        """Go on with texts that were left: what was read of them is read again in wide passes."""
+        if not unfinished:
+            return
+        lengths = self._cache.lengths.tolist()
+        for number, left in enumerate(unfinished):
+            slot = self._slots[number] = _Slot(left.opening)
+            slot.ids, slot.is_users = list(left.ids), left.is_users
+            lengths[number] = num_read = len(left.read.token_ids)
+            self._top_ids[number, :num_read] = left.read.top_ids
+            self._top_log_probs[number, :num_read] = left.read.top_log_probs
+        longest = max(lengths)
+        ids_BT = torch.tensor(
+            [[*slot.ids[:longest], *[0] * (longest - len(slot.ids))] for slot in self._slots],
+            device=self._cache.lengths.device,
+        )
+        self._cache.lengths.zero_()
+        for ids in torch.split(ids_BT, ROWS_AT_ONCE, dim=1):
+            self._network.hidden(ids, self._cache)
+        self._cache.lengths.copy_(torch.tensor(lengths))
+
+    def _text(self, number: int, slot: _Slot) -> WrittenText:
+        """The text as far as it was read."""
+        num_read = int(self._cache.lengths[number])
         return WrittenText(
-            token_ids=torch.tensor(slot.ids, dtype=torch.int32),
+            token_ids=torch.tensor(slot.ids[:num_read], dtype=torch.int32),
             num_given=len(slot.opening.token_ids),
-            top_ids=self._top_ids[number, :num_tokens].clone(),
-            top_log_probs=self._top_log_probs[number, :num_tokens].clone(),
+            top_ids=self._top_ids[number, :num_read].clone(),
+            top_log_probs=self._top_log_probs[number, :num_read].clone(),
         )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from forerun.bench.records.answers import Record
 from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
+from forerun.core.folder_lock import hold
 
 NAME: Final = "run.json"
 PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
@@ -101,33 +101,6 @@ class RunFolder:
             beside.replace(self._path / NAME)
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be written ({error}): give another folder to --out") from error
-
-
-def hold(path: Path) -> int | None:
-    """A descriptor of the folder, which is made where it is missing. No other process may hold it until it is closed.
-
-    Two that write the same answers would double every line. The system lets go of it however this process ends.
-
-    Raises:
-        ConfigError: another one holds it, or it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if sys.platform == "win32":
-            return None
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            flock(descriptor, LOCK_EX | LOCK_NB)
-        except BaseException:
-            os.close(descriptor)
-            raise
-    except BlockingIOError as error:
-        raise ConfigError(f"another process writes to {path}: let it end, or give another folder to --out") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
-    return descriptor
 
 
 def describe(plan: RunPlan) -> dict[str, Any]:

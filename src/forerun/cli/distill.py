@@ -1,0 +1,112 @@
+"""forerun distill: a draft model for a target that has none."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forerun.cli.bench_report import has_matplotlib
+from forerun.cli.declare import option, output, with_flags_of, with_options
+from forerun.cli.distill_progress import drawing
+from forerun.cli.failures import INTERRUPTED, find_model, say, shows_errors
+from forerun.cli.interrupt import StopOnInterrupt
+from forerun.cli.options import SHOWN, engine_settings
+from forerun.core.config import AUTO_DEVICE, EngineConfig
+from forerun.core.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from forerun.cli.distill_progress import Draw
+    from forerun.distill.progress import DistillProgress
+    from forerun.distill.run import Distillation
+
+UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+
+
+@with_flags_of(
+    EngineConfig, panel=None, only=("dtype", "weights", "device", "num_threads", "chat_template"), shown=SHOWN
+)
+class DistillMachine:
+    """What the target runs on."""
+
+    device: Annotated[
+        str, option("--device", help="A torch device, such as cuda; auto is a GPU that works and has room, else cpu.")
+    ] = AUTO_DEVICE
+
+
+@shows_errors
+@with_options(DistillMachine)
+def distill(
+    machine: DistillMachine,
+    target: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
+    out: Annotated[Path, output("--out", help="Folder for the draft; a run that was stopped there goes on.")],
+    time: Annotated[str, option("--time", help="For everything, such as 30m or 1h30m.")] = "2h",
+    text: Annotated[
+        list[Path] | None, option("--text", help="File the target also reads; .jsonl holds conversations. Repeatable.")
+    ] = None,
+    questions: Annotated[
+        list[Path] | None, option("--questions", help="Question file the target also answers. Repeatable.")
+    ] = None,
+    layers: Annotated[int | None, option("--layers", help="Of the draft [by the cost of its pass].")] = None,
+    hidden_size: Annotated[int | None, option("--hidden-size", help="Of the draft [the target's].")] = None,
+    vocab_size: Annotated[
+        int | None, option("--vocab-size", help="Tokens that the draft has [those of 98.5 % of the target's text].")
+    ] = None,
+    seed: Annotated[int, option("--seed", help="Of texts and training.")] = 1,
+) -> None:
+    """Make a small draft model for a target: it writes text, and a draft learns to guess it. The drafts of such models
+    are used with --draft FOLDER."""
+    seconds = read_duration(time)
+    require(has_matplotlib(), "forerun distill draws its curves with matplotlib: pip install 'forerun[distill]'")
+    asked = tuple(turn for path in questions or () for turn in _questions(path))
+    find_model(target)
+    from forerun.distill.config import DistillConfig
+    from forerun.distill.run import Distillation  # imports torch
+    from forerun.engine.device import settle_device
+
+    config = DistillConfig(
+        engine=settle_device(EngineConfig(target=target, **engine_settings(machine))),
+        out=out, time=seconds, text=tuple(text or ()), questions=asked, layers=layers, hidden_size=hidden_size,
+        vocab_size=vocab_size, seed=seed,
+    )  # fmt: skip
+    distillation = Distillation(config)
+    with StopOnInterrupt() as stop, drawing() as draw:
+        stop.patience = 1
+        _run(distillation, draw, stop)
+    say(f"the draft is in {out}; to use it: forerun generate --model {target} --draft {out}")
+
+
+def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> None:
+    """Run it, until a Ctrl-C asks it to stop."""
+    from forerun.distill.progress import DistillStop
+
+    def show(progress: "DistillProgress") -> None:
+        draw(progress)
+        if stop.is_asked:
+            raise DistillStop
+
+    try:
+        distillation.run(show)
+    except DistillStop:
+        say("stopped; everything so far is kept, and the same command goes on")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _questions(path: Path) -> tuple[str, ...]:
+    """What users say first in a question file."""
+    from forerun.bench.data.questions import read_questions
+
+    return tuple(question.turns[0] for question in read_questions(path))
+
+
+def read_duration(text: str) -> float:
+    """Seconds of a text such as 90, 45s, 30m, 2h or 1h30m.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    parts = PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f"--time {text!r} must be a time such as 45s, 30m, 2h or 1h30m")
+    return sum(float(number) * UNITS[unit or "s"] for number, unit in parts)

@@ -1,0 +1,50 @@
+"""What a user asks of a distillation."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forerun.core.config import EngineConfig
+from forerun.core.errors import require
+
+LEAST_TIME_S: Final = 5.0
+SAVE_EVERY_S: Final = 25.0  # a killed run loses no more than a minute, with room for a slow disk and a slow pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillConfig:
+    """What a draft is made from.
+
+    Args:
+        engine: the target, and where it runs.
+        out: the draft's folder.
+        time: seconds of writing and training, of all calls together.
+        text: files that the target also reads, see `read_given`.
+        questions: of users, which the target answers beside its own.
+        layers, hidden_size, vocab_size: of the draft; None: what suits the target.
+        other_devices: those on which further processes write texts; None: the other GPUs where the device is "cuda".
+        save_every_s: seconds that a killed run may lose.
+    """
+
+    engine: EngineConfig
+    out: Path
+    time: float
+    text: tuple[Path, ...] = ()
+    questions: tuple[str, ...] = ()
+    layers: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    seed: int = 1
+    other_devices: tuple[str, ...] | None = None
+    save_every_s: float = SAVE_EVERY_S
+
+    def __post_init__(self) -> None:
+        require(self.time >= LEAST_TIME_S, f"time {self.time:g} must be >= {LEAST_TIME_S:g} seconds")
+        for name in ("layers", "hidden_size", "vocab_size"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} {value} must be >= 1")
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run itself lies, within the draft's folder."""
+        return self.out / "distill"

@@ -1,0 +1,102 @@
+"""The target reads and writes until its time is over; what it said lies in the store."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Final
+
+from forerun.distill.given_texts import GivenText
+from forerun.distill.network import Network
+from forerun.distill.openings import Openings
+from forerun.distill.progress import DistillStop
+from forerun.distill.reader import read_texts
+from forerun.distill.text_store import TextStore
+from forerun.distill.writer import TextWriter, UnfinishedText, WrittenText
+
+READING_SHARE: Final = 0.5  # of the time at most, for texts that are given: they cost a third of what written ones do
+TEXTS_AT_ONCE: Final = 96  # a pass of 96 rows costs two cores as much per row as one of 200
+READ_AT_ONCE: Final = 16
+FEWEST_TEXTS: Final = 2  # one to learn from, one held out
+
+
+class Gathering:
+    """One target that fills a store.
+
+    Args:
+        given: texts that others wrote.
+        store: what is found there was done before.
+        save_every_s: seconds after which what was written is kept.
+    """
+
+    def __init__(
+        self, target: Network, openings: Openings, given: Sequence[GivenText], store: TextStore, *,
+        stop_ids: Sequence[int], seed: str, save_every_s: float,
+    ) -> None:  # fmt: skip
+        self._target, self._openings, self._given, self._store = target, openings, given, store
+        self._stop_ids, self._seed, self._save_every_s = stop_ids, seed, save_every_s
+        self._fresh: list[WrittenText] = []
+        self._writer: TextWriter | None = None
+        self._left = store.unfinished()
+        self._began = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far, earlier runs included."""
+        return self._store.seconds + perf_counter() - self._began
+
+    def run(self, until_s: float, on_progress: Callable[[float, int], None]) -> None:
+        """Have texts for so many seconds in all. Those that are unfinished then are learnt from as far as they are.
+
+        Args:
+            on_progress: is told the seconds and how many texts there are; a DistillStop of it ends the run after all
+                texts, also the unfinished ones, were kept.
+        """
+        try:
+            for texts in self._gathered(until_s):
+                self._fresh += texts
+                on_progress(self.seconds, self._store.num_texts + len(self._fresh))
+                if self.seconds >= until_s and self._has_enough():
+                    break
+                if perf_counter() - self._began >= self._save_every_s:
+                    self._keep()
+        except DistillStop:
+            self._keep()
+            raise
+        self._fresh += [left.read for left in self._unfinished()]
+        self._writer, self._left = None, []
+        self._keep()
+
+    def _gathered(self, until_s: float) -> Iterator[list[WrittenText]]:
+        """Texts as they are finished: given ones while there are any and it is their time, then written ones."""
+        known = set(self._store.known_ids()) if self._given else set()
+        fresh = [text for text in self._given if tuple(text[0]) not in known]
+        random.Random(self._seed).shuffle(fresh)
+        for start in range(0, len(fresh), READ_AT_ONCE):
+            if self.seconds > READING_SHARE * until_s:
+                break
+            yield read_texts(self._target, fresh[start : start + READ_AT_ONCE])
+        order = random.Random(f"{self._seed} {self._store.num_files}")
+        self._writer = TextWriter(
+            self._target,
+            self._openings.draw(order),
+            stop_ids=self._stop_ids,
+            num_texts=TEXTS_AT_ONCE,
+            num_slots=self._openings.longest,
+            seed=order.getrandbits(32),
+            prefix=self._openings.prefix,
+            unfinished=self._left,
+        )
+        while True:
+            yield self._writer.step()
+
+    def _has_enough(self) -> bool:
+        """There is a text to learn from and one to hold out, however short the time is."""
+        found = [*self._fresh, *(left.read for left in self._unfinished())]
+        return self._store.num_texts + sum(text.num_rows > 0 for text in found) >= FEWEST_TEXTS
+
+    def _keep(self) -> None:
+        self._store.add(self._fresh, perf_counter() - self._began, self._unfinished())
+        self._fresh, self._began = [], perf_counter()
+
+    def _unfinished(self) -> Sequence[UnfinishedText]:
+        return self._left if self._writer is None else self._writer.unfinished()

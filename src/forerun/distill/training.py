@@ -1,0 +1,105 @@
+"""A draft learns from the texts of a store until its time is over."""
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from time import perf_counter
+from typing import Final
+from zlib import crc32
+
+from forerun.distill.progress import DistillStop
+from forerun.distill.run_log import RunLog
+from forerun.distill.saved_draft import SavedDraft
+from forerun.distill.text_store import TextStore
+from forerun.distill.trainer import Score, batches
+from forerun.distill.writer import WrittenText
+
+SCORE_EVERY: Final = 0.05  # of the training
+HELD_OUT: Final = 25  # one text in so many is not learnt from
+MAX_HELD_OUT: Final = 64
+
+
+class Texts:
+    """What is learnt from, and what is held out: the same texts in every run, whatever was added since."""
+
+    def __init__(self, store: TextStore) -> None:
+        self._store = store
+        self._all = store.read()
+
+    def find_new(self) -> None:
+        """Take up what other processes have added."""
+        self._all += self._store.read(self._store.find_new())
+
+    @property
+    def held_out(self) -> list[WrittenText]:
+        chosen = sorted((text for text in self._all if _mark(text) % HELD_OUT == 0), key=_mark)
+        return chosen[:MAX_HELD_OUT] or sorted(self._all, key=_mark)[:1]
+
+    @property
+    def learnt(self) -> list[WrittenText]:
+        held_out = set(map(id, self.held_out))
+        return [text for text in self._all if id(text) not in held_out]
+
+
+class Training:
+    """The training that lies in a file."""
+
+    def __init__(self, saved: SavedDraft, log: RunLog, texts: Texts, *, device: str, seed: int) -> None:
+        self._saved, self._log, self._texts, self._seed = saved, log, texts, seed
+        self.trainer, self._saved_s = saved.open(device)
+        log.forget_after(self._saved_s)
+        self._scored_tokens = -1
+        self._began = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far, earlier runs included."""
+        return self._saved_s + perf_counter() - self._began
+
+    def run(self, total_s: float, save_every_s: float, on_progress: Callable[[float, float, Score], None]) -> None:
+        """Train until so many seconds are spent in all.
+
+        Args:
+            on_progress: is told the seconds, the loss and the newest score; a DistillStop of it ends the run after all
+                was kept.
+        """
+        score, scored_s = self._score(), self.seconds
+        order = random.Random(f"{self._seed} {self.trainer.num_tokens}")
+        try:
+            while self.seconds < total_s:
+                self._texts.find_new()
+                for batch in batches(self._texts.learnt, order):
+                    loss = self.trainer.step(batch, self.seconds / total_s)
+                    self._note("step", num_tokens=self.trainer.num_tokens, loss=loss)
+                    on_progress(self.seconds, loss, score)
+                    if self.seconds - scored_s > SCORE_EVERY * total_s:
+                        score, scored_s = self._score(), self.seconds
+                    if perf_counter() - self._began > save_every_s:
+                        self._keep()
+                    if self.seconds >= total_s:
+                        break
+        except DistillStop:
+            self._keep()
+            raise
+        if self.trainer.num_tokens != self._scored_tokens:
+            self._score()
+        self._keep()
+
+    def _score(self) -> Score:
+        score = self.trainer.score(self._texts.held_out)
+        self._scored_tokens = self.trainer.num_tokens
+        self._note("score", **asdict(score))
+        return score
+
+    def _note(self, kind: str, **values: float) -> None:
+        self._log.add(kind=kind, trained_s=round(self.seconds, 2), **values)
+
+    def _keep(self) -> None:
+        seconds = self.seconds
+        self._saved.keep(self.trainer, seconds)
+        self._saved_s, self._began = seconds, self._began + (seconds - self._saved_s)
+
+
+def _mark(text: WrittenText) -> int:
+    """A number that stands for a text, at random and always the same."""
+    return crc32(text.token_ids.numpy().tobytes())
