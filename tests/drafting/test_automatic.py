@@ -15,10 +15,12 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.drafting.token_recycling import LEARNING, TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.speculation.contest import Contest
+from forerun.speculation.payoff import TRIAL
+from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner
@@ -137,3 +139,16 @@ def test_recycling_among_several_sees_what_the_target_names() -> None:
     drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": PromptLookupDrafter(PromptLookup())})
     decode_rounds(target_of(1), drafter, PROMPT, SamplingParams(), seed=0, num_tokens=5)
     assert recycling.table.num_known >= 5
+
+
+def test_recycling_that_waits_sees_a_part_of_what_the_target_names() -> None:
+    """The rows take a hundredth of a small model's round, which the drafter that has the turn would pay."""
+    recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
+    drafter = AutomaticDrafter({"prompt_lookup": PromptLookupDrafter(PromptLookup()), "recycling": recycling})
+    drafter.begin(PROMPT, SamplingParams(), None)
+    seen = []
+    for token_id in range(TRIAL):
+        drafter.propose()
+        seen.append(drafter.num_successors)
+        drafter.accept(Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
+    assert [place + 1 for place, number in enumerate(seen) if number] == [LEARNING]

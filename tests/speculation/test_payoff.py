@@ -23,6 +23,13 @@ def test_a_draft_that_beats_the_bare_pass_is_never_interrupted() -> None:
     assert all(play(Payoff(pass_s=1.0), 2000, drafted_s=0.9, plain_s=5.0))
 
 
+def test_one_round_that_other_load_held_up_decides_nothing() -> None:
+    payoff = Payoff(pass_s=1.0)
+    assert all(play(payoff, 20, drafted_s=0.8, plain_s=5.0))
+    payoff.measure(3, 100.0)
+    assert all(play(payoff, 20, drafted_s=0.8, plain_s=5.0))
+
+
 def test_a_draft_slower_than_a_pass_but_faster_than_plain_rounds_is_kept_after_one_trial() -> None:
     kinds = play(Payoff(pass_s=1.0), 1000, drafted_s=1.5, plain_s=2.0)
     assert 0 < kinds.count(False) < 20

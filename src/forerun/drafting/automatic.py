@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.token_recycling import LEARNING
 from forerun.model.inputs import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
@@ -36,7 +37,7 @@ class AutomaticDrafter(Drafter):
         self._drafters, self._known = drafters, known or {}
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
-        self._pass_s = 1.0
+        self._pass_s, self._num_rounds = 1.0, 0
         self._contests = self._fresh_contests()
         self._contest, self._current = self._contests["greedy"], next(iter(drafters.values()))
 
@@ -77,7 +78,10 @@ class AutomaticDrafter(Drafter):
                 pass
         self._began = perf_counter()
         tree = chosen.propose()
-        self.num_successors = max(drafter.num_successors for drafter in self._drafters.values())
+        self._num_rounds += 1
+        self.num_successors = chosen.num_successors
+        if not chosen.num_successors and self._num_rounds % LEARNING == 0:
+            self.num_successors = max(drafter.num_successors for drafter in self._drafters.values())
         self._name = self._contest.current if len(tree) > 1 else PLAIN
         return tree
 

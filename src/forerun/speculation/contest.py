@@ -29,7 +29,7 @@ class Contest:
         self._records = {name: Speed(MEMORY) for name in names}
         for name, seconds in (known or {}).items():
             if name in self._records:
-                self._records[name].measure(KNOWN_TOKENS, KNOWN_TOKENS * seconds)
+                self._records[name].measure(KNOWN_TOKENS, KNOWN_TOKENS * seconds, KNOWN_TOKENS)
         self._stretch, self._left, self._num_played = FIRST_STRETCH, FIRST_STRETCH, 0
         self._last_tried, self._winner = names[0], self._fastest() or names[0]
         self._current = self._winner

@@ -20,6 +20,7 @@ MARGIN: Final = 1.03  # factor by which the other mode must be better, so that e
 FIRST_STRETCH: Final = 32  # rounds without drafting before it is tried again
 LONGEST_STRETCH: Final = 512
 TRIAL: Final = 6  # drafting rounds of a trial
+STALL: Final = 3.0  # times the mean round that one counts as at most: the widest take so long, longer is other load
 TemperatureClass = Literal["greedy", "below 1", "1 and above"]
 TEMPERATURE_CLASSES: Final[tuple[TemperatureClass, ...]] = get_args(TemperatureClass)
 
@@ -189,7 +190,7 @@ class Payoff:
     def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
         """Take a round of the kind that `should_draft` asked for, or some of them together."""
         speed = self._drafted if self._is_drafting else self._plain
-        speed.measure(num_tokens, seconds)
+        speed.measure(num_tokens, seconds, num_rounds)
         self._left -= num_rounds
         if self._left <= 0:
             self._judge()
@@ -234,19 +235,23 @@ class Speed:
 
     def __init__(self, forgetting: float) -> None:
         self._forgetting = forgetting
-        self._tokens = self._seconds = 0.0
+        self._tokens = self._seconds = self._rounds = 0.0
 
     @property
     def seconds_per_token(self) -> float:
         """0 before the first round."""
         return self._seconds / self._tokens if self._tokens else 0.0
 
-    def measure(self, num_tokens: float, seconds: float) -> None:
+    def measure(self, num_tokens: float, seconds: float, num_rounds: float = 1) -> None:
         self.fade(self._forgetting)
+        if self._rounds:
+            seconds = min(seconds, STALL * num_rounds * self._seconds / self._rounds)
         self._tokens += num_tokens
         self._seconds += seconds
+        self._rounds += num_rounds
 
     def fade(self, factor: float) -> None:
         """Let the rounds so far count for less."""
         self._tokens *= factor
         self._seconds *= factor
+        self._rounds *= factor
