@@ -87,7 +87,7 @@ def prepare(config: EngineConfig, prompts: list[list[int]], params: SamplingPara
     """For each kind of draft weights a file with the sets that a search over these prompts left; kept in the folder."""
     files = {}
     for weights in ("plain", "int8", "int4"):
-        path = folder / f"{weights}_{params.temperature:g}.json"
+        path = folder / f"{weights}.json"
         files[weights] = str(path)
         if path.exists():
             continue
