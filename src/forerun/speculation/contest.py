@@ -12,7 +12,7 @@ MEMORY: Final = 0.98  # factor on older rounds, per round: with fewer than some 
 KNOWN_TOKENS: Final = 16.0  # tokens that the speed kept from an earlier start counts as
 FEWEST: Final = 2  # rounds of a trial after which it may end early
 FADING: Final = 0.25  # factor on a drafter's record when it is tried again: it is of another place in the text
-HOPELESS: Final = 2.0  # times the best drafter's seconds per token at which it does
+HOPELESS: Final = 1.5  # times the best drafter's seconds per token at which it does
 
 
 class Contest:
