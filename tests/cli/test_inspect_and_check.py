@@ -1,12 +1,14 @@
 """Facts about a model, and whether two fit together, without loading either."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from forerun.cli.sheet import count, size
 from tests.cli.conftest import Run
+from tests.drafting.mapped import random_map, write_mapped
 
 
 def test_inspect_gives_sizes_memory_and_files(run: Run, target: str) -> None:
@@ -51,6 +53,24 @@ def test_check_shows_where_two_models_differ(run: Run, target: str, plain: str) 
     assert (shown.exit_code, facts["fits"]) == (3, False)
     assert facts["first_differences"][0] == {"token_id": 0, "target_token": "!", "draft_token": "<unk>"}
     assert "'<unk>'" in run("check", target, plain).stdout
+
+
+def test_a_draft_with_a_part_of_the_tokens_is_shown_and_fits_its_own_target_only(
+    run: Run, target: str, tmp_path: Path
+) -> None:
+    num_ids = json.loads(run("inspect", target, "--json").stdout)["spec"]["vocab_size"]
+    folders = {}
+    for num_target in (num_ids, num_ids - 1):
+        vocabulary = random_map(random.Random(1), num_target, num_draft=100)
+        folders[num_target] = str(write_mapped(tmp_path / str(num_target), Path(target), vocabulary))
+    facts = json.loads(run("inspect", folders[num_ids], "--json").stdout)
+    assert (facts["num_target_ids"], facts["spec"]["vocab_size"]) == (num_ids, 100)
+    assert f", a part of its target's {num_ids}\n" in run("inspect", folders[num_ids]).stdout
+    assert json.loads(run("check", target, folders[num_ids], "--json").stdout)["num_drafted_ids"] == 100
+    assert f"100 of {num_ids}: the draft can propose no others" in run("check", target, folders[num_ids]).stdout
+    shown = run("check", target, folders[num_ids - 1])
+    assert shown.exit_code == 3
+    assert f"a target with {num_ids - 1} ids, but {target} has {num_ids}" in shown.stdout
 
 
 @pytest.mark.parametrize(

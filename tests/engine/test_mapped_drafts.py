@@ -16,6 +16,7 @@ from tests.varied import NO_LOOKUP
 NUM_TARGET, NUM_DRAFT = 4096, 3000
 DRAFT = Path(str(files("forerun") / "assets" / "draft"))
 PROMPT = "def read_lines(path):\n    "
+MOST_REQUESTS = 12  # a busy machine may leave a drafter's process no time during one
 GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
 SAMPLED = SamplingParams(
     temperature=0.9, seed=11, repetition_penalty=1.1, presence_penalty=0.3, frequency_penalty=0.2,
@@ -38,7 +39,7 @@ def plain() -> Iterator[Engine]:
 def drafted_by(drafter: DraftModel | Parallel, *, kernels: str = "auto", policies: Policies = NO_LOOKUP) -> Engine:
     config = EngineConfig(
         drafter=drafter, dtype="float32", num_threads=1, kernels=kernels,  # type: ignore[arg-type]
-        device="paced:target=5ms" if isinstance(drafter, Parallel) else "cpu",
+        device="paced:target=20ms" if isinstance(drafter, Parallel) else "cpu",
     )  # fmt: skip
     return Engine(config, policies=policies)
 
@@ -46,8 +47,10 @@ def drafted_by(drafter: DraftModel | Parallel, *, kernels: str = "auto", policie
 def assert_same_and_counted(engine: Engine, plain: Engine, folder: Path) -> None:
     vocabulary = open_source(str(folder)).vocabulary_map()
     assert vocabulary is not None
-    num_accepted = num_outside = 0
-    for params in (GREEDY, SAMPLED):
+    num_accepted = num_outside = num_asked = 0
+    while num_asked < 2 or (num_accepted == 0 and num_asked < MOST_REQUESTS):
+        params = (GREEDY, SAMPLED)[num_asked % 2]
+        num_asked += 1
         ours, expected = engine.generate(PROMPT, params), plain.generate(PROMPT, params)
         assert ours.token_ids == expected.token_ids
         known = set(vocabulary.target_ids.tolist())

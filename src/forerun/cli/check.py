@@ -28,14 +28,25 @@ def check(
     sources = [find_model(name) for name in (target, draft)]
     sheets = [read_sheet(source) for source in sources]
     match = compare_vocabularies(*(Vocabulary.of(source.tokenizer()) for source in sources))
-    fit = match.fit if all(sheet.problem is None for sheet in sheets) else Fit.NONE
-    why = None if match.fit is Fit.WHOLE else match.explain(target_name=target, draft_name=draft)
+    fault = _map_fault(sheets)
+    fit = match.fit if fault is None and all(sheet.problem is None for sheet in sheets) else Fit.NONE
+    why = fault if match.fit is Fit.WHOLE else match.explain(target_name=target, draft_name=draft)
     if as_json:
         print(json.dumps(_to_dict(sheets, match) | {"fits": fit is not Fit.NONE, "why": why}))
     else:
         print_rows([("fits", fit.value), *([] if why is None else [("why", why)]), *_rows(sheets, match)])
     if fit is Fit.NONE:
         raise typer.Exit(INCOMPATIBLE)
+
+
+def _map_fault(sheets: list[ModelSheet]) -> str | None:
+    """Why a draft with a part of its target's tokens was made for another target, or None."""
+    from forerun.text.vocabulary import find_map_fault
+
+    target, draft = sheets
+    if target.spec is None or draft.num_target_ids is None:
+        return None
+    return find_map_fault(draft.num_target_ids, target.spec.vocab_size, target_name=target.name, draft_name=draft.name)
 
 
 def _ratio(sheets: list[ModelSheet]) -> float | None:
@@ -48,6 +59,7 @@ def _to_dict(sheets: list[ModelSheet], match: "VocabularyMatch") -> dict[str, An
     return {
         "problems": [sheet.problem for sheet in sheets if sheet.problem is not None],
         "size_ratio": _ratio(sheets),
+        "num_drafted_ids": _num_proposed(sheets[1]),
         "num_shared": match.num_shared,
         "num_trained": match.num_trained,
         "num_trained_unequal": match.num_trained_unequal,
@@ -68,6 +80,9 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
     ratio = _ratio(sheets)
     if ratio is not None:
         rows.append(("size ratio", f"{ratio:.1f}{_advice(ratio)}"))
+    num_proposed, num_all = _num_proposed(sheets[1]), sheets[1].num_target_ids
+    if num_all is not None:
+        rows.append(("tokens drafted", f"{num_proposed} of {num_all}: the draft can propose no others"))
     rows.append(("tokens shared", str(match.num_shared)))
     rows.append(("tokens differing", str(len(match.differences))))
     rows.append(("only in target", str(len(match.only_in_target))))
@@ -76,6 +91,11 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
         (f"  id {entry.token_id}", f"target {entry.target_token!r}, draft {entry.draft_token!r}")
         for entry in match.unequal[:MAX_LISTED]
     ]
+
+
+def _num_proposed(draft: ModelSheet) -> int | None:
+    """The tokens that the draft can propose."""
+    return None if draft.spec is None else draft.spec.vocab_size
 
 
 def _advice(ratio: float) -> str:

@@ -55,12 +55,13 @@ def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     assert spec is not None, "asked for the rows of a spec that could not be read"
     heads = f"{spec.num_heads} of {spec.head_dim}, {spec.num_kv_heads} for keys and values"
     rope = f"{spec.rope.kind}, theta {spec.rope.theta:g}"
+    part = "" if sheet.num_target_ids is None else f", a part of its target's {sheet.num_target_ids}"
     return [
         ("family", spec.family),
         ("parameters", count(spec.num_parameters)),
         ("layers", str(spec.num_layers)),
         ("hidden size", f"{spec.hidden_size}, {spec.intermediate_size} in the MLP"),
         ("heads", heads),
-        ("vocabulary", f"{spec.vocab_size} rows{', shared with the head' if spec.tied_embeddings else ''}"),
+        ("vocabulary", f"{spec.vocab_size} rows{', shared with the head' if spec.tied_embeddings else ''}{part}"),
         ("positions", f"{spec.max_positions}{'' if spec.window is None else ', the attention window'} ({rope})"),
     ]

@@ -20,6 +20,7 @@ class ModelSheet:
     Args:
         stored_dtype: that of most of the stored bytes.
         dtype: what `--dtype auto` computes in on this machine's CPU.
+        num_target_ids: of a draft that has a part of its target's tokens, the ids that its target has.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ModelSheet:
     dtype: str | None
     stored_formats: Mapping[str, int]
     has_chat_template: bool
+    num_target_ids: int | None
     files: tuple[tuple[str, int], ...]
 
     @property
@@ -89,6 +91,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         chosen = compute_dtype("auto", stored=getattr(torch, stored), is_quantised=False, device="cpu")
         dtype = str(chosen).removeprefix("torch.")
     tokenizer = _attempt(source.tokenizer, problems)
+    vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)
     return ModelSheet(
         name=source.name,
         folder=source.folder,
@@ -98,6 +101,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         dtype=dtype,
         stored_formats={} if stored_formats is None else dict(stored_formats),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
+        num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
     )
 

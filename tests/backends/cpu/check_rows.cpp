@@ -28,8 +28,8 @@ void forerun_tree_attention(const float* q, const Heads* heads, const LayerCache
                             int rows_per_call, float* mixed);
 void forerun_sample(const float* scores, int begin, int end, float temperature, const RowNoise* noise, TopTwo* top_two,
                     float* scratch);
-float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise, int count, int32_t* tokens,
-                   float* totals, float* scratch);
+float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise, const int32_t* ids,
+                   int count, int32_t* tokens, float* totals, float* scratch);
 }
 
 namespace {
@@ -129,8 +129,10 @@ void check_sampling(Random& random, Results& results) {
     const int count = 1 + below(random, size < 16 ? size : 16);
     auto tokens = exactly<int32_t>(static_cast<size_t>(count));
     auto totals = exactly<float>(static_cast<size_t>(count));
-    results.push_back(forerun_topk(scores.get(), size, temperature, &noise, count, tokens.get(), totals.get(),
-                                   exactly<float>(static_cast<size_t>(size)).get()));
+    auto ids = exactly<int32_t>(static_cast<size_t>(size));
+    for (int i = 0, id = 0; i < size; i++) ids[static_cast<size_t>(i)] = id += 1 + below(random, 3);
+    results.push_back(forerun_topk(scores.get(), size, temperature, &noise, below(random, 2) ? ids.get() : nullptr,
+                                   count, tokens.get(), totals.get(), exactly<float>(static_cast<size_t>(size)).get()));
     keep(results, totals.get(), static_cast<size_t>(count));
 }
 

@@ -189,14 +189,17 @@ def sample(
     return top_two.token, top_two.best, top_two.second
 
 
-def topk(scores_V: Tensor, count: int, *, key: int | None = None, temperature: float = 1.0) -> TopTokens:
+def topk(
+    scores_V: Tensor, count: int, *, key: int | None = None, temperature: float = 1.0, ids: Tensor | None = None
+) -> TopTokens:
     """The `count` best tokens, at most 16, by score / temperature + noise, the noise to about 2e-6."""
+    ids_V = None if ids is None else c_void_p(ids.data_ptr())
     tokens, totals = (c_int32 * count)(), (c_float * count)()
     scratch, forerun_topk = torch.empty_like(scores_V), library().forerun_topk
     forerun_topk.restype = c_float
     log_sum = forerun_topk(
-        floats(scores_V), len(scores_V), c_float(temperature), byref(row_noise(key)), c_int(count), tokens, totals,
-        floats(scratch),
+        floats(scores_V), len(scores_V), c_float(temperature), byref(row_noise(key)), ids_V, c_int(count), tokens,
+        totals, floats(scratch),
     )  # fmt: skip
     return TopTokens(token_ids=list(tokens), totals=list(totals), log_sum=log_sum)
 

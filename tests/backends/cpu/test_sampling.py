@@ -110,6 +110,30 @@ def test_ranks_are_those_of_the_plain_formula(size: int, count: int) -> None:
                 assert ranking.token_ids == ids[0]
 
 
+@pytest.mark.parametrize("size", [1, 3, 16, 30, 100, 4096, 20011])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_ranks_of_some_tokens_have_the_noise_of_these_tokens(size: int, temperature: float) -> None:
+    """Against a row of the whole vocabulary in which the others are forbidden."""
+    rng = random.Random(size)
+    for seed in range(20):
+        ids = torch.tensor(sorted(rng.sample(range(3 * size), size)), dtype=torch.int32)
+        whole = torch.full((3 * size,), -INF)
+        scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])
+        whole[ids] = scores
+        for key, noise in ((None, None), noise_of(seed, rng.randrange(5000), 3 * size)):
+            count = min(size, rng.choice([1, 4, 16]))
+            expected, log_probs = topk(whole[None] / temperature, noise, count)
+            of_torch = topk(scores[None] / temperature, noise, count, column_ids=ids)
+            ranking = ops.topk(scores, count, key=key, temperature=temperature, ids=ids)
+            actual = torch.tensor(ranking.totals) - ranking.log_sum
+            torch.testing.assert_close(actual, torch.tensor(log_probs[0]), atol=2e-5, rtol=2e-6)
+            torch.testing.assert_close(torch.tensor(of_torch[1]), torch.tensor(log_probs), atol=2e-5, rtol=2e-6)
+            assert set(ranking.token_ids) <= set(ids.tolist())
+            leads = torch.tensor(log_probs[0]).diff().abs()
+            if (leads > 1e-4).all():
+                assert ranking.token_ids == of_torch[0][0] == expected[0]
+
+
 def test_a_rank_with_few_tokens_left_names_these_first() -> None:
     scores = torch.full((5000,), -INF)
     scores[[4000, 17]] = torch.tensor([2.0, 1.0])

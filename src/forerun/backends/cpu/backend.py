@@ -58,15 +58,16 @@ class CpuBackend(Backend):
         temperature: float = 1.0,
         column_ids: Tensor | None = None,
     ) -> TopK:
-        if k > MAX_TOPK or column_ids is not None:
+        if k > MAX_TOPK:
             return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
         num_rows, vocab_size = scores_TV.shape
         count, keys = min(k, vocab_size), keys_of(noise, num_rows)
         tokens, totals = np.empty((num_rows, count), np.int32), np.empty((num_rows, count), np.float32)
         log_sums = np.empty((num_rows, 1), np.float32)
         library().forerun_topk_rows(
-            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys), count,
-            address(tokens), address(totals), address(log_sums), torch.get_num_threads(),
+            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
+            None if column_ids is None else column_ids.data_ptr(), count, address(tokens), address(totals),
+            address(log_sums), torch.get_num_threads(),
         )  # fmt: skip
         return tokens.tolist(), (totals - log_sums).tolist()
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 6  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 7  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -64,6 +64,6 @@ def _declare(found: CDLL) -> CDLL:
     rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)
     found.forerun_sample_rows.argtypes = (*rows, c_void_p, c_int)
     found.forerun_sample_rows.restype = None
-    found.forerun_topk_rows.argtypes = (*rows, c_int, c_void_p, c_void_p, c_void_p, c_int)
+    found.forerun_topk_rows.argtypes = (*rows, c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int)
     found.forerun_topk_rows.restype = None
     return found

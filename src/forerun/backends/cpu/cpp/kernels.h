@@ -134,9 +134,10 @@ struct Kernels {
     // `scratch` has room for end - begin floats.
     TopTwo (*sample)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
     // The `count` best tokens by score / temperature + noise, best first, and the logarithm of the sum of exponentials
-    // of all totals; `scratch` has room for `size` floats.
-    float (*topk)(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
-                  float* totals, float* scratch);
+    // of all totals; `scratch` has room for `size` floats. `ids` are the tokens that the scores are of, rising; null for
+    // 0, 1, ...
+    float (*topk)(const float* scores, int size, float temperature, RowNoise noise, const int32_t* ids, int count,
+                  int32_t* tokens, float* totals, float* scratch);
 };
 
 constexpr int ATTENTION_CHUNK = 512;

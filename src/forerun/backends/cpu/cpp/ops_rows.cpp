@@ -59,7 +59,7 @@ FORERUN_EXPORT void forerun_sample(const float* scores, int begin, int end, floa
 }
 
 // See Kernels::topk; scratch has room for `size` floats.
-FORERUN_EXPORT float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise, int count,
-                                  int32_t* tokens, float* totals, float* scratch) {
-    return kernels().topk(scores, size, temperature, *noise, count, tokens, totals, scratch);
+FORERUN_EXPORT float forerun_topk(const float* scores, int size, float temperature, const RowNoise* noise,
+                                  const int32_t* ids, int count, int32_t* tokens, float* totals, float* scratch) {
+    return kernels().topk(scores, size, temperature, *noise, ids, count, tokens, totals, scratch);
 }

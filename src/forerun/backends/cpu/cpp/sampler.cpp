@@ -46,6 +46,7 @@ struct TopKRows {
     int num_rows, vocab_size, count;
     float temperature;
     const RowNoise* noise;
+    const int32_t* ids;
     int32_t* tokens;
     float *totals, *log_sums, *scratch;
 };
@@ -57,7 +58,7 @@ void topk_rows(void* context, int thread, Team& team) {
     for (int row = rows.begin; row < rows.end; row++)
         request.log_sums[row] =
             kernels().topk(request.scores + row * request.stride, request.vocab_size, request.temperature,
-                           request.noise[row], request.count, request.tokens + row * request.count,
+                           request.noise[row], request.ids, request.count, request.tokens + row * request.count,
                            request.totals + row * request.count, scratch);
 }
 
@@ -98,11 +99,11 @@ FORERUN_EXPORT void forerun_sample_rows(const float* scores, int64_t stride, int
 
 // The `count` best tokens of each row, their totals, and the logarithm of the row's sum; see Kernels::topk.
 FORERUN_EXPORT void forerun_topk_rows(const float* scores, int64_t stride, int num_rows, int vocab_size,
-                                      float temperature, const forerun::RowNoise* noise, int count, int32_t* tokens,
-                                      float* totals, float* log_sums, int num_threads) {
+                                      float temperature, const forerun::RowNoise* noise, const int32_t* ids,
+                                      int count, int32_t* tokens, float* totals, float* log_sums, int num_threads) {
     using namespace forerun;
     num_threads = threads_worth(num_rows, vocab_size, num_threads);
     TopKRows request{scores, stride, num_rows, vocab_size, count, temperature,
-                     noise, tokens, totals, log_sums, scratch_of(num_threads, vocab_size)};
+                     noise, ids, tokens, totals, log_sums, scratch_of(num_threads, vocab_size)};
     run_job(topk_rows, &request, num_threads);
 }

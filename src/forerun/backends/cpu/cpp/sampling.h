@@ -5,6 +5,7 @@
 // few tokens that may still be among the best two, so that the choice is that of the exact formula.
 #pragma once
 #include <cmath>
+#include <cstring>
 
 #include "kernels.h"
 #include "simd.h"
@@ -80,10 +81,11 @@ struct Totals {
     const float* scores;
     float temperature;
     RowNoise noise;
+    const int32_t* ids;  // the tokens that the scores are of; null for 0, 1, ...
     simd::I hashed;  // token * 0x9E3779B1 + low, of the lanes of token 0
 
-    Totals(const float* scores, float temperature, RowNoise noise)
-        : scores(scores), temperature(temperature), noise(noise) {
+    Totals(const float* scores, float temperature, RowNoise noise, const int32_t* ids = nullptr)
+        : scores(scores), temperature(temperature), noise(noise), ids(ids) {
         int32_t lanes[16];
         for (int i = 0; i < 16; i++)
             lanes[i] = signed32(static_cast<uint32_t>(i) * 0x9E3779B1u + static_cast<uint32_t>(noise.low));
@@ -96,18 +98,27 @@ struct Totals {
         simd::F total = n < 16 ? fill_behind(simd::load_n(scores + token, n), n, NO_TOTAL) : simd::load(scores + token);
         return temperature != 1.0f ? simd::div(total, simd::set1(temperature)) : total;
     }
-    simd::I noise_bits(int token) const {
-        const simd::I low = simd::add_int(hashed, simd::set1_int(signed32(static_cast<uint32_t>(token) * 0x9E3779B1u)));
+    simd::I noise_bits(int token, int n) const {
+        const int32_t first = signed32(static_cast<uint32_t>(token) * 0x9E3779B1u);
+        const simd::I low = ids ? hashed_ids(token, n) : simd::add_int(hashed, simd::set1_int(first));
         return mix32(simd::xor_int(mix32(low), simd::set1_int(noise.high)));
     }
     simd::F at(int token, int n) const {
         const simd::F total = plain(token, n);
         if (!noise.is_noisy || !simd::to_bits(simd::less(simd::set1(NO_TOTAL), total))) return total;
-        return simd::add(total, lane_noise(noise_bits(token)));
+        return simd::add(total, lane_noise(noise_bits(token, n)));
     }
     float exactly(int token) const {
         const float score = temperature != 1.0f ? scores[token] / temperature : scores[token];
-        return noise.is_noisy ? score + exact_noise(token, noise) : score;
+        return noise.is_noisy ? score + exact_noise(ids ? ids[token] : token, noise) : score;
+    }
+
+private:
+    simd::I hashed_ids(int token, int n) const {
+        int32_t few[16] = {};
+        if (n < 16) std::memcpy(few, ids + token, static_cast<size_t>(n) * sizeof(int32_t));
+        const simd::I lanes = simd::load_int(n < 16 ? few : ids + token);
+        return simd::add_int(simd::mul_int(lanes, simd::set1_int(signed32(0x9E3779B1u))), simd::set1_int(noise.low));
     }
 };
 
@@ -175,7 +186,7 @@ inline float survey_noisy(const Totals& totals, int begin, int end, float* scrat
     for (int token = begin; token < end; token += 16) {
         const int n = end - token < 16 ? end - token : 16;
         const simd::F plain = totals.plain(token, n);
-        const simd::I bits = totals.noise_bits(token);
+        const simd::I bits = totals.noise_bits(token, n);
         simd::F total = simd::set1(NO_TOTAL);
         if (simd::to_bits(simd::less(simd::set1(threshold), simd::add(plain, noise_bound(bits))))) {
             total = simd::add(plain, lane_noise(bits));
@@ -252,9 +263,9 @@ inline float reached_by(simd::F best, int count) {
     return lanes[count - 1];
 }
 
-inline float topk(const float* scores, int size, float temperature, RowNoise noise, int count, int32_t* tokens,
-                  float* totals, float* scratch) {
-    const Totals all(scores, temperature, noise);
+inline float topk(const float* scores, int size, float temperature, RowNoise noise, const int32_t* ids, int count,
+                  int32_t* tokens, float* totals, float* scratch) {
+    const Totals all(scores, temperature, noise, ids);
     const float* approximate = all.are_scores() ? scores : scratch;
     simd::F best = simd::set1(NO_TOTAL);
     for (int token = 0; token < size; token += 16) {
@@ -282,6 +293,7 @@ inline float topk(const float* scores, int size, float temperature, RowNoise noi
             top_k.see(token + lane, approximate[token + lane]);
         }
     }
+    for (int i = 0; ids && i < count; i++) tokens[i] = ids[tokens[i]];
     return largest + std::log(simd::sum(sum));
 }
 
