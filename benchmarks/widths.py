@@ -115,7 +115,6 @@ def measure(place: str, lookup: bool, temperature: float, arguments: argparse.Na
     for run in runs:
         run.engine.generate(prompts[0][:40], params)  # warm-up
     answer_in_turn(runs, prompts, params)
-    assert all(run.tokens_per_round > 1.0 for run in runs[1:]), "a drafter that is never right was not measured"
     circumstances = {"on": place, "T": temperature, "lookup": "on" if lookup else "off"}
     rows = [circumstances | row_of(run, runs) for run in runs]
     for row in rows:
