@@ -133,6 +133,13 @@ def standard_arguments(
     return parser
 
 
+def without_folders(value: Any) -> Any:
+    """An argument as another machine has it too."""
+    if isinstance(value, list):
+        return [without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str | Path) and "/" in str(value) else value
+
+
 def write_results(
     arguments: argparse.Namespace, title: str, rows: Sequence[dict[str, object]], notes: Sequence[str]
 ) -> None:
@@ -149,6 +156,7 @@ def write_results(
     place = ROOT / "benchmarks" / "results" / f"{arguments.theme}_{arguments.hardware}_{date.today():%Y%m}"
     place.with_suffix(".md").write_text("\n".join(lines))
     record = {
-        "title": title, "machine": machine, "arguments": vars(arguments), "rows": list(rows), "notes": list(notes),
+        "title": title, "machine": machine, "rows": list(rows), "notes": list(notes),
+        "arguments": {name: without_folders(value) for name, value in vars(arguments).items()},
     }  # fmt: skip
     place.with_suffix(".json").write_text(json.dumps(record, indent=2, default=str) + "\n")
