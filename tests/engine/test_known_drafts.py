@@ -1,18 +1,23 @@
 """The drafts of the package: which targets they are taken for by themselves."""
 
+import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.checkpoints.open import builtin_folder, open_source
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.open import BUILTIN_FOLDERS, builtin_folder, open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, KNOWN_DRAFTS, Automatic
 from forerun.core.errors import ConfigError
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.engine.engine import Engine
 from forerun.engine.known_draft import draft_for, known_draft
+from forerun.model.vocabulary_map import VocabularyMap
 from forerun.text.vocabulary import Vocabulary
+from tests.drafting.mapped import random_map, write_mapped
 
 
 @pytest.mark.parametrize(("fingerprint", "name"), KNOWN_DRAFTS.items())
@@ -26,6 +31,22 @@ def test_a_target_is_drafted_for_whatever_it_is_called_and_a_draft_is_not() -> N
     both = ["draft_model", "recycling"]
     assert drafters_of(str(builtin_folder(BUILTIN_TARGET))) == drafters_of(BUILTIN_TARGET) == both
     assert drafters_of(BUILTIN_DRAFT) == ["recycling"], "a draft of its own size would cost what it brings"
+
+
+@pytest.mark.parametrize("num_more", [-64, 64])
+def test_a_draft_whose_map_is_of_another_number_of_ids_is_not_taken(
+    num_more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, num_ids = builtin_folder(BUILTIN_TARGET), open_source(BUILTIN_TARGET).spec().vocab_size
+    vocabulary = random_map(random.Random(1), num_ids, num_draft=num_ids // 2)
+    draft = write_mapped(tmp_path / "draft", builtin_folder(BUILTIN_DRAFT), vocabulary)
+    monkeypatch.setitem(BUILTIN_FOLDERS, BUILTIN_DRAFT, str(draft))
+    assert drafters_of(BUILTIN_TARGET) == ["draft_model", "recycling"]
+    resized = torch.arange(num_ids + num_more, dtype=torch.int32) % num_ids
+    same_tokens = VocabularyMap(target_ids=resized, draft_ids=resized.clone())
+    other = write_mapped(tmp_path / "target", target, same_tokens)
+    (other / MAP_NAME).unlink()
+    assert drafters_of(str(other)) == ["recycling"]
 
 
 def drafters_of(target: str) -> list[str]:

@@ -93,13 +93,17 @@ class DrafterLoader:
     def _known_draft(self) -> Checkpoint | None:
         """The package's own draft for the target's vocabulary, if the target is large enough to gain by it.
 
-        The draft's tokens are not compared again: its tokenizer takes a tenth of a second to read.
+        The draft's tokens are not compared again: its tokenizer takes a tenth of a second to read. A target may still
+        have more or fewer ids than its tokenizer, and then the draft's map is not of them.
         """
         name = draft_of(Vocabulary.of(self._tokenizer))
         if name is None:
             return None
         draft = Checkpoint.open_draft(open_source(name), self._config)
-        return draft if self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters else None
+        vocabulary = draft.source.vocabulary_map()
+        fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
+        gains = self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters
+        return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
         # Rounding in the draft can change no token, so it always uses the fast kernels.
