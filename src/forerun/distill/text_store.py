@@ -30,6 +30,7 @@ class TextStore:
 
     Attributes:
         seconds: that the main process has written.
+        num_files: of this process's name, those included that somebody deleted: their numbers are not used again.
     """
 
     def __init__(self, folder: Path, name: str = MAIN) -> None:
@@ -46,7 +47,8 @@ class TextStore:
             is_own = path.stem.endswith(self._name)
             self.seconds += seconds * is_own
             self.num_texts += num_texts
-            self.num_files += is_own
+            if is_own:
+                self.num_files = max(self.num_files, _number(path) + 1)
         self._files += found
         return found
 
@@ -61,6 +63,8 @@ class TextStore:
                 {"opening": asdict(left.opening), "ids": left.ids, "is_users": left.is_users} for left in unfinished
             ]
             write_whole(place, save(_tensors([left.read for left in unfinished]), {"slots": json.dumps(slots)}))
+        else:
+            place.unlink(missing_ok=True)  # of a run that was killed before it wrote the texts of this number
         path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
         write_whole(path, save(_tensors(kept), notes), makes_folder=True)
         before.unlink(missing_ok=True)
@@ -71,7 +75,7 @@ class TextStore:
         path = self._unfinished(self.num_files - 1)
         if not path.exists():
             return []
-        with safe_open(path, "pt") as file:
+        with _opened(path) as file:
             slots = json.loads((file.metadata() or {})["slots"])
         return [
             UnfinishedText(
@@ -125,6 +129,10 @@ def _opened(path: Path) -> "safe_open":
         return safe_open(path, "pt")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): delete it, and the run goes on without it") from error
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.split("_")[1])
 
 
 def _notes(path: Path) -> tuple[float, int]:
