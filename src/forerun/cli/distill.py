@@ -18,6 +18,7 @@ from forerun.core.errors import ConfigError, require
 if TYPE_CHECKING:
     from forerun.cli.distill_progress import Draw
     from forerun.distill.progress import DistillProgress
+    from forerun.distill.report import DistillReport
     from forerun.distill.run import Distillation
 
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -73,11 +74,12 @@ def distill(
     distillation = Distillation(config)
     with StopOnInterrupt() as stop, drawing() as draw:
         stop.patience = 1
-        _run(distillation, draw, stop)
+        report = _run(distillation, draw, stop)
+    print(report.table())
     say(f"the draft is in {out}; to use it: forerun generate --model {target} --draft {out}")
 
 
-def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> None:
+def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> "DistillReport":
     """Run it, until a Ctrl-C asks it to stop."""
     from forerun.distill.progress import DistillStop
 
@@ -87,7 +89,7 @@ def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> N
             raise DistillStop
 
     try:
-        distillation.run(show)
+        return distillation.run(show)
     except DistillStop:
         say("stopped; everything so far is kept, and the same command goes on")
         raise typer.Exit(INTERRUPTED) from None

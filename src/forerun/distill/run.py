@@ -14,6 +14,7 @@ from torch import Tensor
 
 from forerun.checkpoints.open import open_source
 from forerun.core.model_spec import ModelSpec
+from forerun.distill.assess import assess, prompts_of
 from forerun.distill.config import DistillConfig
 from forerun.distill.folder import write_draft
 from forerun.distill.gathering import Gathering
@@ -25,6 +26,7 @@ from forerun.distill.other_devices import is_wanted, writing_elsewhere
 from forerun.distill.pass_times import PassTimes
 from forerun.distill.picture import draw_curves
 from forerun.distill.progress import DistillProgress, DistillStop, OnProgress
+from forerun.distill.report import DistillReport
 from forerun.distill.run_log import RunLog
 from forerun.distill.run_place import RunPlace, require_room
 from forerun.distill.saved_draft import SavedDraft
@@ -40,6 +42,8 @@ from forerun.runtime.threads import on_threads
 
 WRITING_SHARE: Final = 0.45  # of the time; the rest is training
 LONGEST: Final = 1024  # tokens of a text
+ASSESSED_SHARE: Final = 0.01  # of the time, for the plain texts that the draft's are compared with
+MIN_ASSESSED_S, MAX_ASSESSED_S = 3.0, 60.0
 DEFAULT_LAYERS: Final = 2  # where only a width is asked for
 
 
@@ -73,8 +77,8 @@ class Distillation:
         self._saved = SavedDraft(folder / "training.safetensors")
         self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
 
-    def run(self, on_progress: OnProgress) -> None:
-        """Write, choose, train, and leave the draft in its folder.
+    def run(self, on_progress: OnProgress) -> DistillReport:
+        """Write, choose, train, leave the draft in its folder, and find out what it brings.
 
         Raises:
             DistillStop: `on_progress` wanted to end here; everything is kept, and the next run goes on.
@@ -82,7 +86,9 @@ class Distillation:
         """
         place = RunPlace(self._config, self._source.identity())
         try:
-            on_threads(CorePlacement.of(self._config.engine).num_threads, lambda: self._run(on_progress))
+            num_threads = CorePlacement.of(self._config.engine).num_threads
+            training, texts = on_threads(num_threads, lambda: self._run(on_progress))
+            return self._report(training, texts, on_progress)
         finally:
             place.close()
 
@@ -95,26 +101,21 @@ class Distillation:
 
         self._gathering(self._store(), self._read_target()).run(inf, look)
 
-    def _run(self, on_progress: OnProgress) -> None:
-        store, total_s = self._store(), self._config.time
-        until_s = WRITING_SHARE * total_s
+    def _run(self, on_progress: OnProgress) -> tuple[Training, Texts]:
+        store, until_s = self._store(), WRITING_SHARE * self._config.time
         if store.seconds < until_s or not self._saved.exists:
             target_s = None if self._saved.exists or self._is_sized else self._times.of_target()
             target = self._read_target()
 
             def tell(seconds: float, num_texts: int) -> None:
-                on_progress(
-                    DistillProgress(
-                        doing="the target writes", seconds=seconds, total_s=total_s, detail=f"{num_texts} texts"
-                    )
-                )
+                self._tell(on_progress, "the target writes", seconds, f"{num_texts} texts")
 
             self._gathering(store, target).run(until_s, tell)
             if not self._saved.exists:
                 self._choose(store, target.weights, target_s)
             del target
         with writing_elsewhere(self._config, write_texts):
-            self._train(store, on_progress)
+            return self._train(store, on_progress)
 
     def _read_target(self) -> Network:
         weights = self._source.weights(dtype=fastest_dtype(self._device), device=self._device)
@@ -157,24 +158,45 @@ class Distillation:
         layers = config.layers or DEFAULT_LAYERS
         return draft_spec(self._spec, vocab_size, num_layers=layers, hidden_size=config.hidden_size)
 
-    def _train(self, store: TextStore, on_progress: OnProgress) -> None:
+    def _train(self, store: TextStore, on_progress: OnProgress) -> tuple[Training, Texts]:
         """Train until the time is over, and leave the draft in its folder."""
-        config = self._config
-        training = Training(self._saved, self._log, Texts(store), device=self._device, seed=config.seed)
+        config, texts = self._config, Texts(store)
+        training = Training(self._saved, self._log, texts, device=self._device, seed=config.seed)
 
         def tell(seconds: float, loss: float, score: Score) -> None:
             hits = f"first guess right {score.hits:.0%}, one of four {score.hits_of_several:.0%}"
-            detail = f"loss {loss:.2f}; held out: {hits}"
-            on_progress(
-                DistillProgress(
-                    doing="the draft learns", seconds=store.seconds + seconds, total_s=config.time, detail=detail
-                )
-            )
+            self._tell(on_progress, "the draft learns", texts.seconds + seconds, f"loss {loss:.2f}; held out: {hits}")
 
-        training.run(config.time - store.seconds, config.save_every_s, tell)
+        training.run(config.time - texts.seconds, config.save_every_s, tell)
         draw_curves(self._log.read(), self._picture)
         network, vocabulary = training.trainer.network, training.trainer.vocabulary
         write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
+        return training, texts
+
+    def _tell(self, on_progress: OnProgress, doing: str, seconds: float, detail: str) -> None:
+        on_progress(DistillProgress(doing=doing, seconds=seconds, total_s=self._config.time, detail=detail))
+
+    def _report(self, training: Training, texts: Texts, on_progress: OnProgress) -> DistillReport:
+        """Measure what the draft brings, and write the report and the card."""
+        config, prompts = self._config, prompts_of(texts.held_out, self.openings)
+        doing = partial(self._tell, on_progress, "what the draft brings is measured", config.time, "")
+        max_s = min(max(ASSESSED_SHARE * config.time, MIN_ASSESSED_S), MAX_ASSESSED_S)
+        worth = assess(config.engine, str(config.out), prompts, max_s=max_s, on_text=doing) if prompts else []
+        report = DistillReport(
+            target=config.engine.target,
+            identity=self._source.identity(),
+            writing_s=texts.seconds,
+            training_s=training.seconds,
+            num_texts=len(texts.all),
+            num_tokens=sum(len(text.token_ids) for text in texts.all),
+            num_learnt_tokens=training.trainer.num_tokens,
+            spec=training.trainer.network.spec,
+            target_vocab_size=self._spec.vocab_size,
+            score=training.score,
+            worth=worth,
+        )
+        report.write(config.out)
+        return report
 
 
 def write_texts(config: DistillConfig, device: str) -> None:

@@ -34,6 +34,7 @@ class TextStore:
     """
 
     def __init__(self, folder: Path, name: str = MAIN) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._name = folder, name
         self._files: list[Path] = []
         self.seconds, self.num_texts, self.num_files = 0.0, 0, 0
@@ -66,7 +67,7 @@ class TextStore:
         else:
             place.unlink(missing_ok=True)  # of a run that was killed before it wrote the texts of this number
         path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
-        write_whole(path, save(_tensors(kept), notes), makes_folder=True)
+        write_whole(path, save(_tensors(kept), notes))
         before.unlink(missing_ok=True)
         self.find_new()
 

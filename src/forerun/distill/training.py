@@ -20,29 +20,42 @@ MAX_HELD_OUT: Final = 64
 
 
 class Texts:
-    """What is learnt from, and what is held out: the same texts in every run, whatever was added since."""
+    """What is learnt from, and what is held out: the same texts in every run, whatever was added since.
+
+    Attributes:
+        all: both together.
+    """
 
     def __init__(self, store: TextStore) -> None:
         self._store = store
-        self._all = store.read()
+        self.all = store.read()
 
     def find_new(self) -> None:
         """Take up what other processes have added."""
-        self._all += self._store.read(self._store.find_new())
+        self.all += self._store.read(self._store.find_new())
+
+    @property
+    def seconds(self) -> float:
+        """That they took."""
+        return self._store.seconds
 
     @property
     def held_out(self) -> list[WrittenText]:
-        chosen = sorted((text for text in self._all if _mark(text) % HELD_OUT == 0), key=_mark)
-        return chosen[:MAX_HELD_OUT] or sorted(self._all, key=_mark)[:1]
+        chosen = sorted((text for text in self.all if _mark(text) % HELD_OUT == 0), key=_mark)
+        return chosen[:MAX_HELD_OUT] or sorted(self.all, key=_mark)[:1]
 
     @property
     def learnt(self) -> list[WrittenText]:
         held_out = set(map(id, self.held_out))
-        return [text for text in self._all if id(text) not in held_out]
+        return [text for text in self.all if id(text) not in held_out]
 
 
 class Training:
-    """The training that lies in a file."""
+    """The training that lies in a file.
+
+    Attributes:
+        score: the newest one of the draft.
+    """
 
     def __init__(self, saved: SavedDraft, log: RunLog, texts: Texts, *, device: str, seed: int) -> None:
         self._saved, self._log, self._texts, self._seed = saved, log, texts, seed
@@ -63,7 +76,7 @@ class Training:
             on_progress: is told the seconds, the loss and the newest score; a DistillStop of it ends the run after all
                 was kept.
         """
-        score, scored_s = self._score(), self.seconds
+        scored_s = self._score()
         order = random.Random(f"{self._seed} {self.trainer.num_tokens}")
         try:
             while self.seconds < total_s:
@@ -71,9 +84,9 @@ class Training:
                 for batch in batches(self._texts.learnt, order):
                     loss = self.trainer.step(batch, self.seconds / total_s)
                     self._note("step", num_tokens=self.trainer.num_tokens, loss=loss)
-                    on_progress(self.seconds, loss, score)
+                    on_progress(self.seconds, loss, self.score)
                     if self.seconds - scored_s > SCORE_EVERY * total_s:
-                        score, scored_s = self._score(), self.seconds
+                        scored_s = self._score()
                     if perf_counter() - self._began > save_every_s:
                         self._keep()
                     if self.seconds >= total_s:
@@ -85,11 +98,12 @@ class Training:
             self._score()
         self._keep()
 
-    def _score(self) -> Score:
-        score = self.trainer.score(self._texts.held_out)
+    def _score(self) -> float:
+        """Score the draft; returns when."""
+        self.score = self.trainer.score(self._texts.held_out)
         self._scored_tokens = self.trainer.num_tokens
-        self._note("score", **asdict(score))
-        return score
+        self._note("score", **asdict(self.score))
+        return self.seconds
 
     def _note(self, kind: str, **values: float) -> None:
         self._log.add(kind=kind, trained_s=round(self.seconds, 2), **values)

@@ -1,0 +1,135 @@
+"""What a draft brings: tokens per round, and the speed-up over plain decoding, on held-out openings."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Final
+
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, PromptLookup
+from forerun.core.steps import Generation
+from forerun.distill.openings import Openings
+from forerun.distill.writer import WrittenText
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
+from forerun.engine.engine import Engine
+
+TEMPERATURES: Final = (0.0, 1.0)
+NEW_TOKENS: Final = 96  # of an answer
+MAX_PROMPTS, MIN_PROMPTS = 12, 4
+BASE_PROMPT: Final = 16  # tokens of a text that begins with no question
+TREE: Final = 16  # rows of the counted tree
+COUNTED: Final = Policies(tree=TreePolicy(looks_up=False, min_mass=0.0))  # the draft alone, whatever a pass costs
+
+Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWorth:
+    """At one temperature.
+
+    Args:
+        tokens_per_round: with a tree of 16 of the draft's guesses alone.
+        lookup_tokens_per_round: of prompt lookup, for comparison.
+        speedup: over plain decoding, as the engine measures it with the draft; None: too little was measured.
+        num_texts, num_identical: texts written by each drafter, and those that are the same tokens as without any.
+    """
+
+    temperature: float
+    tokens_per_round: float
+    lookup_tokens_per_round: float
+    speedup: float | None
+    num_texts: int
+    num_identical: int
+
+
+def assess(
+    engine: EngineConfig, draft: str, prompts: Prompts, *, max_s: float, on_text: Callable[[], None]
+) -> list[DraftWorth]:
+    """Answer the prompts plainly, with the draft, and with prompt lookup, at every temperature.
+
+    Args:
+        draft: its folder.
+        max_s: seconds that plain decoding may take, after which no further prompt is answered.
+        on_text: called after every text.
+    """
+    plain = _answer(engine, NoDrafter(), prompts, on_text, max_s)
+    prompts = prompts[: len(plain[0])]
+    model = DraftModel(model=draft)
+    counted = DraftModel(model=draft, verify_width=TREE, adaptive=False)
+    tree = _answer(engine, counted, prompts, on_text, policies=COUNTED)
+    drafted = _answer(replace(engine, measures_speedup=True), model, prompts, on_text)
+    lookup = _answer(engine, PromptLookup(), prompts, on_text)
+    return [
+        _worth(temperature, *texts)
+        for temperature, *texts in zip(TEMPERATURES, plain, tree, drafted, lookup, strict=True)
+    ]
+
+
+def prompts_of(texts: Sequence[WrittenText], openings: Openings) -> list[list[int]]:
+    """What texts begin with: a question, up to where the answer begins, or some tokens of a text without one."""
+    found = {tuple(prompt): None for prompt in (_prompt_of(text, openings) for text in texts) if prompt}
+    fitting = [list(prompt) for prompt in found if len(prompt) <= openings.longest // 2]
+    return fitting[:MAX_PROMPTS]
+
+
+def _prompt_of(text: WrittenText, openings: Openings) -> list[int]:
+    ids, frame = text.token_ids.tolist(), openings.frame
+    if frame is not None and text.num_given == len(frame.before):
+        ends = (
+            end for end in range(text.num_given, len(ids)) if tuple(ids[end - len(frame.after) : end]) == frame.after
+        )
+        return list(ids[: next(ends, 0)])
+    return list(ids[: max(text.num_given, min(BASE_PROMPT, len(ids) // 2))])
+
+
+def _answer(
+    config: EngineConfig, drafter: DrafterConfig, prompts: Prompts, on_text: Callable[[], None],
+    max_s: float | None = None, policies: Policies | None = None,
+) -> list[list[Generation]]:  # fmt: skip
+    """The answers at every temperature, of as many prompts as fit into the time."""
+    with Engine(replace(config, drafter=drafter), policies=policies) as engine:
+        rows, began = [], perf_counter()
+        for number, prompt in enumerate(prompts):
+            rows.append(list(_texts_of(engine, prompt, number, on_text)))
+            if max_s is not None and number + 1 >= MIN_PROMPTS and perf_counter() - began > max_s:
+                break
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _texts_of(engine: Engine, prompt: Sequence[int], number: int, on_text: Callable[[], None]) -> Iterator[Generation]:
+    new_tokens = min(NEW_TOKENS, engine.max_length - len(prompt))
+    for temperature in TEMPERATURES:
+        params = SamplingParams(max_new_tokens=new_tokens, temperature=temperature, seed=number)
+        yield engine.generate(prompt, params)
+        on_text()
+
+
+def _worth(
+    temperature: float, plain: Sequence[Generation], tree: Sequence[Generation], drafted: Sequence[Generation],
+    lookup: Sequence[Generation],
+) -> DraftWorth:  # fmt: skip
+    alike = [
+        text.token_ids == other.token_ids
+        for texts in (tree, drafted, lookup)
+        for text, other in zip(plain, texts, strict=True)
+    ]
+    return DraftWorth(
+        temperature=temperature,
+        tokens_per_round=_tokens_per_round(tree),
+        lookup_tokens_per_round=_tokens_per_round(lookup),
+        speedup=_speedup(drafted),
+        num_texts=len(alike),
+        num_identical=sum(alike),
+    )
+
+
+def _tokens_per_round(texts: Sequence[Generation]) -> float:
+    return sum(text.stats.num_new_tokens for text in texts) / sum(text.stats.num_rounds for text in texts)
+
+
+def _speedup(texts: Sequence[Generation]) -> float | None:
+    """Of all texts together: the seconds that plain decoding would have taken, over those that they took."""
+    measured = [(text.stats.speedup.value, text.stats.decode_s) for text in texts if text.stats.speedup is not None]
+    plain_s, drafted_s = sum(value * seconds for value, seconds in measured), sum(seconds for _, seconds in measured)
+    return plain_s / drafted_s if drafted_s else None

@@ -1,0 +1,86 @@
+"""What a distillation made, for programs, and as the draft's model card."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from forerun import __version__
+from forerun.core.model_spec import ModelSpec
+from forerun.core.output_file import write_whole
+from forerun.distill.assess import DraftWorth
+from forerun.distill.trainer import Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillReport:
+    """A finished run.
+
+    Args:
+        target: what the user called it.
+        identity: stands for that very model.
+        writing_s, training_s: seconds.
+        num_texts, num_tokens: written or read by the target.
+        num_learnt_tokens: repetitions counted.
+        score: on held-out texts.
+        worth: at every temperature; empty where no opening was held out.
+    """
+
+    target: str
+    identity: str
+    writing_s: float
+    training_s: float
+    num_texts: int
+    num_tokens: int
+    num_learnt_tokens: int
+    spec: ModelSpec
+    target_vocab_size: int
+    score: Score
+    worth: Sequence[DraftWorth]
+
+    def write(self, folder: Path) -> None:
+        """Write report.json for programs, and the card beside the draft."""
+        write_whole(folder / "distill" / "report.json", json.dumps({"forerun": __version__, **asdict(self)}, indent=2))
+        write_whole(folder / "README.md", self.card())
+
+    def card(self) -> str:
+        """The model card."""
+        spec, score = self.spec, self.score
+        return f"""# A draft for {self.target}
+
+A small Llama that guesses ahead for {self.target} (identity {self.identity}), made by `forerun distill` {__version__}.
+It is of no use alone:
+
+```bash
+forerun generate --model {self.target} --draft .
+```
+
+The text stays the target's own, whatever the draft guesses. It was made from the target's weights and text, so the
+target's licence holds for it too.
+
+| | |
+|---|---|
+| layers, width, MLP | {spec.num_layers}, {spec.hidden_size}, {spec.intermediate_size} |
+| parameters | {spec.num_parameters:,} |
+| tokens | {spec.vocab_size:,} of the target's {self.target_vocab_size:,} |
+| texts | {self.num_texts:,} with {self.num_tokens:,} tokens, in {self.writing_s / 60:.1f} minutes |
+| training | {self.num_learnt_tokens:,} tokens, in {self.training_s / 60:.1f} minutes |
+| held-out texts | {score.loss:.3f} nats a token; first guess right {score.hits:.1%} |
+
+{self.table()}
+
+![loss and acceptance](distill/curves.png)
+"""
+
+    def table(self) -> str:
+        """What the draft brings."""
+        if not self.worth:
+            return "No text with a question was held out, so that what the draft brings was not measured."
+        rows = [
+            f"| {worth.temperature:g} | {worth.tokens_per_round:.2f} | {worth.lookup_tokens_per_round:.2f} | "
+            f"{'-' if worth.speedup is None else f'{worth.speedup:.2f}x'} | "
+            f"{worth.num_identical} of {worth.num_texts} |"
+            for worth in self.worth
+        ]
+        head = "| temperature | tokens per round | with prompt lookup | speed-up | texts as without a draft |"
+        return "\n".join([head, "|---|---|---|---|---|", *rows])
