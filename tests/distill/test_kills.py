@@ -2,7 +2,6 @@
 
 import logging
 import multiprocessing
-import os
 import random
 import signal
 import sys
@@ -24,7 +23,8 @@ from forerun.distill.text_store import TextStore
 
 INTERVAL_S = 0.2
 TIME_S = 12.0
-LONGEST_LIFE_S = 2.5  # of a run before it is killed: many begin and end in the same phase, some see two
+AT_WORK_SHARE = 0.8  # of the kills come after the run has gone on; the others also hit its start
+LONGEST_START_S = 2.5
 HANG_S = 120.0
 
 logger = logging.getLogger(__name__)
@@ -76,19 +76,30 @@ def kept_in(out: Path) -> Kept:
     )
 
 
+def wait_until_at_work(process: Any, seen: "Synchronized[float]") -> None:
+    """Until the run has told how far it is, or is over."""
+    before, end = seen.value, time.monotonic() + HANG_S
+    while seen.value == before and process.exitcode is None:
+        assert time.monotonic() < end, "the run does not begin"
+        time.sleep(0.001)
+
+
 def was_killed(context: Any, config: DistillConfig, rng: random.Random) -> bool:
     """Run for a random time, then kill; False if the run was over by then."""
     before = kept_in(config.out)
     seen, longest = context.Value("d", before.seconds), context.Value("d", 0.0)
     process = context.Process(target=distil, args=(config, seen, longest))
     process.start()
-    process.join(rng.uniform(0.0, LONGEST_LIFE_S))
-    is_over = process.exitcode is not None
-    os.kill(process.pid, signal.SIGKILL)
+    if rng.random() < AT_WORK_SHARE:
+        wait_until_at_work(process, seen)
+        process.join(rng.uniform(0.0, 5 * INTERVAL_S))
+    else:
+        process.join(rng.uniform(0.0, LONGEST_START_S))
+    process.kill()
     process.join(HANG_S)
-    if is_over:
-        assert process.exitcode == 0
+    if process.exitcode == 0:
         return False
+    assert process.exitcode == -signal.SIGKILL
     after = kept_in(config.out)
     assert after.seconds >= before.seconds
     assert after.num_tokens >= before.num_tokens or after.num_learnt > 0

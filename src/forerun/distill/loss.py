@@ -41,5 +41,5 @@ def overlap(log_probs_NW: Tensor, lesson: Lesson) -> Tensor:
 
 def is_among(log_probs_NW: Tensor, lesson: Lesson, num_guesses: int) -> Tensor:
     """bool [N]: the target's likeliest token is among the draft's likeliest ones."""
-    guesses = log_probs_NW.topk(num_guesses).indices
+    guesses = log_probs_NW.topk(min(num_guesses, log_probs_NW.shape[1])).indices
     return ((guesses == lesson.columns_NK[:, :1]) & (lesson.chances_NK[:, :1] > 0)).any(1)

@@ -1,0 +1,154 @@
+"""What a draft learns from: the loss, its vocabulary, its sizes, its first weights, and the state of its training."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.checkpoints.open import open_source
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.distill.initial import initial_weights
+from forerun.distill.loss import Lesson, cross_entropy, is_among, overlap
+from forerun.distill.network import Network, read_network
+from forerun.distill.run_log import RunLog
+from forerun.distill.saved_draft import SavedDraft
+from forerun.distill.sizes import candidate_drafts, choose_sizes, draft_spec, require_sizes
+from forerun.distill.trainer import Trainer, batches
+from forerun.distill.vocabulary import choose_vocabulary, count_tokens, enough_tokens
+from forerun.distill.writer import WrittenText
+from forerun.model.vocabulary_map import VocabularyMap
+from tests.golden.families import FAMILIES
+from tests.tiny import plain_spec
+
+EVEN = VocabularyMap(  # the draft has tokens 0, 2 and 4 of six
+    target_ids=torch.tensor([0, 2, 4], dtype=torch.int32),
+    draft_ids=torch.tensor([0, 0, 1, 1, 2, 2], dtype=torch.int32),
+)
+
+
+def text_of(ids: list[int], top_ids: list[list[int]], chances: list[list[float]], num_given: int = 0) -> WrittenText:
+    return WrittenText(
+        token_ids=torch.tensor(ids, dtype=torch.int32),
+        num_given=num_given,
+        top_ids=torch.tensor(top_ids, dtype=torch.int32),
+        top_log_probs=torch.tensor(chances).log().half(),
+    )
+
+
+def test_the_loss_is_that_computed_by_hand() -> None:
+    lesson = Lesson.of(torch.tensor([[2, 3], [4, 0]]), torch.tensor([[0.5, 0.25], [0.75, 0.125]]).log(), EVEN)
+    log_probs = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]).log()
+    by_hand = torch.tensor([-0.5 * log_probs[0, 1], -0.75 * log_probs[1, 2] - 0.125 * log_probs[1, 0]])
+    torch.testing.assert_close(cross_entropy(log_probs, lesson), by_hand)
+    torch.testing.assert_close(overlap(log_probs, lesson), torch.tensor([0.5, 0.25 + 0.125]))
+    assert is_among(log_probs, lesson, 1).tolist() == [True, False]
+    assert is_among(log_probs, lesson, 3).tolist() == [True, True]
+
+
+def test_a_token_that_the_draft_lacks_is_never_a_hit() -> None:
+    lesson = Lesson.of(torch.tensor([[3, 2]]), torch.tensor([[0.6, 0.3]]).log(), EVEN)
+    assert is_among(torch.tensor([[0.1, 0.8, 0.1]]).log(), lesson, 3).tolist() == [False]
+
+
+def test_tokens_are_counted_after_the_given_ones_only() -> None:
+    text = text_of([5, 1, 3], [[0, 0], [4, 2], [2, 1]], [[1.0, 1.0], [0.5, 0.25], [0.5, 0.5]], num_given=2)
+    assert count_tokens([text], 6).tolist() == pytest.approx([0, 0.5, 0.75, 0, 0.5, 0], abs=1e-3)
+
+
+def test_the_most_frequent_tokens_and_those_asked_for_are_the_drafts() -> None:
+    counts, embedding = torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0]), torch.eye(5)
+    embedding[3] = torch.tensor([0.1, 0, 1.0, 0, 0])
+    chosen = choose_vocabulary(counts.double(), 3, [4], embedding)
+    assert chosen.target_ids.tolist() == [0, 2, 4]
+    assert chosen.draft_ids.tolist()[2:] == [1, 1, 2]
+    assert choose_vocabulary(counts.double(), 1, [4, 1, 1], embedding).target_ids.tolist() == [1, 4]
+    assert enough_tokens(counts.double()) == 5  # a small vocabulary is taken whole
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 5])
+@pytest.mark.parametrize("hidden_size", [48, 20, 12])
+def test_drafts_of_targets_of_any_size_can_be_computed(num_layers: int, hidden_size: int) -> None:
+    target = plain_spec(num_layers=num_layers, hidden_size=hidden_size, vocab_size=60)
+    drafts = list(candidate_drafts(target, 31))
+    assert drafts
+    vocabulary = choose_vocabulary(torch.arange(60).double(), 31, [], torch.randn(60, hidden_size))
+    weights = {"embedding.weight": torch.randn(60, hidden_size)}
+    for draft in drafts:
+        assert draft.hidden_size <= target.hidden_size
+        network = Network(draft, initial_weights(target, weights, draft, vocabulary, seed=1))
+        assert network.logits(network.hidden(torch.tensor([[1, 2, 3]]))).shape == (1, 3, 31)
+
+
+def test_the_largest_draft_that_is_cheap_enough_is_taken() -> None:
+    target = plain_spec(num_layers=6, hidden_size=256, head_dim=32)
+    taken = choose_sizes(target, 10, lambda draft: float(draft.num_layers), 30.0)
+    assert (taken.num_layers, taken.hidden_size) == (3, 256)
+    assert choose_sizes(target, 10, lambda draft: 1.0, 1.0).hidden_size < 256
+
+
+@pytest.mark.parametrize("hidden_size", [101, 0, 512])
+def test_a_width_that_no_draft_has_is_refused(hidden_size: int) -> None:
+    with pytest.raises(ConfigError, match="must be a multiple of 32"):
+        require_sizes(plain_spec(hidden_size=256, head_dim=32), hidden_size)
+
+
+def test_a_draft_of_its_targets_width_begins_as_its_first_layers(tmp_path: Path) -> None:
+    source = open_source(str(FAMILIES["llama_biased"].save(tmp_path).folder))
+    target = read_network(source.spec(), source.weights(dtype=torch.float32)).requires_grad_(False)
+    vocabulary = VocabularyMap.of_equal_ids(num_target=131, num_draft=131)
+    spec = draft_spec(target.spec, 131, num_layers=3)
+    draft = Network(spec, initial_weights(target.spec, target.weights, spec, vocabulary, seed=1))
+    ids = torch.arange(20)[None]
+    torch.testing.assert_close(draft.logits(draft.hidden(ids)), target.logits(target.hidden(ids)))
+
+
+def some_trainer() -> Trainer:
+    spec = plain_spec(vocab_size=3, tied_embeddings=False, qk_norm=False)
+    weights = initial_weights(
+        replace(spec, vocab_size=6), {"embedding.weight": torch.randn(6, spec.hidden_size)}, spec, EVEN, seed=1
+    )
+    return Trainer(Network(spec, weights), EVEN, device="cpu")
+
+
+TEXTS = [text_of([2, 4, 0, 4], [[4, 2], [0, 2], [4, 2], [2, 0]], [[0.9, 0.1]] * 4)] * 3
+
+
+def test_a_draft_learns_and_goes_on_after_it_was_saved_as_if_it_had_not_been(tmp_path: Path) -> None:
+    saved, trainer = SavedDraft(tmp_path / "training.safetensors"), some_trainer()
+    before = trainer.score(TEXTS)
+    for _ in range(20):
+        trainer.step(TEXTS, 0.3)
+    assert trainer.score(TEXTS).loss < before.loss
+    saved.keep(trainer, 12.5)
+    again, trained_s = saved.open("cpu")
+    assert (trained_s, again.num_tokens) == (12.5, 20 * 12)
+    assert again.step(TEXTS, 0.4) == trainer.step(TEXTS, 0.4)
+    assert again.step(TEXTS, 0.4) == trainer.step(TEXTS, 0.4)
+
+
+def test_a_damaged_training_is_named(tmp_path: Path) -> None:
+    saved = SavedDraft(tmp_path / "training.safetensors")
+    saved.keep(some_trainer(), 1.0)
+    path = tmp_path / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="a draft is trained anew on the texts beside it"):
+        saved.open("cpu")
+
+
+def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tmp_path: Path) -> None:
+    path, log = tmp_path / "log.jsonl", RunLog(tmp_path / "log.jsonl")
+    for trained_s in (1.0, 2.0, 3.0):
+        log.add(kind="step", trained_s=trained_s, loss=1.0)
+    with path.open("a") as file:
+        file.write('{"kind": "st')
+    log.forget_after(2.0)
+    log.add(kind="step", trained_s=2.5, loss=1.0)
+    assert [line["trained_s"] for line in log.read()] == [1.0, 2.0, 2.5]
+
+
+def test_every_text_is_in_one_batch() -> None:
+    texts = [text_of([1] * length, [[1]] * length, [[1.0]] * length) for length in range(1, 400, 7)]
+    found = [id(text) for batch in batches(texts, random.Random(1)) for text in batch]
+    assert sorted(found) == sorted(map(id, texts))
