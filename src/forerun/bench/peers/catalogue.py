@@ -85,8 +85,8 @@ PEERS: Final[Mapping[str, Peer]] = {
         grid=(
             {},
             {"num_pred_tokens": 2},
-            {"num_pred_tokens": 2, "draft_weights": "int8"},
-            {"num_pred_tokens": 4, "draft_weights": "int8"},
+            {"num_pred_tokens": 2, "draft_weights": "int8", "flash_attention": True},
+            {"num_pred_tokens": 4, "draft_weights": "int8", "flash_attention": True},
             {"num_pred_tokens": 6, "p_min": 0.3},
             {"num_pred_tokens": 12, "p_min": 0.6, "draft_weights": "int8"},
         ),
@@ -96,8 +96,8 @@ PEERS: Final[Mapping[str, Peer]] = {
         mode="lookup",
         grid=(
             {},
-            {"num_pred_tokens": 2},
-            {"num_pred_tokens": 4},
+            {"num_pred_tokens": 2, "flash_attention": True},
+            {"num_pred_tokens": 4, "flash_attention": True},
             {"num_pred_tokens": 4, "max_ngram_size": 3},
             {"num_pred_tokens": 7, "max_ngram_size": 3},
             {"num_pred_tokens": 10, "max_ngram_size": 4},
