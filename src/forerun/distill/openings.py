@@ -1,11 +1,11 @@
 """How the texts begin that a target writes: with a user's turn that it makes up, a question of a file, or nothing."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.distill.writer import Opening
 from forerun.text.tokenizer import Tokenizer
 
@@ -73,6 +73,11 @@ class Openings:
         return cls(frame=frame, questions=fitting, start=start, vocab_size=vocab_size, longest=longest)
 
     @property
+    def given(self) -> tuple[tuple[int, ...], ...]:
+        """All that texts begin with, and what follows a user's turn."""
+        return self.questions if self.frame is None else (*self.questions, self.frame.before, self.frame.after)
+
+    @property
     def prefix(self) -> tuple[int, ...]:
         """Tokens that most openings begin with."""
         if self.frame is None:
@@ -122,3 +127,17 @@ def question_ids(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
     if tokenizer.has_chat_template:
         return tuple(tokenizer.apply_chat_template([{"role": "user", "content": question}]))
     return tuple(tokenizer.encode(question))
+
+
+def require_known(texts: Iterable[Sequence[int]], vocab_size: int) -> None:
+    """Refuse texts with tokens that the target has no row for.
+
+    Raises:
+        ConfigError: which token, and which there are.
+    """
+    unknown = next((id_ for ids in texts for id_ in ids if id_ >= vocab_size), None)
+    require(
+        unknown is None,
+        f"the target's tokenizer gives token id {unknown}, but the model has ids 0 to {vocab_size - 1}: "
+        "put the tokenizer.json that belongs to it into its folder",
+    )

@@ -1,11 +1,14 @@
 """The curves of a distillation as one picture."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from forerun.core.output_file import write_whole
 
 LOSS, OVERLAP, HITS, INK = "#1f5fa8", "#c4561d", "#3a7d44", "#333333"
 SMOOTHED: Final = 20  # steps whose losses are averaged
@@ -34,7 +37,9 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
         right.plot(minutes, [100 * line[name] for line in scores], "o-", color=colour, markersize=3, label=label)
     _decorate(left, "distance from the target", "nats per token")
     _decorate(right, "chance of acceptance, held-out texts", "percent")
-    figure.savefig(path, dpi=130)
+    picture = BytesIO()
+    figure.savefig(picture, dpi=130, format=path.suffix[1:])
+    write_whole(path, picture.getvalue())
 
 
 def _smooth_line(axes: Axes, steps: Sequence[dict[str, Any]]) -> None:

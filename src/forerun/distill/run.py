@@ -21,7 +21,7 @@ from forerun.distill.gathering import Gathering
 from forerun.distill.given_texts import read_given
 from forerun.distill.initial import initial_weights
 from forerun.distill.network import Network, fastest_dtype, read_network
-from forerun.distill.openings import Openings
+from forerun.distill.openings import Openings, require_known
 from forerun.distill.other_devices import is_wanted, writing_elsewhere
 from forerun.distill.pass_times import PassTimes
 from forerun.distill.picture import draw_curves
@@ -65,12 +65,14 @@ class Distillation:
         self._checkpoint = Checkpoint.open(self._source, config.engine)
         self._spec = spec = self._checkpoint.spec
         require_sizes(spec, config.hidden_size)
-        self._tokenizer, self._stops = tokenizer_of(self._source, config.engine), self._source.stop_ids()
+        self._tokenizer = tokenizer_of(self._source, config.engine)
+        self._stops = [id_ for id_ in self._source.stop_ids() if id_ < spec.vocab_size]  # a file may name any
         longest = min(LONGEST, spec.max_positions)
         self.openings = Openings.of(
             self._tokenizer, config.questions, self._stops, vocab_size=spec.vocab_size, longest=longest
         )
         self._given = [text for path in config.text for text in read_given(path, self._tokenizer, self._stops, longest)]
+        require_known((*self.openings.given, *(ids for ids, _ in self._given)), spec.vocab_size)
         require_room(config, spec)
         folder, self._name = config.run_folder, name
         self._store = partial(TextStore, folder / "texts", name)

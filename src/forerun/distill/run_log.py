@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
 
 
@@ -14,8 +15,18 @@ class RunLog:
         self._path = path
 
     def add(self, **values: Any) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        """Append a line.
+
+        Raises:
+            ConfigError: the disk is full, say.
+        """
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"{self._path} cannot be written ({error.strerror}): make room, and the same command goes on"
+            ) from error
 
     def read(self) -> list[dict[str, Any]]:
         """Every whole line."""

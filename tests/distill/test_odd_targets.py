@@ -1,0 +1,57 @@
+"""Targets whose files disagree, and disks without room: named at once, never after hours of writing."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.open import builtin_folder
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.errors import ConfigError
+from forerun.distill.config import DistillConfig
+from forerun.distill.progress import DistillProgress, DistillStop
+from forerun.distill.run import Distillation
+from forerun.distill.run_log import RunLog
+from forerun.model.vocabulary_map import VocabularyMap
+from tests.drafting.mapped import write_mapped
+
+NUM_IDS = 1500  # fewer than the tokenizer's
+
+
+def distillation(target: Path, out: Path, *text: Path) -> Distillation:
+    engine = EngineConfig(target=str(target), num_threads=1)
+    return Distillation(DistillConfig(engine=engine, out=out, time=5.0, layers=2, text=text))
+
+
+def test_stop_tokens_that_the_target_does_not_have_are_left_out(tmp_path: Path) -> None:
+    target = copytree(builtin_folder(BUILTIN_TARGET), tmp_path / "target")
+    (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 999_999]}))
+
+    def stop(progress: DistillProgress) -> None:
+        if progress.doing == "the draft learns":
+            raise DistillStop
+
+    with pytest.raises(DistillStop):
+        distillation(target, tmp_path / "out").run(stop)
+
+
+def test_texts_with_tokens_that_the_target_does_not_have_are_refused(tmp_path: Path) -> None:
+    ids = torch.arange(NUM_IDS, dtype=torch.int32)
+    vocabulary = VocabularyMap(target_ids=ids, draft_ids=ids.clone())
+    target = write_mapped(tmp_path / "target", builtin_folder(BUILTIN_TARGET), vocabulary)
+    (target / MAP_NAME).unlink()
+    text = tmp_path / "text.txt"
+    text.write_text("Overwhelmingly extraordinary Constantinople.")
+    with pytest.raises(ConfigError, match="the model has ids 0 to 1499"):
+        distillation(target, tmp_path / "out", text)
+
+
+def test_a_log_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match=r"log\.jsonl cannot be written \(No space left"):
+        RunLog(path).add(kind="step")
