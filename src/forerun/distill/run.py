@@ -41,6 +41,7 @@ from forerun.engine.placement import CorePlacement
 from forerun.runtime.threads import on_threads
 
 WRITING_SHARE: Final = 0.45  # of the time; the rest is training
+LEAST_TRAINING: Final = 0.25  # of the time, however much longer the texts took than they should have
 LONGEST: Final = 1024  # tokens of a text
 ASSESSED_SHARE: Final = 0.01  # of the time, for the plain texts that the draft's are compared with
 MIN_ASSESSED_S, MAX_ASSESSED_S = 3.0, 60.0
@@ -169,7 +170,8 @@ class Distillation:
             hits = f"first guess right {score.hits:.0%}, one of four {score.hits_of_several:.0%}"
             self._tell(on_progress, "the draft learns", texts.seconds + seconds, f"loss {loss:.2f}; held out: {hits}")
 
-        training.run(config.time - texts.seconds, config.save_every_s, tell)
+        total_s = max(config.time - texts.seconds, LEAST_TRAINING * config.time)
+        training.run(total_s, config.save_every_s, tell)
         draw_curves(self._log.read(), self._picture)
         network, vocabulary = training.trainer.network, training.trainer.vocabulary
         write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)

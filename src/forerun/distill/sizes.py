@@ -54,10 +54,11 @@ def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_si
     if hidden_size is None or hidden_size >= target.hidden_size:
         return alike
     head_dim = head_size(target)
-    num_heads = max(1, round(hidden_size / head_dim))
+    wanted = max(hidden_size, min(MIN_WIDTH, target.hidden_size))
+    num_heads = max(1, round(wanted / head_dim))
     num_kv_heads = max(1, num_heads * target.num_kv_heads // target.num_heads)
     num_heads -= num_heads % num_kv_heads
-    hidden_size = min(max(MIN_WIDTH, num_heads * head_dim), target.hidden_size)
+    hidden_size = min(max(wanted, num_heads * head_dim), target.hidden_size)
     return replace(
         alike,
         hidden_size=hidden_size,
@@ -81,9 +82,9 @@ def require_sizes(target: ModelSpec, hidden_size: int | None) -> None:
     """
     if hidden_size is None or hidden_size == target.hidden_size:
         return
-    step = head_size(target)
+    step, least = head_size(target), min(MIN_WIDTH, target.hidden_size)
     require(
-        hidden_size < target.hidden_size and hidden_size % step == 0 and hidden_size >= min(MIN_WIDTH, step),
-        f"hidden_size {hidden_size} must be a multiple of {step}, the size of a head, below {target.hidden_size}, or "
-        f"{target.hidden_size}, which is the target's",
+        least <= hidden_size < target.hidden_size and hidden_size % step == 0,
+        f"hidden_size {hidden_size} must be a multiple of {step}, the size of a head, from {least} to below "
+        f"{target.hidden_size}, or {target.hidden_size}, which is the target's",
     )
