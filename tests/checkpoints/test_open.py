@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import huggingface_hub
@@ -10,6 +11,7 @@ import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.gguf.choice import choose_file
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import write_config
@@ -21,6 +23,7 @@ GGUF_NAMES = [
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PROGRAM = """
 import sys
+from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 try:
@@ -171,6 +174,21 @@ def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monke
     assert isinstance(source, GgufCheckpoint)
     assert (source.name, source.path) == ("org/m:BF16", tmp_path / "m-BF16-00001-of-00002.gguf")
     assert fetched == [("org/m", "v1", ["m-BF16-00001-of-00002.gguf", "m-BF16-00002-of-00002.gguf"])]
+
+
+def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it every id would stand for itself, and the draft would guess nothing right."""
+    write_config(tmp_path)
+    fetched: list[str] = []
+
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        fetched.extend(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert open_source("org/draft").folder == tmp_path
+    assert any(fnmatch(MAP_NAME, pattern) for pattern in fetched)
+    assert not any(fnmatch("copy.safetensors", pattern) for pattern in fetched)
 
 
 def test_a_snapshot_without_a_config_is_refused(tmp_path: Path) -> None:

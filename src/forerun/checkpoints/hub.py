@@ -7,7 +7,7 @@ from typing import Final
 from forerun.core.errors import CheckpointError
 
 # Data only: no pickled weights, no code, and no second copy of the weights in another layout.
-HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
+HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors", "vocabulary_map.safetensors")
 # Defined by some versions of huggingface_hub only; HTTPError is that of its HTTP library, which has changed twice.
 HUB_ERRORS: Final = (
     "HTTPError",
