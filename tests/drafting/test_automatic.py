@@ -152,3 +152,26 @@ def test_recycling_that_waits_sees_a_part_of_what_the_target_names() -> None:
         seen.append(drafter.num_successors)
         drafter.accept(Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
     assert [place + 1 for place, number in enumerate(seen) if number] == [LEARNING]
+
+
+class Rests(NoneDrafter):
+    """A drafter that found out that it does not pay, and counts how often it was asked to try again."""
+
+    num_asked = 0
+
+    def try_again(self) -> None:
+        self.num_asked += 1
+
+    def note(self, acceptance: Acceptance) -> None:
+        self._root = acceptance.bonus_token
+
+
+def test_whoever_is_tried_drafts_even_where_it_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would be judged by the plain rounds that it plays meanwhile."""
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(automatic, "perf_counter", lambda: float(next(clock)))
+    target, first, second = target_of(1), Rests(), Rests()
+    drafter = AutomaticDrafter({"first": first, "second": second})
+    rounds_of(drafter, target, SamplingParams(max_new_tokens=NUM_TOKENS), 1, PROMPT)
+    assert second.num_asked >= 1
+    assert first.num_asked == 0

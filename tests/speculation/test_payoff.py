@@ -124,3 +124,16 @@ def test_what_does_not_pay_at_one_temperature_may_pay_at_another() -> None:
     assert not payoffs.at(1.3).should_draft()
     assert all(play(payoffs.at(0.0), 600, drafted_s=0.9, plain_s=1.1))
     assert payoffs.at(0.5).should_draft()
+
+
+def test_a_draft_that_rests_is_tried_when_it_is_asked_to_and_rests_again_if_it_still_does_not_pay() -> None:
+    payoff = Payoff(1.0)
+    for _ in range(FIRST_ROUNDS + TRIAL + FIRST_STRETCH // 2):
+        payoff.measure(1, 2.0 if payoff.should_draft() else 1.0)
+    assert not payoff.should_draft()
+    payoff.try_again()
+    drafted = 0
+    while payoff.should_draft():
+        payoff.measure(1, 2.0)
+        drafted += 1
+    assert drafted == TRIAL

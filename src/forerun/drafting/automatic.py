@@ -76,6 +76,8 @@ class AutomaticDrafter(Drafter):
             self._current = chosen
             while chosen.prefill():  # the text so far is read once, which says nothing of its speed from here on
                 pass
+        if self._contest.is_trial:  # else a drafter that rests would be judged by plain rounds
+            chosen.try_again()
         self._began = perf_counter()
         tree = chosen.propose()
         self._num_rounds += 1

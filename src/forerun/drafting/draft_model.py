@@ -68,6 +68,10 @@ class DraftModelDrafter(Drafter):
     def prefill(self) -> bool:
         return self._draft.prefill()
 
+    def try_again(self) -> None:
+        if self._payoff is not None:
+            self._payoff.try_again()
+
     def propose(self) -> TokenTree:
         self._began = perf_counter()
         self._is_drafting = self._payoff is None or self._payoff.should_draft()

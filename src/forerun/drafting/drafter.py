@@ -157,6 +157,10 @@ class Drafter(Protocol):
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
+    def try_again(self) -> None:
+        """Draft in the next round, even where drafting did not pay before. Only who stands among several is asked."""
+        return
+
     def state(self) -> bytes:
         """What this drafter has learnt of its target and would know at its next start; empty if that is nothing."""
         return b""

@@ -69,6 +69,10 @@ class TokenRecyclingDrafter(Drafter):
         self._temperature, self._noise = max(params.temperature, COLDEST), noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None
 
+    def try_again(self) -> None:
+        if self._payoff is not None:
+            self._payoff.try_again()
+
     def propose(self) -> TokenTree:
         self._began = perf_counter()
         self._is_drafting = self._payoff is None or self._payoff.should_draft()

@@ -55,12 +55,14 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
     most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most)
     units = range(1, most + 1) if device == "cpu" else range(1, 2)
-    paces = {"target": measure_units(config, config.target, TARGET_ROWS, units, on_step)}
-    paces["draft"] = measure_units(config, draft, DRAFT_ROWS, units, on_step)
+    target_model = Checkpoint.open(open_source(config.target), config)
+    draft_model = Checkpoint.open_draft(open_source(draft), config)
+    paces = {"target": measure_units(config, target_model, TARGET_ROWS, units, on_step)}
+    paces["draft"] = measure_units(config, draft_model, DRAFT_ROWS, units, on_step)
     target_pace, draft_pace = paces["target"][units[-1]], paces["draft"][units[-1]]
     on_step("rounds and expansions")
     round_s = round_overhead_s(config, target_pace)
-    expansion_s = expansion_overhead_s(load(config, draft), target_pace, draft_pace)
+    expansion_s = expansion_overhead_s(load(config, draft_model), target_pace, draft_pace)
     has_worker = len(units) > 1  # else there is nothing to divide, and nothing to run a process on
     return Profile(
         source="measured",
@@ -84,21 +86,20 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
 
 
 def measure_units(
-    config: EngineConfig, name: str, rows: Sequence[int], units: Sequence[int], on_step: OnStep
+    config: EngineConfig, checkpoint: Checkpoint, rows: Sequence[int], units: Sequence[int], on_step: OnStep
 ) -> dict[int, Pace]:
     """A model's pace on every number of units; the model is loaded for this and freed afterwards."""
-    runner = load(config, name)
+    runner = load(config, checkpoint)
     paces = {}
     for num_units in units:
-        on_step(f"{name} on {num_units} of {len(units)}")
+        on_step(f"{checkpoint.source.name} on {num_units} of {len(units)}")
         measure = partial(measure_pace, runner, rows, context=context_of(runner), budget_s=BUDGET_S)
         paces[num_units] = on_threads(num_units, measure) if config.device == "cpu" else measure()
     return paces
 
 
-def load(config: EngineConfig, name: str) -> Runner:
+def load(config: EngineConfig, checkpoint: Checkpoint) -> Runner:
     """A model with room for the context and all that is measured behind it."""
-    checkpoint = Checkpoint.open(open_source(name), config)
     return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
 
 

@@ -44,6 +44,11 @@ class Contest:
         """The fastest drafter as far as is known."""
         return self._winner
 
+    @property
+    def is_trial(self) -> bool:
+        """Whether a turn begins of a drafter that is not known to be the fastest."""
+        return self._num_played == 0 and self._current != self._winner
+
     def speeds(self) -> dict[str, float]:
         """Seconds per token of the drafters that were tried."""
         return {name: speed for name, record in self._records.items() if (speed := record.seconds_per_token)}

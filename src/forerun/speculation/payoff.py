@@ -182,6 +182,11 @@ class Payoff:
     def should_draft(self) -> bool:
         return self._is_drafting
 
+    def try_again(self) -> None:
+        """Draft now, and compare after the rounds of a trial: the caller's turn to try has come before this one's."""
+        if not self._is_drafting:
+            self._begin_trial()
+
     def see_verification(self, seconds: float) -> None:
         """Record a verification's time, an upper bound of a one-row pass. The earlier measurement may be from a time
         when the machine was busy."""
@@ -198,14 +203,17 @@ class Payoff:
     def _judge(self) -> None:
         """At the end of a stretch of rounds of one kind, choose the kind of the next and how long it lasts."""
         if not self._is_drafting:
-            self._is_drafting, self._left = True, self._trial
-            self._drafted = Speed(self._forgetting)  # its earlier speed says little about the text here
+            self._begin_trial()
         elif self._pays():
             self._left, self._stretch = 1, FIRST_STRETCH
         else:
             self._is_drafting = False
             self._left = self._stretch if self._plain.seconds_per_token else self._trial
             self._stretch = min(2 * self._stretch, LONGEST_STRETCH) if self._plain.seconds_per_token else FIRST_STRETCH
+
+    def _begin_trial(self) -> None:
+        self._is_drafting, self._left = True, self._trial
+        self._drafted = Speed(self._forgetting)  # its earlier speed says little about the text here
 
     def _pays(self) -> bool:
         plain_s = self._plain.seconds_per_token or self._pass_s

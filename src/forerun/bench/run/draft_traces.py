@@ -35,7 +35,7 @@ class Recorder:
         """
         config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
         self.engine = Engine(config, on_progress)
-        checkpoint = Checkpoint.open(open_source(draft), config)
+        checkpoint = Checkpoint.open_draft(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
         require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
         self._runner = checkpoint.load(
