@@ -30,17 +30,21 @@ class TextCache:
         shape = (spec.num_layers, 2, num_texts, spec.num_kv_heads, num_slots, spec.head_dim)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.lengths = torch.zeros(num_texts, dtype=torch.int64, device=device)
+        self._texts_B1 = torch.arange(num_texts, device=device)[:, None]
+
+    def begin_pass(self, num_rows: int) -> Tensor:
+        """Make room for so many rows behind every text; return the slots that each row sees, bool [B, 1, T, S]."""
+        device = self.lengths.device
+        self._slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=device)
+        self._end = int(self.lengths.max()) + num_rows
+        return torch.arange(self._end, device=device) <= self._slots_BT[:, None, :, None]
 
     def append(self, layer: int, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows behind every text; return the keys and values up to the longest one."""
+        """Put a layer's rows of this pass behind every text; return the keys and values up to the longest one."""
         keys, values = self.values[layer]
-        num_rows = k_BKTD.shape[2]
-        slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=k_BKTD.device)
-        texts_B1 = torch.arange(len(self.lengths), device=k_BKTD.device)[:, None]
-        keys[texts_B1, :, slots_BT] = k_BKTD.transpose(1, 2)
-        values[texts_B1, :, slots_BT] = v_BKTD.transpose(1, 2)
-        end = int(self.lengths.max()) + num_rows
-        return keys[:, :, :end], values[:, :, :end]
+        keys[self._texts_B1, :, self._slots_BT] = k_BKTD.transpose(1, 2)
+        values[self._texts_B1, :, self._slots_BT] = v_BKTD.transpose(1, 2)
+        return keys[:, :, : self._end], values[:, :, : self._end]
 
 
 class Network(nn.Module):
@@ -60,11 +64,12 @@ class Network(nn.Module):
     def hidden(self, ids_BT: Tensor, cache: TextCache | None = None) -> Tensor:
         """The normed residual stream [B, T, H] of the rows, behind the texts in `cache` if there is one."""
         begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
+        seen_B1TS = None if cache is None else cache.begin_pass(ids_BT.shape[1])
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
         rope = self._rope_at(positions_BT)
         x = functional.embedding(ids_BT, self._weight("embedding.weight"))
         for layer in range(self.spec.num_layers):
-            x = x + self._attention(layer, self._norm(f"layers.{layer}.attention_norm", x), rope, cache)
+            x = x + self._attention(layer, self._norm(f"layers.{layer}.attention_norm", x), rope, cache, seen_B1TS)
             h = self._linear(f"layers.{layer}.gate_up", self._norm(f"layers.{layer}.mlp_norm", x))
             gate, up = h.chunk(2, -1)
             x = x + self._linear(f"layers.{layer}.mlp_out", functional.silu(gate) * up)
@@ -78,7 +83,9 @@ class Network(nn.Module):
             hidden, self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight")
         )
 
-    def _attention(self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None) -> Tensor:
+    def _attention(
+        self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None, seen_B1TS: Tensor | None
+    ) -> Tensor:
         spec, part = self.spec, f"layers.{layer}."
         num_texts, num_rows, _ = h_BTH.shape
         heads = self._linear(part + "qkv", h_BTH).view(num_texts, num_rows, -1, spec.head_dim).transpose(1, 2)
@@ -86,13 +93,11 @@ class Network(nn.Module):
         if spec.qk_norm:
             q, k = self._norm(part + "q_norm", q), self._norm(part + "k_norm", k)
         q, k = rotate(q, *rope), rotate(k, *rope)
-        if cache is None:
+        if cache is None or seen_B1TS is None:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
             keys, values = cache.append(layer, k, v)
-            seen_BT = cache.lengths[:, None] + torch.arange(num_rows, device=h_BTH.device)
-            mask = torch.arange(keys.shape[2], device=h_BTH.device) <= seen_BT[:, None, :, None]
-            mixed = attend_in_groups(q, keys, values, mask)
+            mixed = attend_in_groups(q, keys, values, seen_B1TS)
         return self._linear(part + "attention_out", mixed.transpose(1, 2).reshape(num_texts, num_rows, -1))
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
