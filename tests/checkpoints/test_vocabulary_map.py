@@ -36,9 +36,10 @@ def test_a_folder_without_a_map_has_none(tmp_path: Path) -> None:
     assert read(tmp_path) is None
 
 
-def test_what_lies_there_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_what_lies_there_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
     written = random_map(random.Random(3), 40, num_draft=16)
-    write_map(tmp_path, target_ids=written.target_ids, draft_ids=written.draft_ids)
+    write_map(tmp_path, target_ids=written.target_ids.to(dtype), draft_ids=written.draft_ids.to(dtype))
     found = read(tmp_path)
     assert found is not None
     assert torch.equal(found.target_ids, written.target_ids)
@@ -52,11 +53,11 @@ def test_what_lies_there_is_read(tmp_path: Path) -> None:
         ({"target_ids": ids(TARGET_IDS), "draft_ids": ids([[0]])}, "needs one row each"),  # type: ignore[list-item]
         ({"target_ids": ids(TARGET_IDS[:-1])}, "15 target_ids, but config.json a vocab_size of 16"),
         ({"draft_ids": ids(DRAFT_IDS[:15])}, "15 draft_ids, which must be 16 to"),
-        ({"draft_ids": ids(DRAFT_IDS).long()}, "stored as I64"),
         ({"draft_ids": ids(DRAFT_IDS).float()}, "stored as F32"),
         ({"draft_ids": changed(DRAFT_IDS, 3, 16)}, "draft_ids are 0 to 16, but must be 0 to 15"),
         ({"draft_ids": changed(DRAFT_IDS, 3, -1)}, "draft_ids are -1 to 15"),
         ({"target_ids": changed(TARGET_IDS, 15, 19)}, "target_ids are 0 to 19, but must be 0 to 18"),
+        ({"draft_ids": changed(DRAFT_IDS, 3, 0).long() + 2**32}, "draft_ids are 4294967296 to"),
         ({"target_ids": changed(TARGET_IDS, 0, -(2**31))}, "target_ids are -2147483648 to"),
         ({"target_ids": changed(TARGET_IDS, 3, 2)}, "target_ids do not rise"),
         ({"draft_ids": changed(DRAFT_IDS, 16, 3)}, "id 14 of the draft stands for 16, which is read as another id"),

@@ -10,7 +10,7 @@ import torch
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.distill.initial import initial_weights
-from forerun.distill.loss import Lesson, cross_entropy, is_among, overlap
+from forerun.distill.loss import Lesson, cross_entropy, is_among, objective, overlap
 from forerun.distill.network import Network, read_network
 from forerun.distill.run_log import RunLog
 from forerun.distill.saved_draft import SavedDraft
@@ -45,6 +45,12 @@ def test_the_loss_is_that_computed_by_hand() -> None:
     torch.testing.assert_close(overlap(log_probs, lesson), torch.tensor([0.5, 0.25 + 0.125]))
     assert is_among(log_probs, lesson, 1).tolist() == [True, False]
     assert is_among(log_probs, lesson, 3).tolist() == [True, True]
+
+
+def test_rejections_count_once_the_draft_is_mature() -> None:
+    surprise, accepted = torch.tensor([2.0, 4.0]), torch.tensor([0.5, 0.25])
+    assert objective(surprise, accepted, 0.1).item() == 3.0
+    assert objective(surprise, accepted, 0.9).item() == pytest.approx(0.3 * 3.0 + 0.625)
 
 
 def test_a_token_that_the_draft_lacks_is_never_a_hit() -> None:

@@ -4,10 +4,14 @@ Legend: N rows to learn from, K the target's tokens kept of a row, W the draft's
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor
 
 from forerun.model.vocabulary_map import VocabularyMap
+
+MATURE: Final = 0.4  # share of the training after which overlap counts: its gradient is weak while guesses are far off
+SURPRISE_WEIGHT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,3 +47,12 @@ def is_among(log_probs_NW: Tensor, lesson: Lesson, num_guesses: int) -> Tensor:
     """bool [N]: the target's likeliest token is among the draft's likeliest ones."""
     guesses = log_probs_NW.topk(min(num_guesses, log_probs_NW.shape[1])).indices
     return ((guesses == lesson.columns_NK[:, :1]) & (lesson.chances_NK[:, :1] > 0)).any(1)
+
+
+def objective(surprise_N: Tensor, overlap_N: Tensor, progress: float) -> Tensor:
+    """What is made small: cross entropy, and from `MATURE` of the training on mostly the chance of a rejection.
+
+    Measured with the draft of SmolLM2 on texts new to it, 75 steps: cross entropy alone brought as many right first
+    guesses and 2 points less overlap, overlap alone a point more overlap and a point fewer right first guesses.
+    """
+    return (surprise_N if progress < MATURE else SURPRISE_WEIGHT * surprise_N + 1.0 - overlap_N).mean()

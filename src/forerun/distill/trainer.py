@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from forerun.core.errors import ConfigError
-from forerun.distill.loss import Lesson, cross_entropy, is_among, overlap
+from forerun.distill.loss import Lesson, cross_entropy, is_among, objective, overlap
 from forerun.distill.network import Network, fastest_dtype
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
@@ -59,21 +59,21 @@ class Trainer:
         ]
 
     def step(self, texts: Sequence[WrittenText], progress: float) -> float:
-        """Learn from these texts; returns the loss.
+        """Learn from these texts; returns their cross entropy.
 
         Args:
-            progress: share of the training that is done, which sets the learning rates.
+            progress: share of the training that is done, which sets the learning rates and what is made small.
         """
         log_probs, lesson = self._recall(texts)
-        loss = cross_entropy(log_probs, lesson).mean()
-        torch.autograd.backward(loss)
+        surprise_N = cross_entropy(log_probs, lesson)
+        torch.autograd.backward(objective(surprise_N, overlap(log_probs, lesson), progress))
         clip_grad_norm_(self.network.parameters(), 1.0)
         for optimizer, peak in zip(self._optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
             optimizer.param_groups[0]["lr"] = peak * rate(progress)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.num_tokens += sum(len(text.token_ids) for text in texts)
-        return loss.item()
+        return surprise_N.mean().item()
 
     @torch.no_grad()
     def score(self, texts: Sequence[WrittenText]) -> Score:

@@ -15,7 +15,7 @@ from forerun.model.vocabulary_map import VocabularyMap
 from forerun.text.vocabulary import MAX_IDS
 
 MAP_NAME: Final = "vocabulary_map.safetensors"
-ID_BYTES: Final = {"I32": 4}
+ID_BYTES: Final = {"I32": 4, "I64": 8}
 NAMES: Final = ("draft_ids", "target_ids")
 
 
@@ -48,17 +48,17 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap | None:
     if len(misread):
         first = int(misread[0])
         raise _wrong(path, f"id {first} of the draft stands for {int(target_ids[first])}, which is read as another id")
-    return VocabularyMap(target_ids=target_ids, draft_ids=draft_ids)
+    return VocabularyMap(target_ids=target_ids.int(), draft_ids=draft_ids.int())
 
 
 def _read_ids(tensor: StoredTensor) -> Tensor:
     try:
-        ids = np.fromfile(tensor.path, "<i4", tensor.shape[0], offset=tensor.offset)
+        ids = np.fromfile(tensor.path, f"<i{ID_BYTES[tensor.dtype]}", tensor.shape[0], offset=tensor.offset)
     except OSError as error:
         raise CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file") from error
     if len(ids) != tensor.shape[0]:
         raise _wrong(tensor.path, f"it ended inside {tensor.name}")
-    return torch.from_numpy(ids.astype(np.int32))
+    return torch.from_numpy(ids)
 
 
 def _require_range(path: Path, name: str, ids: Tensor, end: int) -> None:
