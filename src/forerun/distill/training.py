@@ -42,7 +42,8 @@ class Texts:
     @property
     def held_out(self) -> list[WrittenText]:
         chosen = sorted((text for text in self.all if _mark(text) % HELD_OUT == 0), key=_mark)
-        return chosen[:MAX_HELD_OUT] or sorted(self.all, key=_mark)[:1]
+        most = min(MAX_HELD_OUT, len(self.all) - 1)  # one is left to learn from
+        return chosen[:most] or sorted(self.all, key=_mark)[:1]
 
     @property
     def learnt(self) -> list[WrittenText]:
