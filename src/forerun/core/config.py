@@ -15,6 +15,7 @@ Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
 AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
+MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
@@ -33,6 +34,9 @@ class SamplingParams:
         stop: texts before which the answer ends.
         stop_token_ids: tokens that end the answer, beside the model's own.
         seed: the same seed gives the same text; None draws a fresh one for each request.
+        logprobs: how likely each token was, beside as many of the likeliest tokens at its place, 0 to 20; natural
+            logarithms of the target's own distribution, before all settings above. None: nothing is said. A GPU then
+            plays no rounds by itself.
     """
 
     max_new_tokens: int | None = setting(
@@ -57,6 +61,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
     seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -87,6 +92,10 @@ class SamplingParams:
         require(
             self.seed is None or 0 <= self.seed < 2**63,
             f"seed {self.seed} must lie in [0, 2**63); left out, every request draws a fresh one",
+        )
+        require(
+            self.logprobs is None or 0 <= self.logprobs <= MOST_LOGPROBS,
+            f"logprobs {self.logprobs} must lie in [0, {MOST_LOGPROBS}], or be None",
         )
 
     @property

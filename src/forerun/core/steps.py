@@ -84,6 +84,20 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How likely a written token was, by the target's own distribution: before logit_bias, penalties, temperature and
+    filters, as natural logarithms.
+
+    Args:
+        top: the likeliest tokens at its place with their logarithms, likeliest first, as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
     """One round's outcome: the first `stats.num_accepted` ids were drafted, the one after them is the bonus token.
 
@@ -93,12 +107,14 @@ class DecodeStep:
         text: what these ids add to the text shown so far; text that may still turn out to be the start of a stop string
             is held back.
         finish: why the text ends with this step; None: it goes on.
+        logprobs: one for each id; empty where `SamplingParams.logprobs` is None.
     """
 
     token_ids: tuple[int, ...]
     text: str
     finish: FinishReason | None
     stats: StepStats
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

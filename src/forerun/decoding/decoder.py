@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.core.steps import PrefillStep, StepStats
+from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
 from forerun.sampling.noise import KeyedNoise
 
 
@@ -28,10 +28,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The tokens of one verified proposal, and its cost."""
+    """The tokens of one verified proposal, their log-probabilities where these were asked for, and its cost."""
 
     token_ids: tuple[int, ...]
     stats: StepStats
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 Rounds: TypeAlias = Generator[PrefillStep | Round, None, None]

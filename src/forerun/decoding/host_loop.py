@@ -9,13 +9,14 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.core.steps import DraftedTree, StepStats
+from forerun.core.steps import DraftedTree, StepStats, TokenLogprob
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds
 from forerun.decoding.prefill import prefill
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.sampling.logprobs import token_logprobs
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import Choices, LogitShaper, widened
 from forerun.speculation.tree import TokenTree, ancestry_matrix
@@ -36,6 +37,8 @@ class Verifier:
         self._runner, self._noise = runner, noise
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
+        self._num_top = params.logprobs
+        self._logits: Tensor  # of the tree that was run last
 
     @property
     def token_ids(self) -> list[int]:
@@ -56,6 +59,7 @@ class Verifier:
             num_logit_rows=len(tree),
         )
         logits = self._run(inputs, drafter)
+        self._logits = logits
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
@@ -95,6 +99,13 @@ class Verifier:
         except NumericalError:
             self._runner.forget()
             raise
+
+    def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
+        """Of the tokens accepted of the last tree, where they are asked for; before the next pass, which may write its
+        logits over those of the last one."""
+        if self._num_top is None:
+            return ()
+        return token_logprobs(self._logits[[0, *acceptance.path]], acceptance.tokens, self._num_top)
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
         """Keep the rows of the root and of the accepted path."""
@@ -209,6 +220,7 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
     margins = [choices.margins[node] for node in (0, *acceptance.path)]
     return Round(
         token_ids=acceptance.tokens,
+        logprobs=target.logprobs(acceptance),
         stats=StepStats(
             num_drafted=len(tree) - 1,
             num_verified=len(tree),

@@ -123,7 +123,13 @@ class GenerationStream:
         token_ids, text = self._assembly.add(played.token_ids)
         if self._assembly.finish is not None:
             self._request.close()
-        return DecodeStep(token_ids=token_ids, text=text, finish=self._assembly.finish, stats=played.stats)
+        return DecodeStep(
+            token_ids=token_ids,
+            text=text,
+            finish=self._assembly.finish,
+            stats=played.stats,
+            logprobs=played.logprobs[: len(token_ids)],
+        )
 
     def __enter__(self) -> "GenerationStream":
         return self

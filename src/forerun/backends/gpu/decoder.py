@@ -24,7 +24,8 @@ class DeviceDecoder(Decoder):
     """Decodes on the device, as `decoding.host_loop` does with the host between all steps.
 
     The text is the same: a token is a function of the text before it and of the seed. Only requests whose scores are
-    not shaped are for it, see `SamplingParams.shapes_scores`.
+    not shaped are for it, see `SamplingParams.shapes_scores`, and none whose log-probabilities are asked for: the
+    scores of a whole row never leave the head's kernels.
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
@@ -38,7 +39,7 @@ class DeviceDecoder(Decoder):
             self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
 
     def can_play(self, params: SamplingParams) -> bool:
-        return not params.shapes_scores
+        return not params.shapes_scores and params.logprobs is None
 
     def begin(self, request: Request) -> None:
         self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None
