@@ -25,8 +25,8 @@ class Tiring(HostDecoder):
         super().__init__(target, NoneDrafter())
         self.target, self.num_rounds, self.ended = target, num_rounds, 0
 
-    def can_play(self, params: SamplingParams) -> bool:
-        return not params.shapes_scores
+    def can_play(self, request: Request) -> bool:
+        return not request.params.shapes_scores
 
     def rounds(self, num_tokens: int) -> Rounds:
         num_left, text = self.num_rounds, list(self._request.prompt_ids)

@@ -16,6 +16,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
+from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
@@ -79,6 +80,7 @@ def random_case(number: int) -> Case:
     if num_shared < spec.vocab_size:  # rows that pad the target's head carry no token
         padded = dict.fromkeys(range(num_shared, spec.vocab_size), FORBIDDEN)
         params = replace(params, logit_bias={**params.logit_bias, **padded})
+    params = replace(params, logprobs=(None, None, 0, 3)[number % 4])
     min_match = rng.randint(1, 3)
     return Case(
         number=number,
@@ -126,6 +128,24 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
     }
 
 
+def edited(rng: random.Random, text: list[int], vocab_size: int) -> list[int]:
+    """Some of a text with tokens replaced, left out and put in: what a user expects of it."""
+    found: list[int] = []
+    for token in text[: rng.randint(1, len(text))]:
+        kind = rng.random()
+        found += [] if kind < 0.1 else [rng.randrange(vocab_size)] if kind < 0.2 else [token]
+        found += [rng.randrange(vocab_size)] if rng.random() < 0.1 else []
+    return found
+
+
+def predicted(case: Case, expected: list[int]) -> PredictedDrafter:
+    """One of the drafters with a prediction beside it."""
+    rng = random.Random(f"predicted {case.number}")
+    found = PredictedDrafter(rng.choice(list(drafters_of(case).values())))
+    found.expect(edited(rng, expected, case.spec.vocab_size))
+    return found
+
+
 def differences(case: Case, totals: Counter[str]) -> list[str]:
     """Run one case; return every text that is not the reference's, in words."""
     target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
@@ -133,9 +153,11 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
     request = {"seed": case.seed, "num_tokens": case.num_tokens}
     expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
     found = []
-    for name, drafter in {"none": NoneDrafter(), **drafters_of(case)}.items():
+    for name, drafter in {"none": NoneDrafter(), **drafters_of(case), "predicted": predicted(case, expected)}.items():
         rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
         text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
+        if case.params.logprobs is not None:
+            assert all([item.token_id for item in step.logprobs] == list(step.token_ids) for step in rounds)
         totals[f"{name}: drafted"] += sum(step.stats.num_drafted for step in rounds)
         totals[f"{name}: accepted"] += sum(step.stats.num_accepted for step in rounds)
         if text != expected:
@@ -153,7 +175,8 @@ def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
 
 def assert_all_drafted(totals: Counter[str]) -> None:
     """Equal texts say nothing about a drafter that never had a token accepted."""
-    for name in ("draft_model equal", "draft_model other", "draft_model mapped", "prompt_lookup", "recycling"):
+    of_models = ("draft_model equal", "draft_model other", "draft_model mapped")
+    for name in (*of_models, "prompt_lookup", "recycling", "predicted"):
         assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
         assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
     assert totals["draft_model adversarial: drafted"] > 0

@@ -15,6 +15,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport
+from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
@@ -24,7 +25,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
 from tests.drafting.remote.fake_wires import Pace, Spend, World
-from tests.properties.test_same_text import Case, random_case
+from tests.properties.test_same_text import Case, edited, random_case
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 5, 400, 50
@@ -102,6 +103,10 @@ class TimedDrafter(Drafter):
         self.states["hit" if report.was_hit else "miss"] += 1
         return report
 
+    def note(self, acceptance: Acceptance) -> None:
+        self._world.run(self._step_s * self._world.rng.uniform(0.5, 1.5))
+        self._inner.note(acceptance)
+
     def end(self) -> None:
         self._inner.end()
 
@@ -156,7 +161,11 @@ def difference(case: Case, totals: Counter[str]) -> str | None:
     request = {"seed": case.seed, "num_tokens": case.num_tokens}
     expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
     drafter = parallel_drafter(case, rng)
-    rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
+    playing: Drafter = drafter
+    if rng.random() < 0.3:
+        playing = predicted = PredictedDrafter(drafter)
+        predicted.expect(edited(rng, expected, case.spec.vocab_size))
+    rounds = decode_rounds(target, playing, case.prompt_ids, case.params, **request)
     text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
     totals.update(drafter.states)
     totals["drafted"] += sum(step.stats.num_drafted for step in rounds)

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from forerun.core.timing import Span
+
+PREDICTION: Final = "prediction"  # the user's, as the guesser of tokens
 
 
 class FinishReason(StrEnum):
@@ -38,16 +41,45 @@ class PrefillStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guessers:
+    """Who guessed the nodes of a tree: those of its chain of looked-up text, and the others, which a drafter grew."""
+
+    grown: str
+    chain: str
+
+
+DRAFTED: Final = Guessers(grown="draft", chain="lookup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedTree:
     """A tree that was verified, as it was drafted: parents come before children, and node 0 is the root.
 
     Args:
         path: indices of the accepted nodes from below the root down.
+        chain: the tokens of looked-up text that was hung below the root, of which the tree may hold the first ones.
+        guessers: who guessed the tokens of that chain, and the others.
     """
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]
     path: tuple[int, ...]
+    chain: tuple[int, ...] = ()
+    guessers: Guessers = DRAFTED
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Who guessed each node: "draft", "lookup", "recycled" or "prediction"; "" is the root's.
+
+        What looked-up text and a draft both name counts as looked up: the text was there first.
+        """
+        found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
+        here, left = 0, list(reversed(self.chain))
+        for node in range(1, len(self.token_ids)):
+            if left and self.parents[node] == here and self.token_ids[node] == left[-1]:
+                found[node], here = self.guessers.chain, node
+                left.pop()
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +98,8 @@ class StepStats:
         drafter: how the drafter was when it proposed.
         spans: what target and drafter did in this round, as far as it is known by now.
         tree: None where nothing was drafted, and where only a GPU knows the tree.
-        drafted_by: of several drafters the one that proposed, or "none"; empty where the engine has only one.
+        drafted_by: of several drafters the one that proposed, or "none"; "prediction" where the user's was followed;
+            else empty where the engine has only one drafter.
     """
 
     num_drafted: int
@@ -153,7 +186,10 @@ class GenerationStats:
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
         num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
         num_outside: new tokens that the draft could not propose, since its vocabulary lacks them.
-        rounds_by: rounds of each of several drafters, and of "none", most first; empty where the engine has only one.
+        num_predicted_accepted, num_predicted_rejected: tokens of the user's prediction that were drafted, and came true
+            or not.
+        rounds_by: rounds of each of several drafters, of "none" and of "prediction", most first; else empty where the
+            engine has only one drafter.
         speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
             nothing was drafted, and where too little was measured.
     """
@@ -179,6 +215,8 @@ class GenerationStats:
     num_rounds_late: int
     num_rounds_down: int
     num_outside: int = 0
+    num_predicted_accepted: int = 0
+    num_predicted_rejected: int = 0
     rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
 

@@ -18,12 +18,16 @@ class Request:
         prompt_ids: at least one; the last of them is the first root.
         noise: the target's sampling noise; None when greedy.
         near_tie: choices with a smaller margin could be decided by rounding; they are counted.
+        prediction: what the answer probably resembles; it is drafted where it fits.
+        owner: whose text it is: its keys and values are never shared with another owner's.
     """
 
     prompt_ids: Sequence[int]
     params: SamplingParams
     noise: KeyedNoise | None
     near_tie: float = 0.0
+    prediction: Sequence[int] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class Decoder(Protocol):
     A token is a function of the text before it, of the parameters and of the seed, see `sampling.sample`.
     """
 
-    def can_play(self, params: SamplingParams) -> bool:
+    def can_play(self, request: Request) -> bool:
         """True for requests that this decoder can play."""
         ...
 
@@ -84,7 +88,7 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
     """The rounds of a request by the first decoder that can play it; where that fails, the next continues."""
     num_prompt, is_read = len(request.prompt_ids), False
     for decoder in decoders:
-        if not decoder.can_play(request.params):
+        if not decoder.can_play(request):
             continue
         num_written = len(request.prompt_ids) - num_prompt
         try:

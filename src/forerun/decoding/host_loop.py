@@ -9,11 +9,13 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.core.steps import DraftedTree, StepStats, TokenLogprob
+from forerun.core.pace import Pace
+from forerun.core.steps import DraftedTree, Guessers, StepStats, TokenLogprob
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds
 from forerun.decoding.prefill import prefill
 from forerun.drafting.drafter import Drafter, DraftReport
+from forerun.drafting.predicted import PredictedDrafter
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.logprobs import token_logprobs
@@ -144,29 +146,38 @@ class HostDecoder(Decoder):
 
     Args:
         timing: None: all rounds are drafted.
+        pace: the target's pass times, by which a prediction is followed; None: always as far as there is room.
     """
 
-    def __init__(self, target: Runner, drafter: Drafter, timing: PlainTiming | None = None) -> None:
+    def __init__(
+        self, target: Runner, drafter: Drafter, timing: PlainTiming | None = None, pace: Pace | None = None
+    ) -> None:
         self._target, self._drafter, self._timing = target, drafter, timing
+        self._predicted = PredictedDrafter(drafter, pace)
+        self._playing = drafter
 
-    def can_play(self, params: SamplingParams) -> bool:
+    def can_play(self, request: Request) -> bool:
         return True
 
     def begin(self, request: Request) -> None:
         self._request = request  # before the prompt is read: a drafter in another process reads it at the same time
-        self._drafter.begin(request.prompt_ids, request.params, request.noise)
+        self._playing = self._drafter
+        if request.prediction and self._drafter.verify_width > 1:
+            self._predicted.expect(request.prediction)
+            self._playing = self._predicted
+        self._playing.begin(request.prompt_ids, request.params, request.noise)
 
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
-        yield from prefill(self._target, request.prompt_ids, self._drafter)
+        yield from prefill(self._target, request.prompt_ids, self._playing)
         verifier = Verifier(self._target, request.params, request.prompt_ids, request.noise)
-        stretches = None if self._timing is None else self._timing.stretches(self._drafter, request)
+        stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
         yield from decode(
-            verifier, self._drafter, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
+            verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
         )
 
     def end(self) -> None:
-        self._drafter.end()
+        self._playing.end()
 
 
 def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
@@ -233,16 +244,22 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
             drafter=report.state,
             drafted_by=report.drafted_by,
             spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
-            tree=drafted_tree(tree, acceptance),
+            tree=drafted_tree(tree, acceptance, report.guessers),
         ),
     )
 
 
-def drafted_tree(tree: TokenTree, acceptance: Acceptance) -> DraftedTree | None:
+def drafted_tree(tree: TokenTree, acceptance: Acceptance, guessers: Guessers) -> DraftedTree | None:
     """What became of the tree, for whoever shows it; None for a root alone."""
     if len(tree) == 1:
         return None
-    return DraftedTree(token_ids=tuple(tree.token_ids), parents=tuple(tree.parents), path=acceptance.path)
+    return DraftedTree(
+        token_ids=tuple(tree.token_ids),
+        parents=tuple(tree.parents),
+        path=acceptance.path,
+        chain=tuple(tree.chain),
+        guessers=guessers,
+    )
 
 
 def spans_of_round(

@@ -105,6 +105,10 @@ class AutomaticDrafter(Drafter):
                 drafter.note(acceptance)
         return replace(report, drafted_by=self._name)
 
+    def note(self, acceptance: Acceptance) -> None:
+        for drafter in self._drafters.values():
+            drafter.note(acceptance)
+
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return max(drafter.num_unknown(token_ids) for drafter in self._drafters.values())
 

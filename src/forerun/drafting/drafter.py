@@ -10,7 +10,7 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
-from forerun.core.steps import DrafterState
+from forerun.core.steps import DRAFTED, DrafterState, Guessers
 from forerun.core.timing import Span
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
@@ -32,6 +32,7 @@ class DraftReport:
         state: the drafter's state when it proposed.
         spans: busy times of remote workers, as far as reported by now.
         drafted_by: which of several drafters proposed; empty where there is only one.
+        guessers: whose guesses the proposal's nodes were.
     """
 
     was_hit: bool = False
@@ -39,6 +40,7 @@ class DraftReport:
     state: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
     drafted_by: str = ""
+    guessers: Guessers = DRAFTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,7 @@ class Drafter(Protocol):
     def note(self, acceptance: Acceptance) -> None:
         """Take the outcome of another drafter's proposal; its bonus token is the next root.
 
-        Only the drafters that stand among several have it.
+        Only the drafters that stand among several, or beside a prediction, have it.
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.model.runner import shared_length
@@ -15,15 +16,26 @@ class LookupChain:
 
     A confident chain fills the cut with likely nodes, so that the growth finds less that could enter and stops early:
     draft forwards are saved, not only added to.
+
+    Args:
+        prior_rate: share of looked-up tokens that come true, until it is known.
     """
 
-    def __init__(self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH) -> None:
+    def __init__(
+        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH, prior_rate: float = 0.5
+    ) -> None:
         self._num_tokens, self._min_match, self._max_match = num_tokens, min_match, max_match
-        self._record = LookupRecord()
+        self._record = LookupRecord(prior_rate)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        self._index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
-        self._index.extend(prompt_ids)
+        """Start a request, whose text is looked up in itself."""
+        index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
+        index.extend(prompt_ids)
+        self.look_up_in(index)
+
+    def look_up_in(self, index: "LookedUp") -> None:
+        """Start a request, whose text is looked up there."""
+        self._index = index
         self._hung = Continuation(token_ids=[], match_length=0)
         self._pending: list[tuple[Continuation, int]] = []  # chains right so far, and their matched lengths
 
@@ -65,6 +77,18 @@ class Continuation:
 
     token_ids: list[int]
     match_length: int
+
+
+class LookedUp(Protocol):
+    """Where the continuations of a growing text are found."""
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Append tokens to the text."""
+        ...
+
+    def continuation(self, limit: int) -> Continuation:
+        """Up to `limit` tokens that the text may go on with."""
+        ...
 
 
 class PromptIndex:
@@ -110,12 +134,13 @@ class LookupRecord:
     """Acceptance of looked-up tokens by match length and position in the chain, for their rank in a tree.
 
     A chain whose first tokens came true is likelier to go on than a fresh one: texts repeat whole stretches. A cell
-    starts from a guess that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.
+    starts from a prior rate that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.
     """
 
-    PRIOR_RATE, PRIOR_TRIALS, MEMORY = 0.5, 4.0, 64.0
+    PRIOR_TRIALS, MEMORY = 4.0, 64.0
 
-    def __init__(self) -> None:
+    def __init__(self, prior_rate: float) -> None:
+        self._prior_rate = prior_rate
         self._accepted: dict[tuple[int, int], float] = {}
         self._tried: dict[tuple[int, int], float] = {}
 
@@ -138,7 +163,7 @@ class LookupRecord:
         self._tried[cell] = keep * (tried + 1.0)
 
     def _log_prob(self, cell: tuple[int, int]) -> float:
-        accepted = self._accepted.get(cell, 0.0) + self.PRIOR_RATE * self.PRIOR_TRIALS
+        accepted = self._accepted.get(cell, 0.0) + self._prior_rate * self.PRIOR_TRIALS
         return math.log(accepted / (self._tried.get(cell, 0.0) + self.PRIOR_TRIALS))
 
 

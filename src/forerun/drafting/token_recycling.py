@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
+from forerun.core.steps import Guessers
 from forerun.drafting.draft_tree import GuessedTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
@@ -31,6 +32,7 @@ LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: su
 MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
 LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2 % of a small model's round
 PATIENCE: Final = 4  # times the rounds of a trial elsewhere: a losing one costs a tenth, and the table begins empty
+RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
 BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
 
 
@@ -101,7 +103,7 @@ class TokenRecyclingDrafter(Drafter):
             self._guessed.rule.end_round(elapsed_s)
         if self._payoff is not None:
             self._payoff.measure(len(acceptance.tokens), elapsed_s)
-        return DraftReport()
+        return DraftReport(guessers=RECYCLED)
 
     def note(self, acceptance: Acceptance) -> None:
         self._learn(acceptance)

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import Final
 
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
-from forerun.core.errors import ContextOverflowError
+from forerun.core.errors import ContextOverflowError, require
 from forerun.core.steps import Generation
-from forerun.decoding.decoder import Request, Rounds, play
+from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.host_loop import Verifier
+from forerun.drafting.automatic import PLAIN
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
@@ -24,7 +25,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
-from forerun.text.prompt import Prompt, encode, require_config, require_params
+from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params
 
 DEFAULT_NEW_TOKENS: Final = 256
 
@@ -58,7 +59,8 @@ class Engine:
         self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name
         self._eos_ids, self._near_tie = parts.eos_ids, parts.near_tie
         self._target, self._drafter = parts.target, parts.drafter
-        self._decoders, self._baseline, self._learnt = parts.decoders, parts.baseline, parts.learnt
+        self._decoders, self._named = parts.decoders, parts.named
+        self._baseline, self._learnt = parts.baseline, parts.learnt
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
 
@@ -86,9 +88,15 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         chat_template_kwargs: Mapping[str, object] = NO_VARIABLES,
+        drafter: str | None = None,
+        prediction: str | Sequence[int] | None = None,
+        owner: str = "",
     ) -> Generation:
         """Write the whole text. See `stream`."""
-        return self.stream(prompt, params, chat_template_kwargs=chat_template_kwargs).result()
+        return self.stream(
+            prompt, params, chat_template_kwargs=chat_template_kwargs, drafter=drafter, prediction=prediction,
+            owner=owner,
+        ).result()  # fmt: skip
 
     def stream(
         self,
@@ -96,6 +104,9 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         chat_template_kwargs: Mapping[str, object] = NO_VARIABLES,
+        drafter: str | None = None,
+        prediction: str | Sequence[int] | None = None,
+        owner: str = "",
     ) -> GenerationStream:
         """Start writing; iterate the result for its steps.
 
@@ -103,24 +114,30 @@ class Engine:
             prompt: a text, token ids, or chat messages for the checkpoint's own template.
             params: greedy when left out; `default_sampling` is what the model's authors recommend.
             chat_template_kwargs: see `encode`.
+            drafter: who drafts this text: "none", which is plain decoding, or, where the engine's drafter is `auto`,
+                one of those that it holds, by name; None: the engine's own.
+            prediction: a text, or its ids, that the answer probably resembles, such as a file that is to be edited. It
+                is drafted where the answer follows it, with any drafter but "none", and changes no token.
+            owner: whose text it is: texts of different owners never share cached keys and values.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
-            ConfigError: the prompt is empty, or prompt or params have ids outside the vocabulary.
+            ConfigError: the prompt is empty; prompt, params or prediction have ids outside the vocabulary; or there is
+                no such drafter.
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
+        decoders = self._decoders_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
         max_new_tokens = self._room_for(len(prompt_ids), params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        request = Request(
-            prompt_ids=prompt_ids, params=params, noise=self._noise(params, seed), near_tie=self.near_tie(params)
-        )
+        predicted, cores = self._predicted(prediction, drafter), self._cores_of(drafter)
+        request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
         stream = GenerationStream(
-            self._play(request, max_new_tokens),
+            play_on(cores, decoders, request, max_new_tokens),
             TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
             self._exclusive,
-            self.cores,
+            cores,
             seed=seed,
             num_prompt=len(prompt_ids),
             num_outside=self._drafter.num_unknown,
@@ -130,15 +147,6 @@ class Engine:
             self._end_running()
             self._running = stream
         return stream
-
-    def _play(self, request: Request, num_tokens: int) -> Rounds:
-        """A request from its first pass to its last round.
-
-        Only the caches outlive it: state that an interrupt leaves half done elsewhere is rebuilt when the next
-        request begins.
-        """
-        self.cores.place_pool()
-        yield from play(self._decoders, request, num_tokens)
 
     def forget(self) -> None:
         """End the running request and empty all caches, the drafter's too: the next prompt is computed whole."""
@@ -190,6 +198,39 @@ class Engine:
             return None
         return KeyedNoise(seed, self.spec.vocab_size, device=self._target.device)
 
+    def _request(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, prediction: Sequence[int], owner: str
+    ) -> Request:
+        return Request(
+            prompt_ids=prompt_ids,
+            params=params,
+            noise=self._noise(params, seed),
+            near_tie=self.near_tie(params),
+            prediction=prediction,
+            owner=owner,
+        )
+
+    def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:
+        if drafter is None:
+            return self._decoders
+        require(
+            drafter in self._named,
+            f"drafter {drafter!r} cannot be had from this engine for one text: name {' or '.join(self._named)}, or "
+            "leave it out for the engine's own",
+        )
+        return self._named[drafter]
+
+    def _predicted(self, prediction: str | Sequence[int] | None, drafter: str | None) -> Sequence[int]:
+        """What is drafted of a prediction: nothing where nothing is drafted."""
+        vocab_size, model = self.spec.vocab_size, self.config.target
+        token_ids = encode_prediction(prediction, self.tokenizer, vocab_size=vocab_size, model=model)
+        return token_ids if drafter != PLAIN and self._drafter.verify_width > 1 else ()
+
+    def _cores_of(self, drafter: str | None) -> CorePlacement:
+        """Plain decoding leaves no core to a drafter's process, unless the number of threads could change the text."""
+        is_safe = self._target.backend.thread_exact
+        return self.cores.of_plain_decoding() if drafter == PLAIN and is_safe else self.cores
+
     def _end_running(self) -> None:
         if self._running is not None:
             self._running.discard()
@@ -212,3 +253,13 @@ class Engine:
                 f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}"
             )
         return wanted
+
+
+def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
+    """A request from its first pass to its last round.
+
+    Only the caches outlive it: state that an interrupt leaves half done elsewhere is rebuilt when the next request
+    begins.
+    """
+    cores.place_pool()
+    yield from play(decoders, request, num_tokens)

@@ -76,6 +76,11 @@ class LearntFile:
             known = self.learnt.paces[tuple(widths)] = measure_pace(target, widths, budget_s=budget_s)
         return known
 
+    def pace(self, num_rows: int) -> Pace | None:
+        """Seconds of passes of up to so many rows, as finely as they were measured; None: they were not."""
+        known = [pace for pace in self.learnt.paces.values() if pace.steps[-1][0] >= num_rows]
+        return max(known, key=lambda pace: len(pace.steps), default=None)
+
     def context_cost(self, target: Runner) -> float:
         """Added seconds of a pass per token of context: as it was, or measured now. Empties the cache."""
         if self.learnt.context_s is None:

@@ -1,7 +1,7 @@
 """Opening an engine, part by part."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -17,9 +17,10 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
-from forerun.core.pace import read_device
+from forerun.core.pace import Pace, read_device
 from forerun.decoding.decoder import Decoder, Request, play
 from forerun.decoding.host_loop import HostDecoder
+from forerun.drafting.automatic import PLAIN, AutomaticDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
@@ -54,6 +55,7 @@ class EngineParts:
         dtype_name: name of the target's dtype or weight format in the user interface.
         max_length: tokens of prompt and answer together.
         decoders: the fastest first; the host's loop last.
+        named: those of requests that say who drafts: "none", or one of several drafters that this engine holds.
         baseline: times plain rounds; None if there is no comparison.
         near_tie: the margin of two scores below which rounding may decide; 0 where rows are exact.
         learnt: what is kept for the next start.
@@ -69,6 +71,7 @@ class EngineParts:
     target: Runner
     drafter: Drafter
     decoders: Sequence[Decoder]
+    named: Mapping[str, Sequence[Decoder]]
     baseline: PlainBaseline | None
     near_tie: float
     learnt: LearntFile
@@ -104,10 +107,9 @@ def open_engine(
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
     on_device = choice.backend.decoders(target, drafter)
-    rehearse(target, drafter, on_device, cores, max_length, learnt)
-    baseline = None
+    pace = rehearse(target, drafter, on_device, cores, max_length, learnt)
+    plain, baseline = plain_decoders(target, drafter, choice, on_device), None
     if config.measures_speedup and config.drafter != NoDrafter():
-        plain = plain_decoders(target, choice, on_device)
         baseline = PlainBaseline.of(target, plain, cores, max_length, learnt.context_cost(target))
     return EngineParts(
         spec=checkpoint.spec,
@@ -119,7 +121,8 @@ def open_engine(
         cores=cores,
         target=target,
         drafter=drafter,
-        decoders=(*on_device, HostDecoder(target, drafter, baseline)),
+        decoders=(*on_device, HostDecoder(target, drafter, baseline, pace)),
+        named=named_decoders(target, drafter, plain, baseline=baseline, pace=pace),
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
         learnt=learnt,
@@ -153,8 +156,20 @@ def open_learnt(
     return LearntFile(folder, about)
 
 
-def plain_decoders(target: Runner, choice: BackendChoice, drafted: Sequence[Decoder]) -> Sequence[Decoder]:
+def named_decoders(
+    target: Runner, drafter: Drafter, plain: Sequence[Decoder], *, baseline: PlainBaseline | None, pace: Pace | None
+) -> Mapping[str, Sequence[Decoder]]:
+    """The decoders of requests that say who drafts."""
+    held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {}
+    return {PLAIN: plain, **{name: (HostDecoder(target, held[name], baseline, pace),) for name in held}}
+
+
+def plain_decoders(
+    target: Runner, drafter: Drafter, choice: BackendChoice, drafted: Sequence[Decoder]
+) -> Sequence[Decoder]:
     """The decoders of plain decoding: the backend's where it decodes drafted rounds too, and the host's loop."""
+    if isinstance(drafter, NoneDrafter):
+        return (*drafted, HostDecoder(target, drafter))
     none = NoneDrafter()
     return (*(choice.backend.decoders(target, none) if drafted else ()), HostDecoder(target, none))
 
@@ -182,8 +197,12 @@ def require_exact_bits(target: Runner, name: str) -> None:
 def rehearse(
     target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int,
     learnt: LearntFile,
-) -> None:  # fmt: skip
-    """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one."""
+) -> Pace | None:  # fmt: skip
+    """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one.
+
+    Returns:
+        seconds of the target's passes by their rows, where the drafter had them measured.
+    """
     drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
@@ -191,6 +210,7 @@ def rehearse(
     drafter.adapt(partial(learnt.measure, target))
     if drafter.early_search_s > 0.0:
         search_early(target, drafter, cores, max_length)
+    return learnt.pace(drafter.verify_width)
 
 
 def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -64,6 +64,10 @@ class CorePlacement:
             draft_threads=num_draft,
             every=tuple(cores) if target else (),
         )
+
+    def of_plain_decoding(self) -> "CorePlacement":
+        """Every core for the target, as plain decoding would have them."""
+        return replace(self, num_threads=self.plain_threads, target=self.every)
 
     def place_pool(self) -> None:
         """Pin the kernels' threads to the target's cores from now on."""

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from forerun.core.errors import EngineBusyError
 from forerun.core.steps import (
+    PREDICTION,
     DecodeStep,
     DrafterState,
     FinishReason,
@@ -56,6 +57,7 @@ class GenerationStream:
         self._seed, self._num_prompt = seed, num_prompt
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
+        self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted, and right of them
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted: its effect is unknown, so no step can follow
         self._error: BaseException | None = None
@@ -121,6 +123,9 @@ class GenerationStream:
         self._decode_s += elapsed
         self._stats.append(played.stats)
         token_ids, text = self._assembly.add(played.token_ids)
+        if played.stats.drafted_by == PREDICTION:
+            self._num_predicted += played.stats.num_drafted
+            self._num_foretold += min(played.stats.num_accepted, len(token_ids))
         if self._assembly.finish is not None:
             self._request.close()
         return DecodeStep(
@@ -207,6 +212,8 @@ class GenerationStream:
             num_rounds_late=sum(item.drafter is DrafterState.LATE for item in self._stats),
             num_rounds_down=sum(item.drafter is DrafterState.DOWN for item in self._stats),
             num_outside=self._num_outside(self._assembly.token_ids),
+            num_predicted_accepted=self._num_foretold,
+            num_predicted_rejected=self._num_predicted - self._num_foretold,
             rounds_by=dict(Counter(item.drafted_by for item in self._stats if item.drafted_by).most_common()),
             speedup=self._speedup,
         )

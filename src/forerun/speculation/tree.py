@@ -11,11 +11,14 @@ class TokenTree:
 
     Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]; growing only
     appends. The grower is the tree's only writer. Plain lists: at these sizes they beat arrays.
+
+    `chain` is what was last hung below the root by `add_chain`; it says whose guesses those nodes are.
     """
 
-    __slots__ = ("depths", "log_probs", "parents", "token_ids")
+    __slots__ = ("chain", "depths", "log_probs", "parents", "token_ids")
 
     def __init__(self, root_token: int) -> None:
+        self.chain: Sequence[int] = ()
         self.token_ids = [root_token]
         self.parents = [-1]
         self.depths = [0]
@@ -48,7 +51,7 @@ class TokenTree:
         Where the tree has a token of the chain already, the chain goes on below that node.
         """
         added: list[int] = []
-        here = 0
+        here, self.chain = 0, token_ids
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             node = None if added else self.children(here).get(token_id)
             if node is None:
@@ -100,6 +103,8 @@ class TokenTree:
         chosen.parents += [places[self.parents[node]] for node in others]
         chosen.depths += [self.depths[node] - base_depth for node in others]
         chosen.log_probs += [self.log_probs[node] - base_log_prob for node in others]
+        if root == 0:
+            chosen.chain = self.chain
         return chosen
 
     def subtree(self, root: int) -> tuple["TokenTree", dict[int, int]]:

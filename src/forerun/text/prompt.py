@@ -50,10 +50,32 @@ def encode(
         prompt_ids = read_ids(prompt)
     if not prompt_ids:
         raise ConfigError("the prompt holds no token: give at least one character, id or message")
-    unknown = next((token for token in prompt_ids if not 0 <= token < vocab_size), None)
-    if unknown is not None:
-        raise ConfigError(f"the prompt holds token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
+    require_known(prompt_ids, "prompt", vocab_size=vocab_size, model=model)
     return prompt_ids
+
+
+def encode_prediction(
+    prediction: str | Sequence[int] | None, tokenizer: Tokenizer, *, vocab_size: int, model: str
+) -> list[int]:
+    """Token ids of a text that an answer may resemble, without what begins a prompt; none of None.
+
+    Raises:
+        ConfigError: it holds ids outside the vocabulary.
+    """
+    if prediction is None:
+        return []
+    if isinstance(prediction, str):
+        token_ids = tokenizer.encode(prediction, add_special_tokens=False)
+    else:
+        token_ids = read_ids(prediction, "prediction")
+    require_known(token_ids, "prediction", vocab_size=vocab_size, model=model)
+    return token_ids
+
+
+def require_known(token_ids: Sequence[int], what: str, *, vocab_size: int, model: str) -> None:
+    """Raise ConfigError for ids outside the vocabulary."""
+    unknown = next((token for token in token_ids if not 0 <= token < vocab_size), None)
+    require(unknown is None, f"the {what} holds token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
 
 
 def holds_messages(prompt: object) -> bool:
@@ -61,17 +83,17 @@ def holds_messages(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
-def read_ids(prompt: object) -> list[int]:
+def read_ids(prompt: object, what: str = "prompt") -> list[int]:
     """Token ids out of any sequence of whole numbers.
 
     Raises:
         ConfigError: it is something else.
     """
-    require(not isinstance(prompt, (bytes, bytearray)), "a prompt of bytes is no text: decode it first")
+    require(not isinstance(prompt, (bytes, bytearray)), f"a {what} of bytes is no text: decode it first")
     try:
         return [index(item) for item in prompt]  # type: ignore[attr-defined]
     except TypeError as error:
         raise ConfigError(
-            f"a prompt of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
+            f"a {what} of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
             "or a sequence of messages, each with role and content"
         ) from error

@@ -5,7 +5,6 @@ from typing import Final
 
 from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
-from forerun.core.config import SamplingParams
 from forerun.core.steps import StepStats
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds
@@ -24,8 +23,8 @@ class DeviceDecoder(Decoder):
     """Decodes on the device, as `decoding.host_loop` does with the host between all steps.
 
     The text is the same: a token is a function of the text before it and of the seed. Only requests whose scores are
-    not shaped are for it, see `SamplingParams.shapes_scores`, and none whose log-probabilities are asked for: the
-    scores of a whole row never leave the head's kernels.
+    not shaped are for it, see `SamplingParams.shapes_scores`. None whose log-probabilities are asked for is: the scores
+    of a whole row never leave the head's kernels; and none with a prediction, which the device cannot look up.
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
@@ -38,8 +37,9 @@ class DeviceDecoder(Decoder):
             draft_s = measure_pace(draft.runner, [config.draft_width], budget_s=MEASURING_S).steps[0][1]
             self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
 
-    def can_play(self, params: SamplingParams) -> bool:
-        return not params.shapes_scores and params.logprobs is None
+    def can_play(self, request: Request) -> bool:
+        params = request.params
+        return not params.shapes_scores and params.logprobs is None and not request.prediction
 
     def begin(self, request: Request) -> None:
         self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None

@@ -122,17 +122,16 @@ class ParallelDrafter(Drafter):
         self._waiting.measure_step(now - self._proposed_at)
         if self._rule is not None:
             self._rule.end_round(now - self._proposed_at)
-        verdict = self._end.commit(acceptance.tokens, self._waiting.step_s)
-        if self._connection.is_ready:
-            self._connection.send(verdict)
-        self._asked_at = now
         if self._was_empty:
             self._waiting.measure_gain(len(acceptance.path))
-        if self._lookup is not None:
-            self._lookup.accept(acceptance.tokens)
-        self._poll()
+        self._tell(acceptance, now)
         spans, self._spans = tuple(self._spans), []
         return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
+
+    def note(self, acceptance: Acceptance) -> None:
+        if self._lookup is not None:
+            self._lookup.follow()
+        self._tell(acceptance, self._clock())
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return 0 if self._hello is None else self._hello.num_unknown(token_ids)
@@ -144,6 +143,16 @@ class ParallelDrafter(Drafter):
 
     def close(self) -> None:
         self._connection.close()
+
+    def _tell(self, acceptance: Acceptance, now: float) -> None:
+        """Send the verdict of a round, which ended now, and take what has come."""
+        verdict = self._end.commit(acceptance.tokens, self._waiting.step_s)
+        if self._connection.is_ready:
+            self._connection.send(verdict)
+        self._asked_at = now
+        if self._lookup is not None:
+            self._lookup.accept(acceptance.tokens)
+        self._poll()
 
     def _await_answer(self, began: float, tree: TokenTree) -> bool:
         """Wait for the answer to the last verdict, as long as that pays; False if none came."""

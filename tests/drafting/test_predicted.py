@@ -1,0 +1,129 @@
+"""A prediction beside every kind of drafter: it brings its tokens, and the drafter loses nothing by it."""
+
+import pytest
+import torch
+
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
+from forerun.core.pace import Pace
+from forerun.decoding.decoder import Round
+from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.predicted import PredictedDrafter
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.model.runner import Runner
+from forerun.model.shared_cache import SharedCacheRunner
+from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
+from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.varied import draft_model
+
+SPEC = plain_spec(num_layers=4)
+PROMPT = [3, 1, 4, 1, 5]
+NUM_TOKENS = 48
+WIDTH = 8
+SAMPLED = SamplingParams(temperature=1.0, presence_penalty=0.5)
+KINDS = ("prompt_lookup", "recycling", "draft_model", "layer_skip", "auto")
+
+
+def weights_of(seed: int) -> Weights:
+    return random_weights(SPEC, torch.Generator().manual_seed(seed))
+
+
+def target() -> Runner:
+    return tiny_runner(SPEC, weights_of(1), capacity=CAPACITY + rows_behind_text(LayerSkip()))
+
+
+def draft_of(seed: int) -> DraftModelDrafter:
+    """Draft number 1 is the target itself, so that all it proposes is right as long as it has been told everything."""
+    shape = draft_model(verify_width=WIDTH, num_children=1, looks_up=False)
+    return DraftModelDrafter(
+        tiny_runner(SPEC, weights_of(seed)), shape.config, shape.policies.tree, target_vocab_size=SPEC.vocab_size
+    )
+
+
+def drafter_of(kind: str, runner: Runner) -> Drafter:
+    match kind:
+        case "prompt_lookup":
+            return PromptLookupDrafter(PromptLookup(verify_width=WIDTH))
+        case "recycling":
+            return TokenRecyclingDrafter(TokenRecycling(verify_width=WIDTH), target_vocab_size=SPEC.vocab_size)
+        case "draft_model":
+            return draft_of(2)
+        case "layer_skip":
+            drafter = LayerSkipDrafter(SharedCacheRunner(runner), LayerSkip(search="off", depth=4, verify_width=WIDTH))
+            adapt_to_slow_passes(drafter)
+            return drafter
+        case _:
+            return AutomaticDrafter({name: drafter_of(name, runner) for name in KINDS[:4]})
+
+
+def rounds_with(drafter: Drafter, runner: Runner, prediction: list[int], pace: Pace | None = None) -> list[Round]:
+    predicted = PredictedDrafter(drafter, pace)
+    predicted.expect(prediction)
+    return decode_rounds(runner, predicted, PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS)
+
+
+def ids_of(rounds: list[Round]) -> list[int]:
+    return [token for step in rounds for token in step.token_ids][:NUM_TOKENS]
+
+
+@pytest.fixture(scope="module")
+def text() -> list[int]:
+    return ids_of(decode_rounds(target(), NoneDrafter(), PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_perfect_prediction_brings_as_many_tokens_a_round_as_there_are_rows(kind: str, text: list[int]) -> None:
+    runner = target()
+    rounds = rounds_with(drafter_of(kind, runner), runner, text)
+    assert ids_of(rounds) == text
+    assert [len(step.token_ids) for step in rounds] == [WIDTH] * (NUM_TOKENS // WIDTH)
+    assert {step.stats.drafted_by for step in rounds} == {"prediction"}
+    assert all(set(step.stats.tree.sources) == {"", "prediction"} for step in rounds if step.stats.tree)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prediction_that_is_wrong_at_places_costs_no_token_and_is_found_back(kind: str, text: list[int]) -> None:
+    edited = [*text[:10], 28, 27, *text[10:20], *text[24:30], (text[30] + 1) % SPEC.vocab_size, *text[31:]]
+    runner = target()
+    rounds = rounds_with(drafter_of(kind, runner), runner, edited)
+    assert ids_of(rounds) == text
+    followed = [step.stats for step in rounds if step.stats.drafted_by == "prediction"]
+    assert sum(item.num_accepted for item in followed) >= 24
+    assert len(followed) < len(rounds), "the other drafter must have had rounds too"
+
+
+def test_a_drafter_that_is_told_of_predicted_rounds_guesses_as_well_as_before(text: list[int]) -> None:
+    rounds = rounds_with(draft_of(1), target(), [*text[:13], 0, 0, 0, *text[40:]])
+    assert ids_of(rounds) == text
+    drafted = [step.stats for step in rounds if not step.stats.drafted_by]
+    assert len(drafted) > 1
+    assert len(drafted) < len(rounds)
+    assert all(item.num_accepted == item.num_drafted > 0 for item in drafted)
+
+
+def test_a_prediction_that_never_comes_true_is_soon_no_longer_followed(text: list[int]) -> None:
+    """Pairs of the text, each followed by a token that is wrong."""
+    misleading = [token for at in range(len(text) - 2) for token in (*text[at : at + 2], (text[at + 2] + 1) % 29)]
+    pace = Pace(steps=tuple((rows, 1.0 + 0.2 * rows) for rows in range(1, WIDTH + 1)))
+    predicted = PredictedDrafter(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)), pace)
+    runner = target()
+    num_followed = []
+    for _ in range(3):
+        predicted.expect(misleading)
+        rounds = decode_rounds(runner, predicted, PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS)
+        assert ids_of(rounds) == text
+        num_followed.append(sum(step.stats.num_drafted for step in rounds if step.stats.drafted_by == "prediction"))
+    assert num_followed[0] > 0
+    assert num_followed[2] < num_followed[0] / 4
+
+
+def test_where_rows_cost_as_much_as_passes_no_prediction_is_followed(text: list[int]) -> None:
+    pace = Pace(steps=tuple((rows, 1.0 * rows) for rows in range(1, WIDTH + 1)))
+    rounds = rounds_with(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)), target(), text, pace)
+    assert ids_of(rounds) == text
+    assert {step.stats.drafted_by for step in rounds} == {""}
