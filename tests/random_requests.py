@@ -13,7 +13,7 @@ from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParam
 from forerun.core.config import DTypeName, Exactness, KernelsName, WeightsName
 from forerun.core.drafter_config import Automatic, DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
-from tests.random_settings import STOPS, random_params
+from tests.random_settings import STOPS, edited, random_params
 from tests.textbook import gumbel, pick
 from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, recycling, varied
 
@@ -116,8 +116,10 @@ class Contest:
         self.totals["none: tokens"] += len(plain.token_ids)
         self.totals["none: ended by an error"] += plain.end == "NumericalError"
         self._ask_the_textbook(request, plain, logits)
+        rng, vocab_size = random.Random(f"prediction {number}"), self.plain.spec.vocab_size
+        prediction = edited(rng, plain.token_ids, vocab_size) if rng.random() < 0.3 else None
         for name in random.Random(number).sample(sorted(self.engines), min(self.num_asked, len(self.engines))):
-            drafted = outcome_of(self.engines[name], request)
+            drafted = outcome_of(self.engines[name], request, prediction)
             self.totals[f"{name}: requests"] += 1
             if drafted == plain:
                 verdict = "same"
@@ -173,11 +175,11 @@ def recorded_logits(engine: Engine) -> Iterator[list[Tensor]]:
         runner.forward = forward  # type: ignore[method-assign]
 
 
-def outcome_of(engine: Engine, request: Request) -> Outcome:
+def outcome_of(engine: Engine, request: Request, prediction: Sequence[int] | None = None) -> Outcome:
     token_ids: list[int] = []
     text, end = "", ""
     try:
-        for step in engine.stream(request.prompt_ids, request.params):
+        for step in engine.stream(request.prompt_ids, request.params, prediction=prediction):
             token_ids += step.token_ids
             text, end = text + step.text, str(step.finish)
     except ForerunError as error:

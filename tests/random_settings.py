@@ -1,7 +1,8 @@
-"""Sampling settings and rows of logits, drawn from their whole ranges and from the edges of these."""
+"""Sampling settings, rows of logits and predictions, drawn from their whole ranges and from the edges of these."""
 
 import math
 import random
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -49,3 +50,13 @@ def random_logits(rng: random.Random, num_rows: int, vocab_size: int, dtype: tor
             forbidden_V[rng.randrange(vocab_size)] = False
             logits_TV[row, forbidden_V] = -math.inf
     return logits_TV.to(dtype)
+
+
+def edited(rng: random.Random, text: Sequence[int], vocab_size: int) -> list[int]:
+    """The begin of a text with tokens replaced, left out and put in, or all of it: what a user expects of it."""
+    found: list[int] = []
+    for token in text[: rng.randint(0, len(text))]:
+        kind = rng.random()
+        found += [] if kind < 0.1 else [rng.randrange(vocab_size)] if kind < 0.2 else [token]
+        found += [rng.randrange(vocab_size)] if rng.random() < 0.1 else []
+    return found

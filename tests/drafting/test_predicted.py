@@ -106,6 +106,18 @@ def test_a_drafter_that_is_told_of_predicted_rounds_guesses_as_well_as_before(te
     assert all(item.num_accepted == item.num_drafted > 0 for item in drafted)
 
 
+def test_a_request_that_goes_on_after_plain_rounds_stands_where_it_stood(text: list[int]) -> None:
+    """As after a stretch of plain rounds that are timed: the drafter begins again on the text so far."""
+    predicted = PredictedDrafter(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)))
+    predicted.expect([*text[:8], 0, *text[8:]])
+    for num_written, expected in {0: text[:7], 5: [*text[5:8], 0, *text[8:11]], 20: text[20:27]}.items():
+        predicted.begin([*PROMPT, *text[:num_written]], SAMPLED, None)
+        assert predicted.propose().token_ids[1:] == expected
+    predicted.expect(text)
+    predicted.begin([9, 9], SAMPLED, None)
+    assert predicted.propose().token_ids == [9, *text[:7]], "another request begins at the begin of its prediction"
+
+
 def test_a_prediction_that_never_comes_true_is_soon_no_longer_followed(text: list[int]) -> None:
     """Pairs of the text, each followed by a token that is wrong."""
     misleading = [token for at in range(len(text) - 2) for token in (*text[at : at + 2], (text[at + 2] + 1) % 29)]

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 PROMPT = "def add(a, b):"
 SHORT = SamplingParams(max_new_tokens=6, ignore_eos=True)
 FILTERED = SamplingParams(max_new_tokens=3, ignore_eos=True, temperature=0.8, top_k=5, seed=1)
+LIKELY = SamplingParams(max_new_tokens=3, ignore_eos=True, logprobs=2)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,15 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     tree = DraftModel(model=draft, verify_width=4, draft_width=2, depth=1, adaptive=False)
     with Engine(EngineConfig(target=target, dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
         expected = [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)]
+        likely = [item for step in engine.stream(PROMPT, LIKELY) for item in step.logprobs]
     config = EngineConfig(target=target, dtype="float32", drafter=tree, max_length=40, kernels="triton")
     with Engine(config, policies=Policies(tree=TreePolicy(num_children=2, looks_up=False))) as engine:
         found = [engine.generate(PROMPT, params) for params in (SHORT, FILTERED)]
+        on_device = [item for step in engine.stream(PROMPT, LIKELY) for item in step.logprobs]
+        predicted = engine.generate(PROMPT, LIKELY, prediction=expected[0])
     assert [generation.token_ids for generation in found] == expected
     assert found[0].stats.num_near_ties == 0
+    assert [item.token_id for item in on_device] == [item.token_id for item in likely] == list(expected[0][:3])
+    assert [item.logprob for item in on_device] == pytest.approx([item.logprob for item in likely], abs=1e-4)
+    assert predicted.token_ids == expected[0][:3]
+    assert predicted.stats.num_predicted_accepted > 0

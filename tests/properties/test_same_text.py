@@ -22,7 +22,7 @@ from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
 from tests.drafting.mapped import mapped_model, random_map
-from tests.random_settings import random_params
+from tests.random_settings import edited, random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
@@ -126,16 +126,6 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
             target_vocab_size=case.spec.vocab_size,
         ),
     }
-
-
-def edited(rng: random.Random, text: list[int], vocab_size: int) -> list[int]:
-    """Some of a text with tokens replaced, left out and put in: what a user expects of it."""
-    found: list[int] = []
-    for token in text[: rng.randint(1, len(text))]:
-        kind = rng.random()
-        found += [] if kind < 0.1 else [rng.randrange(vocab_size)] if kind < 0.2 else [token]
-        found += [rng.randrange(vocab_size)] if rng.random() < 0.1 else []
-    return found
 
 
 def predicted(case: Case, expected: list[int]) -> PredictedDrafter:

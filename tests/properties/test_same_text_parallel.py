@@ -25,7 +25,8 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
 from tests.drafting.remote.fake_wires import Pace, Spend, World
-from tests.properties.test_same_text import Case, edited, random_case
+from tests.properties.test_same_text import Case, random_case
+from tests.random_settings import edited
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 5, 400, 50

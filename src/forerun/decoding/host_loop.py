@@ -40,7 +40,7 @@ class Verifier:
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
         self._num_top = params.logprobs
-        self._logits: Tensor  # of the tree that was run last
+        self._logits: Tensor  # [N, V] of the tree that was run last, where log-probabilities are asked for
 
     @property
     def token_ids(self) -> list[int]:
@@ -61,7 +61,8 @@ class Verifier:
             num_logit_rows=len(tree),
         )
         logits = self._run(inputs, drafter)
-        self._logits = logits
+        if self._num_top is not None:
+            self._logits = logits
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
         scores = self._shaper.shape(logits, paths)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None

@@ -31,7 +31,7 @@ class DraftReport:
         wait_s: time spent waiting for a remote proposal.
         state: the drafter's state when it proposed.
         spans: busy times of remote workers, as far as reported by now.
-        drafted_by: which of several drafters proposed; empty where there is only one.
+        drafted_by: which of several drafters proposed, or the prediction; empty where there is only one drafter.
         guessers: whose guesses the proposal's nodes were.
     """
 

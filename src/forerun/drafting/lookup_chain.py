@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.model.runner import shared_length
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
+
+PRIOR_RATE: Final = 0.5  # of looked-up tokens that come true, until it is known: an even guess
 
 
 class LookupChain:
@@ -22,7 +24,7 @@ class LookupChain:
     """
 
     def __init__(
-        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH, prior_rate: float = 0.5
+        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH, prior_rate: float = PRIOR_RATE
     ) -> None:
         self._num_tokens, self._min_match, self._max_match = num_tokens, min_match, max_match
         self._record = LookupRecord(prior_rate)
@@ -139,7 +141,7 @@ class LookupRecord:
 
     PRIOR_TRIALS, MEMORY = 4.0, 64.0
 
-    def __init__(self, prior_rate: float) -> None:
+    def __init__(self, prior_rate: float = PRIOR_RATE) -> None:
         self._prior_rate = prior_rate
         self._accepted: dict[tuple[int, int], float] = {}
         self._tried: dict[tuple[int, int], float] = {}

@@ -20,7 +20,7 @@ from forerun.speculation.payoff import WidthRule, blend, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-PRIOR_RATE: Final = 0.95  # of predicted tokens that come true, until it is known; by hand: the user expects all of them
+EXPECTED_RATE: Final = 0.95  # of predicted tokens that come true, until it is known: the user expects nearly all
 PREDICTED: Final = Guessers(grown=PREDICTION, chain=PREDICTION)
 
 
@@ -38,7 +38,7 @@ class PredictedDrafter(Drafter):
 
     def __init__(self, other: Drafter, pace: Pace | None = None) -> None:
         self.verify_width, self._other = other.verify_width, other
-        self._chain = LookupChain(num_tokens=max(0, other.verify_width - 1), prior_rate=PRIOR_RATE)
+        self._chain = LookupChain(num_tokens=max(0, other.verify_width - 1), prior_rate=EXPECTED_RATE)
         self._rule = None if pace is None else WidthRule(pace, None)
         self._other_tokens = 0.0  # of a round of the other drafter, a running mean
         self._token_ids: Sequence[int] = ()

@@ -1,9 +1,13 @@
 """A text that the answer probably resembles, given by the user, and where in it the answer stands."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.drafting.lookup_chain import Continuation
+
+MOST_PLACES: Final = 64  # looked at on either side: a prediction that repeats itself without end must not take long
 
 
 class PredictedText:
@@ -42,10 +46,12 @@ class PredictedText:
         """Go on after the longest match, of equal ones the first that comes after where the text left."""
         if self._index is None:  # only now: a prediction that comes true is never looked through
             self._index = index_of(self._token_ids)
-        places, left = self._index.get(tuple(self._written[-MIN_MATCH:]), ()), self._place
+        places = self._index.get(tuple(self._written[-MIN_MATCH:]), [])
         self._is_lost = not places
         if places:
-            self._place = max(places, key=lambda place: (self._match_length(place), place > left, -place))
+            ahead = bisect_right(places, self._place)
+            behind = places[max(0, ahead - MOST_PLACES) : ahead]
+            self._place = max([*places[ahead : ahead + MOST_PLACES], *behind], key=self._match_length)
             self._num_matched = self._match_length(self._place)
 
     def _match_length(self, place: int) -> int:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -118,6 +119,15 @@ def tree(**changes: object) -> Varied:
 
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def test_requests_that_need_the_host_between_steps_are_left_to_its_loop(device: str) -> None:
+    decoder = Pair(device).decoder(PLAIN)
+    plain = Request(prompt_ids=PROMPT, params=GREEDY, noise=None)
+    assert decoder.can_play(plain)
+    assert not decoder.can_play(replace(plain, prediction=(1, 2)))
+    for params in (SamplingParams(logprobs=0), SamplingParams(repetition_penalty=1.3)):
+        assert not decoder.can_play(replace(plain, params=params))
 
 
 CASES = [
