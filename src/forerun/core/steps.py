@@ -71,7 +71,8 @@ class DraftedTree:
     def sources(self) -> tuple[str, ...]:
         """Who guessed each node: "draft", "lookup", "recycled" or "prediction"; "" is the root's.
 
-        What looked-up text and a draft both name counts as looked up: the text was there first.
+        What looked-up text and a draft both name counts as looked up: the text was there first. A drafter in another
+        process looks up the same text, so that what it found there is known here too.
         """
         found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
         here, left = 0, list(reversed(self.chain))
