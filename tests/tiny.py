@@ -117,6 +117,7 @@ def tiny_runner(
     backend: Backend | None = None,
     capacity: int = CAPACITY,
     device: str = "cpu",
+    cache_bytes: int = 0,
 ) -> Runner:
     """A runner in the weights' own dtype. The weights are shared with the caller's, not consumed."""
     dtype = weights["embedding.weight"].dtype
@@ -127,6 +128,7 @@ def tiny_runner(
         capacity=capacity,
         dtype=dtype,
         device=device,
+        cache_bytes=cache_bytes,
     )
 
 

@@ -36,7 +36,7 @@ ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
     "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
-    "model/runner.py", "model/tree_cache.py",
+    "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip
 
 

@@ -51,8 +51,10 @@ class TimedTree:
     def frontier_chance(self) -> float:
         return self._tree.frontier_chance
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._tree.begin(prompt_ids, params, noise)
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self._tree.begin(prompt_ids, params, noise, owner)
 
     def prefill(self) -> bool:
         self._spend(self._pass_s)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 import typer
 from typer.models import OptionInfo
 
-from forerun.cli.values import flag_kind, metavar_of, plain_kind, reader_of
+from forerun.cli.values import flag_kind, metavar_of, plain_kind, read_size, reader_of
 
 T = TypeVar("T")
 ENVIRONMENT_PREFIX: Final = "FORERUN_"
@@ -59,6 +59,8 @@ def with_flags_of(
                 if only is not None and field.name not in only:
                     continue
                 info = option(*field.metadata["flags"], help=field.metadata["help"])
+                if field.name.endswith("_bytes"):
+                    info.parser, info.metavar = read_size, "SIZE"
                 if field.name in shown:
                     info.show_default = f"{field.default:g}" if isinstance(field.default, float) else field.default
                 if option_name(field) not in group.__annotations__:
@@ -113,7 +115,7 @@ def with_readers(command: Callable[..., None]) -> Callable[..., None]:
 def _with_reader(annotation: Any) -> Any:
     kind, info = get_args(annotation)
     info = copy(info)
-    info.parser = reader_of(plain_kind(kind))
+    info.parser = info.parser or reader_of(plain_kind(kind))
     if isinstance(info, OptionInfo):
         info.metavar = info.metavar or metavar_of(plain_kind(kind))
     return Annotated[kind, info]

@@ -1,5 +1,6 @@
 """How the text behind a flag becomes a value of the flag's type."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ DTYPE_ALIASES: Final = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
     "double": "float64",
 }  # fmt: skip
+UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}  # bytes
 QUANTISED: Final = tuple(name for name in get_args(WeightsName) if name != "stored")
 
 
@@ -71,6 +73,14 @@ def read_switch(value: Any) -> bool:
     if word not in (*YES, *NO):
         raise typer.BadParameter(f"{value!r} must be 1 for yes or 0 for no")
     return word in YES
+
+
+def read_size(value: Any) -> int:
+    """Bytes: 512MB is 512 million, 2GiB twice 2**30."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmg]i?|)b?", str(value).strip().lower())
+    if found is None:
+        raise typer.BadParameter(f"{value!r} must be a size, such as 512MB, 2GiB or 0")
+    return int(float(found[1]) * UNITS[found[2]])
 
 
 def _reader(kind: Callable[[Any], Any], needed: str) -> Callable[[Any], Any]:

@@ -18,8 +18,9 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
 
 
 @with_flags_of(
-    EngineConfig, panel=None, only=("dtype", "weights", "device", "max_length", "kernels", "num_threads"), shown=SHOWN
-)
+    EngineConfig, panel=None, shown=SHOWN,
+    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
+)  # fmt: skip
 class WorkerOptions:
     """What a worker computes in, and on what."""
 

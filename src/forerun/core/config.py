@@ -17,6 +17,7 @@ AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
 MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
+SAVED_BYTES: Final = 512 * 10**6  # of SmolLM2 22,000 tokens, of an 8B model 4,000; a laptop has 8 GB and more
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
 
@@ -139,6 +140,9 @@ class EngineConfig:
         chat_template: a Jinja file, the template itself, or the name of one that many models use (chatml, llama3,
             zephyr), in place of the model's own.
         chat_template_kwargs: variables of the chat template, such as {"enable_thinking": False}, for every request.
+        cache_bytes: memory for the keys and values of earlier texts, beside those of the present one, so that several
+            conversations go on without being read again; 0: only the last one does. A draft model saves as many tokens,
+            which takes its own part more.
         measures_speedup: time plain rounds now and then, so that the statistics say what drafting gains. They take 3 %
             of the time that a text is written in, and a moment after it.
     """
@@ -167,6 +171,10 @@ class EngineConfig:
         dict, "--chat-template-kwargs", "--default-chat-template-kwargs",
         help='The template\'s variables as a JSON object, such as \'{"enable_thinking": false}\'.',
     )  # fmt: skip
+    cache_bytes: int = setting(
+        SAVED_BYTES, "--cache-bytes",
+        help="Memory for earlier conversations, such as 512MB or 2GiB; 0: only the last one goes on without being read again.",
+    )  # fmt: skip
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:
@@ -175,5 +183,6 @@ class EngineConfig:
         )
         read_fields(self)
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
+        require(self.cache_bytes >= 0, f"cache_bytes {self.cache_bytes} must be >= 0 (0 keeps only the last text)")
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         read_device(self.device)  # raises for a paced device that cannot be read

@@ -89,8 +89,8 @@ class Verifier:
         """The tree that was verified and its choices.
 
         A drafted node, or a row that the drafter adds, must not end the request by making the target overflow: the root
-        is then run alone, as plain decoding would have done. If it fails alone, the cache may hold what caused it and
-        is emptied.
+        is then run alone, as plain decoding would have done. If it fails alone, the cache or what is saved of its owner
+        may hold what caused it and is dropped.
         """
         try:
             return tree, self.choose(tree, drafter)
@@ -100,7 +100,7 @@ class Verifier:
         try:
             return alone, self.choose(alone)
         except NumericalError:
-            self._runner.forget()
+            self._runner.forget(self._runner.owner)
             raise
 
     def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
@@ -166,11 +166,12 @@ class HostDecoder(Decoder):
         if request.prediction and self._drafter.verify_width > 1:
             self._predicted.expect(request.prediction)
             self._playing = self._predicted
+        self._drafter.change_owner(request.owner)
         self._playing.begin(request.prompt_ids, request.params, request.noise)
 
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
-        yield from prefill(self._target, request.prompt_ids, self._playing)
+        yield from prefill(self._target, request, self._playing)
         verifier = Verifier(self._target, request.params, request.prompt_ids, request.noise)
         stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
         yield from decode(

@@ -1,16 +1,18 @@
 """Reading a prompt, in wide passes without logits."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 from forerun.core.steps import PrefillStep
+from forerun.decoding.decoder import Request
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 
 
-def prefill(target: Runner, prompt_ids: Sequence[int], drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
+def prefill(target: Runner, request: Request, drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
     """Read all prompt tokens but the last, pass by pass; a local drafter reads them beside the target."""
-    num_tokens = len(prompt_ids) - 1
-    passes = target.read(prompt_ids[:-1])
+    prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
+    target.recall(prompt_ids, request.owner)
+    passes = target.read(prompt_ids)
     num_reused = num_read = next(passes)
     while num_read < num_tokens:
         yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)

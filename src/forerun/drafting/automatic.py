@@ -61,6 +61,14 @@ class AutomaticDrafter(Drafter):
         self._pass_s = measure((1,), budget_s=0.0).step_s(1)
         self._contests = self._fresh_contests()  # what the warm-up took says nothing
 
+    def change_owner(self, owner: str) -> None:
+        for drafter in self._drafters.values():
+            drafter.change_owner(owner)
+
+    def forget(self) -> None:
+        for drafter in self._drafters.values():
+            drafter.forget()
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._contest = self._contests[class_of(params.temperature)]
         for drafter in self._drafters.values():

@@ -43,6 +43,7 @@ class DraftModelDrafter(Drafter):
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
         self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
+        self._owner = ""
         self._payoffs: PayoffByTemperature | None = None  # None: always draft
         self._payoff: Payoff | None = None
         self._is_drafting = True
@@ -60,8 +61,14 @@ class DraftModelDrafter(Drafter):
         """Choose widths by these pass times from now on."""
         self._guessed.rule, self._payoffs = WidthRule(target, draft), PayoffByTemperature(target.step_s(1))
 
+    def change_owner(self, owner: str) -> None:
+        self._owner = owner
+
+    def forget(self) -> None:
+        self._draft.forget()
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._draft.begin(prompt_ids, params, noise)
+        self._draft.begin(prompt_ids, params, noise, self._owner)
         self._payoff = None if self._payoffs is None else self._payoffs.at(params.temperature)
         self._root = prompt_ids[-1]
 
@@ -113,7 +120,7 @@ class DraftModelDrafter(Drafter):
         return self._draft.num_unknown(token_ids)
 
     def close(self) -> None:
-        self._draft.close()
+        self.forget()
 
 
 def serial_rows(config: DraftModel) -> int:

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from forerun.core.shared_length import shared_length
 from forerun.core.sublayers import SkipSet
 from forerun.model.inputs import ForwardInput
-from forerun.model.runner import PREFILL_ROWS, Runner, shared_length
+from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.shared_cache import DraftRunner
 from forerun.speculation.tree import AncestryRows, TokenTree
 
@@ -65,8 +66,8 @@ class DraftRows:
         )
         return self.runner.forward(inputs).logits
 
-    def begin(self, text: list[int]) -> None:
-        """Start a request on this text, the root last."""
+    def begin(self, text: list[int], owner: str) -> None:
+        """Start a request on this owner's text, the root last."""
         self._forget_nodes()
 
     def prefill(self, text: list[int]) -> bool:
@@ -84,8 +85,8 @@ class DraftRows:
         assert not places, "rows of a shared cache do not outlive a round"
         self._forget_nodes()
 
-    def close(self) -> None:
-        """Drop the text, if the cache is the draft's."""
+    def forget(self) -> None:
+        """Drop all texts, if the cache is the draft's."""
         return
 
     def _forget_nodes(self) -> None:
@@ -119,7 +120,8 @@ class OwnRows(DraftRows):
         super().__init__(runner, max_rows)
         self._own = runner
 
-    def begin(self, text: list[int]) -> None:
+    def begin(self, text: list[int], owner: str) -> None:
+        self._own.recall(text[:-1], owner)
         self._own.sync(text[: shared_length(self._own.cached_ids, text[:-1])])
         self._forget_nodes()
 
@@ -142,7 +144,7 @@ class OwnRows(DraftRows):
         for node in map(places.__getitem__, kept):
             self._rows[node] = self._sees.add(self._rows.get(tree.parents[node], -1))
 
-    def close(self) -> None:
+    def forget(self) -> None:
         self._own.forget()
 
     def _lacking(self, text: list[int]) -> list[int]:

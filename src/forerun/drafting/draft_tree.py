@@ -174,14 +174,16 @@ class DraftTree:
         """The chance that the text reaches what the next expansion would expand."""
         return self._guessed.frontier_chance
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
         self._pending: list[int] = []
         self._token_ids = self._vocabulary.read(prompt_ids)
         self._first_guess: int | None = None
         self._shaper = self._shaper_of(params, prompt_ids)
         self._noise = noise if self._guessed.policy.knows_noise else None
-        self._rows.begin(self._token_ids)
+        self._rows.begin(self._token_ids, owner)
         self._guessed.begin(prompt_ids)
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
@@ -233,9 +235,9 @@ class DraftTree:
             self._first_guess = None
         return done.is_hit
 
-    def close(self) -> None:
-        """Drop the draft's text."""
-        self._rows.close()
+    def forget(self) -> None:
+        """Drop the draft's texts."""
+        self._rows.forget()
 
     def _shaper_of(self, params: SamplingParams, prompt_ids: Sequence[int]) -> LogitShaper:
         """The request's parameters for the columns of the draft's scores.

@@ -120,6 +120,14 @@ class Drafter(Protocol):
         """From now on base decisions on measured pass times of the target, if the drafter is adaptive."""
         return
 
+    def change_owner(self, owner: str) -> None:
+        """The texts of requests that begin from now on are this owner's; keys and values are never shared with others."""
+        return
+
+    def forget(self) -> None:
+        """Drop all keys and values of texts, saved ones too. A request must begin before the next proposal."""
+        return
+
     @abstractmethod
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         """Start a request. The last prompt token is the first root; `noise` is the target's, None when greedy."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.model.runner import shared_length
+from forerun.core.shared_length import shared_length
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 

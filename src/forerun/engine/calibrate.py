@@ -132,7 +132,7 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
         began = perf_counter()
         if tree.expand():
             beyond_s.append(perf_counter() - began - draft_pace.step_s(draft.cache.num_tree - num_rows))
-    tree.close()
+    tree.forget()
     return max(0.0, median(beyond_s))
 
 

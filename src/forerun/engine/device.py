@@ -36,7 +36,8 @@ def settle_device(config: EngineConfig) -> EngineConfig:
     source = open_source(config.target)
     spec = source.spec()
     cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
-    needed_bytes = max(sum(source.stored_formats().values()), HALF * spec.num_parameters) + cache_bytes
+    weight_bytes = max(sum(source.stored_formats().values()), HALF * spec.num_parameters)
+    needed_bytes = weight_bytes + cache_bytes + config.cache_bytes
     device, obstacle = choose_device(
         gpus_of_torch(),
         needed_bytes=needed_bytes,
@@ -51,7 +52,7 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
     """The working GPU with the most free memory if the model fits there, else the CPU.
 
     Args:
-        needed_bytes: of weights and cache.
+        needed_bytes: of weights, cache and saved texts.
         is_unseen: the system has a GPU, and this torch was made without it.
 
     Returns:
@@ -67,7 +68,7 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
         name, free, needed = gpus[-number].name, free_bytes / 2**30, needed_bytes / 2**30
         return (
             "cpu",
-            f"{name} has {free:.1f} GiB free, and model and cache need {needed:.1f}: a smaller max_length takes less",
+            f"{name} has {free:.1f} GiB free, and model and caches need {needed:.1f}: a smaller max_length or cache_bytes takes less",
         )
     return f"cuda:{-number}", None
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from forerun.checkpoints.open import open_source
@@ -108,7 +109,7 @@ class DrafterLoader:
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
         # Rounding in the draft can change no token, so it always uses the fast kernels.
         runner = draft.load(
-            self._config,
+            replace(self._config, cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,
@@ -136,16 +137,18 @@ class DrafterLoader:
         """The draft model's settings for the process. Errors are raised here, where the user sees them."""
         match draft:
             case DraftModel():
-                weight_format = self._open(draft.model).weight_format
-                weights = self._config.weights if weight_format == "plain" else weight_format
-                return (draft.model, "--dtype", self._config.dtype, "--weights", weights)
+                checkpoint = self._open(draft.model)
+                weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
+                saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))
+                return (draft.model, "--dtype", self._config.dtype, "--weights", weights, *saved)
             case LayerSkip():
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 known = known_sets(draft, checkpoint)
                 skipped = first_set(self._target.num_layers, known)
                 own = ("--dtype", self._config.dtype, "--weights", self._config.weights)
                 held = own if draft.weights == "plain" else ("--weights", draft.weights)
-                return (self._config.target, *held, "--skip", write_skips(skipped))
+                saved = ("--cache-bytes", str(self._config.cache_bytes))
+                return (self._config.target, *held, *saved, "--skip", write_skips(skipped))
 
     def _command(self, drafter: Parallel, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
@@ -160,6 +163,10 @@ class DrafterLoader:
             "--control", str(descriptor),
             "--parent", str(parent),
         ]  # fmt: skip
+
+    def _cache_bytes_of(self, draft: ModelSpec) -> int:
+        """What a draft needs to save as many tokens as the target, in the same dtype."""
+        return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self._target.kv_bytes_per_token(1)
 
     def _open(self, name: str) -> Checkpoint:
         draft = Checkpoint.open_draft(open_source(name), self._config)

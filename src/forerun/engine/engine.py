@@ -33,8 +33,8 @@ DEFAULT_NEW_TOKENS: Final = 256
 class Engine:
     """One target, one drafter, one request at a time, for one thread at a time (another one gets an EngineBusyError).
 
-    A new request ends the one before it. The text of the last request stays in the caches, so that a prompt that begins
-    with it, such as a chat's next turn, is not computed again.
+    A new request ends the one before it. Keys and values of the texts so far are kept, within `cache_bytes`, so that a
+    prompt that begins as one of them did, such as a chat's next turn, is computed from where it differs.
 
     Its `config`, `spec` (the model's sizes), `max_length`, `tokenizer` and `default_sampling` (what the model's authors
     recommend) may be read.
@@ -118,7 +118,8 @@ class Engine:
                 one of those that it holds, by name; None: the engine's own.
             prediction: a text, or its ids, that the answer probably resembles, such as a file that is to be edited. It
                 is drafted where the answer follows it, with any drafter but "none", and changes no token.
-            owner: whose text it is: texts of different owners never share cached keys and values.
+            owner: whose text it is. Texts of different owners never share cached keys and values, so that nobody can
+                tell from the time of an answer what another one's texts begin with.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -162,6 +163,7 @@ class Engine:
         """
         with self._exclusive, inference():
             self._end_running()
+            self._target.forget()
             self.cores.run(lambda: self._target.sync(prompt_ids[:-1]))
             verifier = Verifier(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
             margin = self.cores.run(lambda: verifier.choose(TokenTree(prompt_ids[-1])).margins[0])
@@ -232,8 +234,11 @@ class Engine:
         return self.cores.of_plain_decoding() if drafter == PLAIN and is_safe else self.cores
 
     def _end_running(self) -> None:
+        """End the running request and drop what is behind its text: a drafter may have run ahead of its end."""
         if self._running is not None:
             self._running.discard()
+            if self._running.has_begun:
+                self._target.sync(self._target.cached_ids[: self._running.num_tokens - 1])
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:

@@ -134,6 +134,7 @@ class Checkpoint:
             device=device,
             pace=pace,
             unused=unused,
+            cache_bytes=config.cache_bytes,
         )
 
 

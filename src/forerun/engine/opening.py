@@ -256,7 +256,7 @@ def write(
 
 def forget_text(target: Runner, drafter: Drafter) -> None:
     """Empty all caches, the drafter's too."""
-    # A one-token request has no prefix, so no drafter keeps any cached text.
-    drafter.begin((0,), SamplingParams(), None)
+    drafter.forget()
+    drafter.begin((0,), SamplingParams(), None)  # one without a prefix, for a drafter that has begun another text
     drafter.end()
     target.forget()

@@ -68,6 +68,7 @@ class PlainBaseline:
             text = [*prompt_ids, *token_ids]
             room = self.max_length - len(text)
             if room > 0 and not self.times.has_enough(began):
+                self.target.sync(self.target.cached_ids[: len(text) - 1])  # the last round may have gone further
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError, ContextOverflowError):
                     rounds = play(self.decoders, replace(request, prompt_ids=text), room)

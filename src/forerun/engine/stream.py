@@ -81,6 +81,16 @@ class GenerationStream:
         raise StopIteration
 
     @property
+    def has_begun(self) -> bool:
+        """True once a pass over its prompt was due."""
+        return self._read is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt, and of the answer so far. The last one is in no cache."""
+        return self._num_prompt + len(self._assembly.token_ids)
+
+    @property
     def _is_reading(self) -> bool:
         read = self._read
         return self._assembly.finish is None and (read is None or read.num_read < read.num_tokens)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
+from forerun.core.shared_length import shared_length
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
@@ -15,19 +16,25 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.step import CacheMove, Step
 from forerun.model.tree_cache import TreeCache
+from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
+LEAST_ROWS = 16  # what is lost with fewer is read again in one pass, which costs little more than one of a single row
 
 
 class Runner:
-    """Model, cache and the text the cache stands for.
+    """Model, cache and the text the cache stands for; other texts that it stood for are saved, see `recall`.
 
     What is `unused` has neither weights here nor a part in any pass: a layer-skipped copy of a model.
     With a `pace`, no pass takes less than the pace's time for its rows.
-    Invariant: `cached_ids` are the committed tokens of the cache, in order; only `sync` and `commit` add to them.
+    Invariant: `cached_ids` are the committed tokens of the cache, in order; only `sync`, `commit`, `adopt` and `recall`
+    add to them.
+
+    Args:
+        cache_bytes: of saved texts, at most.
     """
 
     def __init__(
@@ -41,10 +48,13 @@ class Runner:
         device: str,
         pace: Pace | None = None,
         unused: SkipSet = NOTHING,
+        cache_bytes: int = 0,
     ) -> None:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
         self.cached_ids: list[int] = []
+        self.owner = ""  # whose text it is
+        self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
             self._executor = backend.executor(spec, weights, self.cache, unused)
@@ -56,7 +66,8 @@ class Runner:
     def play(
         self, step: Step, *, executor: Executor | None = None, share: float = 1.0, observe: Observer | None = None
     ) -> ForwardOutput:
-        """Move rows of the cache, then run the pass: all that ever changes a cache or reads a weight goes through here.
+        """Move rows of the cache, then run the pass: all that reads a weight goes through here, and all that changes a
+        cache but `recall`.
 
         Args:
             executor: what runs the pass, bound to the same cache; None: the model itself.
@@ -92,13 +103,33 @@ class Runner:
         return self._executor
 
     def adopt(self, token_ids: Sequence[int]) -> None:
-        """Take over tokens whose keys and values the device has put behind the text already."""
+        """Take over tokens whose keys and values are behind the text already."""
         self.cache.adopt(len(token_ids))
         self.cached_ids.extend(token_ids)
 
-    def forget(self) -> None:
-        """Empty the cache."""
+    def forget(self, owner: str | None = None) -> None:
+        """Empty the cache and drop the saved texts, all of them or only this owner's."""
+        self._warm.forget(owner)
         self.sync(())
+        self.owner = ""
+
+    def recall(self, token_ids: Sequence[int], owner: str = "") -> None:
+        """Bring the longest beginning of a text that was ever read for this owner, and is still known, into the cache.
+
+        The present text is saved if more than LEAST_ROWS of its tokens have to leave the cache. What `read` then finds
+        there depends only on the texts before, not on who drafted them.
+        """
+        is_own = owner == self.owner
+        num_kept = shared_length(self.cached_ids, token_ids) if is_own else 0
+        num_saved = self._warm.find(token_ids, owner)
+        if len(self.cached_ids) - num_kept > LEAST_ROWS:
+            self._warm.save(self.cached_ids, self.owner)
+        if is_own and num_saved <= num_kept:
+            return
+        self.sync(self.cached_ids[:num_kept])
+        self.owner = owner  # no earlier: a text has the owner for whom it was read
+        num_restored = self._warm.restore(token_ids, owner, num_kept)
+        self.adopt(token_ids[num_kept:num_restored])
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Make the cache hold exactly `token_ids`; return how many of them it held already."""
@@ -160,9 +191,3 @@ def wait_until(end: float) -> None:
     sleep(max(0.0, end - perf_counter() - SPIN_S))
     while perf_counter() < end:
         pass
-
-
-def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common start of two id lists."""
-    limit = min(len(left), len(right))
-    return next((place for place in range(limit) if left[place] != right[place]), limit)

@@ -35,6 +35,11 @@ class TreeCache:
         self._move_slots = move_slots or move_slots_by_index
 
     @property
+    def bytes_per_slot(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return self.storage_2LSKD[:, :, 0].numel() * self.storage_2LSKD.element_size()
+
+    @property
     def end(self) -> int:
         """The first free slot."""
         return self.committed_len + self.num_tree

@@ -50,7 +50,9 @@ class TraceGrower:
         """The answer that the next request gets."""
         self._next_trace = trace
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
         """Start the request of the trace that is expected."""
         assert self._next_trace is not None, "a request without a trace"
         self._trace = self._next_trace

@@ -100,7 +100,9 @@ class FakeGrower:
     def frontier_chance(self) -> float:
         return self._growth.frontier_chance()
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
         self.text, self._num_prefills = list(prompt_ids), len(prompt_ids) // 4
         self._plant(prompt_ids[-1])
 

@@ -45,6 +45,7 @@ MESSAGES: Final[list[Message]] = [
     BEGIN,
     replace(BEGIN, params=GREEDY, seed=None),
     replace(BEGIN, seed=0),
+    replace(BEGIN, owner=bytes(range(16))),
     VERDICT,
     Stop(request=3),
     PROPOSAL,

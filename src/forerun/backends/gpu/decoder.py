@@ -45,6 +45,9 @@ class DeviceDecoder(Decoder):
         self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None
         self._rounds.begin(request.params, 0 if request.noise is None else request.noise.seed)
         self._pipeline.clear()
+        draft = self._rounds.draft
+        if draft is not None:
+            draft.runner.recall(draft.read(self._token_ids[:-1]), request.owner)
         self._catch_up()
         if self._rounds.looks_up:
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
@@ -53,7 +56,7 @@ class DeviceDecoder(Decoder):
             self._rounds.update_costs(self._chain)
 
     def rounds(self, num_tokens: int) -> Rounds:
-        yield from prefill(self._rounds.target.runner, self._request.prompt_ids, None)
+        yield from prefill(self._rounds.target.runner, self._request, None)
         num_wanted = num_tokens
         while num_wanted > 0:
             self._fill(num_wanted)

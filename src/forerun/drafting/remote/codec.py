@@ -12,6 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.drafting.remote.messages import (
     MAX_NODES,
     MAX_VOCABULARY,
+    OWNER_BYTES,
     Beat,
     Begin,
     Failure,
@@ -35,7 +36,7 @@ class MessageError(ValueError):
 
 _HELLO = struct.Struct("<IIII")
 _SETUP = struct.Struct("<IHHHdd?????Hd?")  # widths, then the fields of both policies in their order
-_BEGIN = struct.Struct("<6dI?QII")  # the parameters named below, top_k, has a seed, seed, biases, prompt ids
+_BEGIN = struct.Struct(f"<6dI?Q{OWNER_BYTES}sII")  # parameters named below, top_k, seed, owner; biases, prompt ids
 _PARAMS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _BIAS = struct.Struct("<Id")
 _VERDICT = struct.Struct("<Id")
@@ -108,7 +109,8 @@ def _pack_begin(message: Begin) -> bytes:
     values = [getattr(params, name) for name in _PARAMS]
     seed = message.seed is not None, message.seed or 0
     biases = [item for item in params.logit_bias.items() if 0 <= item[0] < 2**32]
-    head = _BEGIN.pack(*values, min(params.top_k, 2**32 - 1), *seed, len(biases), len(message.prompt_ids))
+    counts = len(biases), len(message.prompt_ids)
+    head = _BEGIN.pack(*values, min(params.top_k, 2**32 - 1), *seed, message.owner, *counts)
     return head + b"".join(_BIAS.pack(*item) for item in biases) + _pack_ids(message.prompt_ids)
 
 
@@ -143,7 +145,7 @@ def _named(kind: type[TreePolicy | RemotePolicy], values: list[Any]) -> dict[str
 
 
 def _read_begin(request: int, payload: bytes) -> Begin:
-    *values, top_k, has_seed, seed, num_biases, num_prompt = _BEGIN.unpack_from(payload)
+    *values, top_k, has_seed, seed, owner, num_biases, num_prompt = _BEGIN.unpack_from(payload)
     place = _BEGIN.size + num_biases * _BIAS.size
     _need(num_prompt >= 1 and len(payload) == place + 4 * num_prompt, f"{len(payload)} bytes")
     _need(seed < 2**63, f"seed {seed}")
@@ -151,7 +153,8 @@ def _read_begin(request: int, payload: bytes) -> Begin:
     params = SamplingParams(**dict(zip(_PARAMS, values, strict=True)), top_k=top_k, logit_bias=biases)
     _need(has_seed != params.is_greedy, f"temperature {params.temperature}, seed {has_seed}")
     prompt_ids = _unpack_ids(payload, place)
-    return Begin(request=request, prompt_ids=prompt_ids, params=params, seed=seed if has_seed else None)
+    seed = seed if has_seed else None
+    return Begin(request=request, prompt_ids=prompt_ids, params=params, seed=seed, owner=owner)
 
 
 def _read_verdict(request: int, payload: bytes) -> Verdict:

@@ -91,6 +91,12 @@ class ParallelDrafter(Drafter):
         if self._draft.adaptive:
             self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
 
+    def change_owner(self, owner: str) -> None:
+        self._end.owner = owner
+
+    def forget(self) -> None:
+        self._end.forget()
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._waiting.is_late = False
         if self._lookup is not None:

@@ -13,6 +13,7 @@ from forerun.drafting.tree_policy import TreePolicy
 
 MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # of one proposal
+OWNER_BYTES: Final = 16  # enough that no two owners ever have the same mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,18 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Target to drafter: a request. The last prompt token is the first root; `seed` None is greedy."""
+    """Target to drafter: a request. The last prompt token is the first root; `seed` None is greedy.
+
+    Args:
+        owner: a mark of OWNER_BYTES that says nothing but whose text it is: the drafter uses what it knows of texts with
+            the same mark, and of no others.
+    """
 
     request: int
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int | None
+    owner: bytes = bytes(OWNER_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,13 @@ finds its next proposal in it.
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from secrets import token_bytes
 from typing import Final, Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.remote.estimates import blend, expected_tokens
-from forerun.drafting.remote.messages import MAX_NODES, Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.remote.messages import MAX_NODES, OWNER_BYTES, Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
@@ -37,7 +39,9 @@ class Grower(Protocol):
     @property
     def frontier_chance(self) -> float: ...
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None: ...
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None: ...
 
     def prefill(self) -> bool: ...
 
@@ -108,7 +112,8 @@ class DrafterEnd:
     def _begin(self, message: Begin) -> None:
         self.request, self.is_active = message.request, True
         self._committed_len, self._serial, self._step_s = len(message.prompt_ids), 0, 0.0
-        self._grower.begin(message.prompt_ids, message.params, self._make_noise(message.seed))
+        noise = self._make_noise(message.seed)
+        self._grower.begin(message.prompt_ids, message.params, noise, message.owner.hex())
         self._await_answer()
 
     def _advance(self, verdict: Verdict) -> None:
@@ -173,7 +178,8 @@ class TargetEnd:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+        self._setup, self.owner = setup, ""
+        self.forget()
         self._begin: Begin | None = None
         self._request = 0
         self._step_s = 0.0
@@ -207,10 +213,17 @@ class TargetEnd:
         """True when the newest tree was sent in answer to the last verdict."""
         return self._newest is not None and self._newest.base_len == self.committed_len
 
+    def forget(self) -> None:
+        """What the drafter knows of texts belongs to nobody from now on."""
+        self._salt = token_bytes(OWNER_BYTES)
+
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
-        """The message that starts a request; it also ends the one before."""
+        """The message that starts a request of `owner`; it also ends the one before."""
         self._request += 1
-        self._begin = Begin(request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed)
+        mark = blake2b(self.owner.encode("utf-8", "surrogatepass"), digest_size=OWNER_BYTES, key=self._salt).digest()
+        self._begin = Begin(
+            request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark
+        )
         self._token_ids = list(prompt_ids)
         self.forget_connection()
         return [self._begin]

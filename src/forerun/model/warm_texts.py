@@ -1,0 +1,188 @@
+"""Saved texts of a model: their keys and values, so that an earlier conversation goes on without being read again.
+
+Legend: N blocks, L layers, B tokens of a block, S slots of the cache, K key/value heads, D head size.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from torch import Tensor
+
+from forerun.core.errors import ConfigError
+from forerun.core.shared_length import shared_length
+from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
+
+BLOCK: Final = 32  # tokens: where two texts part, at most 31 rows are held twice; a save takes a copy for each 32
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Up to BLOCK tokens that stand behind those of `parent` in a text; only the last block of a text has fewer.
+
+    Args:
+        place: number of its rows in the storage.
+        used_at: the search that used it last.
+    """
+
+    place: int
+    parent: "Block | None" = None
+    owner: str = ""
+    token_ids: Sequence[int] = ()
+    children: list["Block"] = field(default_factory=list)
+    used_at: int = 0
+
+
+class WarmTexts:
+    """Texts that a cache held earlier, as a tree of blocks, in which a beginning that several share is held once.
+
+    Where there is no room, the block used least recently goes, of a text its end first. Texts of different owners have
+    no block in common.
+
+    Invariant: a block in the tree has all its rows. It joins the tree after they are written and leaves it before they
+    are written over, so an interrupt between any two instructions can lose a text, but change none.
+
+    Args:
+        cache: what texts come from and go to.
+        max_bytes: of all saved keys and values; their storage is one tensor on the cache's device. On a CPU it takes
+            memory as it is filled.
+
+    Raises:
+        ConfigError: there is no memory for it.
+    """
+
+    def __init__(self, cache: TreeCache, max_bytes: int) -> None:
+        self._cache, self._root, self._now = cache, Block(place=-1), 0
+        self._num_blocks = max_bytes // (cache.bytes_per_slot * BLOCK)
+        self._rows_N2LBKD = storage_of(cache, self._num_blocks)
+        self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
+
+    def find(self, token_ids: Sequence[int], owner: str) -> int:
+        """How many tokens of this text, from its first, are saved. They stay so until the next search."""
+        self._now += 1
+        path = self._path(token_ids, owner)
+        self._use([block for block, _ in path])
+        return sum(num_tokens for _, num_tokens in path)
+
+    def save(self, token_ids: Sequence[int], owner: str) -> None:
+        """Save the text in the cache, which begins with `token_ids`, as far as there is room for it."""
+        path = [self._root]
+        for start in range(0, len(token_ids), BLOCK):
+            block = self._hold(path[-1], token_ids[start : start + BLOCK], owner, start)
+            if block is None:
+                break
+            path.append(block)
+        self._use(path[1:])
+
+    def restore(self, token_ids: Sequence[int], owner: str, start: int) -> int:
+        """Write the rows of this text from slot `start` on into the cache, as far as they are saved; return their end.
+
+        The caller commits them.
+        """
+        path, first = self._path(token_ids, owner), 0
+        for block, num_tokens in path:
+            num_there = min(max(0, start - first), num_tokens)
+            copy_rows(self._slots(first + num_there, first + num_tokens), self._rows(block, num_there, num_tokens))
+            first += num_tokens
+        self._use([block for block, _ in path])
+        return first
+
+    def forget(self, owner: str | None = None) -> None:
+        """Drop the texts of this owner; None: of all."""
+        self._root.children = [block for block in self._root.children if owner not in (None, block.owner)]
+        for block in list(self._by_age.values()):
+            if owner in (None, block.owner):
+                self._by_age.move_to_end(block.place, last=False)  # The next to be written over.
+
+    def _path(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
+        """The blocks that the text begins with, and how many tokens of each are the text's: of all but the last one
+        these are all."""
+        path: list[tuple[Block, int]] = []
+        block: Block | None = self._root
+        while block is not None and len(path) * BLOCK < len(token_ids):
+            start = len(path) * BLOCK
+            block, num_shared = best_child(block, token_ids[start : start + BLOCK], owner)
+            if block is not None:
+                path.append((block, num_shared))
+            if num_shared < BLOCK:
+                break
+        return path
+
+    def _hold(self, parent: Block, token_ids: Sequence[int], owner: str, start: int) -> Block | None:
+        """The block of these tokens, which stand in the cache from slot `start` on; None where there is no room.
+
+        A text that goes on behind its last block fills that one up.
+        """
+        block, num_shared = best_child(parent, token_ids, owner)
+        if block is None or num_shared < min(len(token_ids), len(block.token_ids)):
+            block, num_shared = self._vacate(), 0
+        if block is None:
+            return None
+        self._use([block])
+        if num_shared < len(token_ids):
+            copy_rows(
+                self._rows(block, num_shared, len(token_ids)), self._slots(start + num_shared, start + len(token_ids))
+            )
+            block.token_ids = tuple(token_ids)
+        if num_shared == 0:
+            block.parent, block.owner = parent, owner
+            parent.children.append(block)
+        return block
+
+    def _vacate(self) -> Block | None:
+        """A block outside the tree: a new one, else the one used least recently; None where this search uses all."""
+        if len(self._by_age) < self._num_blocks:
+            block = Block(place=len(self._by_age))
+            self._by_age[block.place] = block
+            return block
+        oldest = next(iter(self._by_age.values()), None)
+        while oldest is not None and oldest.children:  # After an interrupt a parent may be older than its children.
+            oldest = oldest.children[-1]
+        if oldest is None or oldest.used_at == self._now:
+            return None
+        if oldest.parent is not None and oldest in oldest.parent.children:
+            oldest.parent.children.remove(oldest)
+        return oldest
+
+    def _use(self, path: Sequence[Block]) -> None:
+        """Note that these blocks are used now, parents last: then what is behind them is older and goes first."""
+        for block in reversed(path):
+            block.used_at = self._now
+            self._by_age.move_to_end(block.place)
+
+    def _rows(self, block: Block, first: int, end: int) -> Tensor:
+        return self._rows_N2LBKD[block.place, :, :, first:end]
+
+    def _slots(self, first: int, end: int) -> Tensor:
+        return self._cache.storage_2LSKD[:, :, first:end]
+
+
+def storage_of(cache: TreeCache, num_blocks: int) -> Tensor:
+    """Room for so many blocks, on the cache's device."""
+    num_kinds, num_layers, _, num_heads, head_dim = cache.storage_2LSKD.shape
+    try:
+        return cache.storage_2LSKD.new_empty((num_blocks, num_kinds, num_layers, BLOCK, num_heads, head_dim))
+    except RuntimeError as error:  # Torch has one for a CPU and one for a GPU, and the latter is a kind of the former.
+        num_bytes = num_blocks * BLOCK * cache.bytes_per_slot
+        raise ConfigError(
+            f"there is no memory for saved texts of {num_bytes:,} bytes on {cache.storage_2LSKD.device}: ask for less "
+            "with cache_bytes, or for none with 0"
+        ) from error
+
+
+def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Block | None, int]:
+    """The child of this owner that shares most tokens with these, and how many; (None, 0) where none shares any."""
+    best, most = None, 0
+    for child in parent.children:
+        num_shared = shared_length(child.token_ids, token_ids) if child.owner == owner else 0
+        if num_shared > most:
+            best, most = child, num_shared
+    return best, most
+
+
+def copy_rows(target: Tensor, source: Tensor) -> None:
+    """Copy rows between cache and storage."""
+    with inference():
+        target.copy_(source)
