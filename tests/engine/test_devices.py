@@ -63,7 +63,7 @@ BROKEN = Gpu(name="old", free_bytes=0, fault="no kernel image is available")
         ([SMALL], 7, "cuda:0", None),
         ([SMALL, LARGE, LARGE], 7, "cuda:1", None),
         ([BROKEN, SMALL], 7, "cuda:1", None),
-        ([SMALL, LARGE], 81, "cpu", "large has 80.0 GiB free, and model and cache need 81.0"),
+        ([SMALL, LARGE], 81, "cpu", "large has 80.0 GiB free, and model and caches need 81.0"),
         ([BROKEN], 1, "cpu", r"old fails at its first operation \(no kernel image is available\)"),
     ],
 )

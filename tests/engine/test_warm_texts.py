@@ -198,7 +198,10 @@ def test_where_room_is_short_texts_stay_right_and_every_drafter_reuses_the_same(
     assert sum(one.num_reused for one in found[0]) < sum(one.num_reused for one in ample)
 
 
-PROMPTS = ("def read_lines(path):\n    with open(path) as file:\n" * 3, "import os\n\nfor name in os.listdir('.'):\n" * 4)
+PROMPTS = (
+    "def read_lines(path):\n    with open(path) as file:\n" * 3,
+    "import os\n\nfor name in os.listdir('.'):\n" * 4,
+)
 GREEDY = SamplingParams(max_new_tokens=16, ignore_eos=True)
 
 

@@ -162,7 +162,7 @@ def test_without_room_for_a_block_nothing_is_saved(num_bytes: int) -> None:
 
 def test_more_than_the_machine_has_is_refused_with_what_to_do() -> None:
     cache = TreeCache(plain_spec(), CAPACITY, dtype=torch.float64, device="cpu")
-    with pytest.raises(ConfigError, match="no memory for saved texts .* ask for less with cache_bytes"):
+    with pytest.raises(ConfigError, match=r"no memory for saved texts .* ask for less with cache_bytes"):
         WarmTexts(cache, 2**60)
 
 
@@ -223,7 +223,11 @@ def assert_reads_as_fresh(runner: Runner, fresh: Runner, text: list[int], owner:
 
 @pytest.mark.parametrize("num_blocks", [0, 1, 5, AMPLE])
 def test_a_text_that_is_recalled_has_the_rows_of_a_fresh_prefill(num_blocks: int) -> None:
-    rng, runner, fresh = random.Random(num_blocks), warm_runner(num_blocks), tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
+    rng, runner, fresh = (
+        random.Random(num_blocks),
+        warm_runner(num_blocks),
+        tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY),
+    )
     texts: list[tuple[list[int], str]] = []
     for _ in range(30):
         text, owner = random_text(rng, texts), rng.choice(OWNERS)

@@ -121,7 +121,7 @@ class Drafter(Protocol):
         return
 
     def change_owner(self, owner: str) -> None:
-        """The texts of requests that begin from now on are this owner's; keys and values are never shared with others."""
+        """Requests that begin from now on are this owner's, whose keys and values are shared with no other's."""
         return
 
     def forget(self) -> None:

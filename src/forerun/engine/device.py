@@ -68,7 +68,8 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
         name, free, needed = gpus[-number].name, free_bytes / 2**30, needed_bytes / 2**30
         return (
             "cpu",
-            f"{name} has {free:.1f} GiB free, and model and caches need {needed:.1f}: a smaller max_length or cache_bytes takes less",
+            f"{name} has {free:.1f} GiB free, and model and caches need {needed:.1f}: "
+            "a smaller max_length or cache_bytes takes less",
         )
     return f"cuda:{-number}", None
 

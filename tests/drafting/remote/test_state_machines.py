@@ -217,7 +217,10 @@ def test_a_verdict_repeats_what_was_not_confirmed(target: TargetEnd) -> None:
 
 def test_a_new_drafter_is_told_everything_since_the_prompt(target: TargetEnd) -> None:
     target.receive(proposal(5, 1))
-    assert target.resume() == [SETUP, BEGIN, verdict(3, 5)]
+    setup, begin, told = target.resume()
+    assert (setup, told) == (SETUP, verdict(3, 5))
+    assert isinstance(begin, Begin)
+    assert replace(begin, owner=BEGIN.owner) == BEGIN
     assert (target.tree(), target.confirmed_len) == (None, 3)
 
 

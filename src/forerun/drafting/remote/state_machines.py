@@ -221,9 +221,7 @@ class TargetEnd:
         """The message that starts a request of `owner`; it also ends the one before."""
         self._request += 1
         mark = blake2b(self.owner.encode("utf-8", "surrogatepass"), digest_size=OWNER_BYTES, key=self._salt).digest()
-        self._begin = Begin(
-            request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark
-        )
+        self._begin = Begin(request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark)
         self._token_ids = list(prompt_ids)
         self.forget_connection()
         return [self._begin]
