@@ -173,7 +173,7 @@ class EngineConfig:
     )  # fmt: skip
     cache_bytes: int = setting(
         SAVED_BYTES, "--cache-bytes",
-        help="Memory for earlier conversations, such as 512MB or 2GiB; 0: only the last one goes on without being read again.",
+        help="Memory for earlier conversations, such as 512MB or 2GiB; 0: only the last one is not read again.",
     )  # fmt: skip
     measures_speedup: bool = False
 

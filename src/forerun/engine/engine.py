@@ -237,8 +237,8 @@ class Engine:
         """End the running request and drop what is behind its text: a drafter may have run ahead of its end."""
         if self._running is not None:
             self._running.discard()
-            if self._running.has_begun:
-                self._target.sync(self._target.cached_ids[: self._running.num_tokens - 1])
+            if num_tokens := self._running.num_tokens:
+                self._target.sync(self._target.cached_ids[: num_tokens - 1])
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:

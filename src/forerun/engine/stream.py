@@ -81,14 +81,9 @@ class GenerationStream:
         raise StopIteration
 
     @property
-    def has_begun(self) -> bool:
-        """True once a pass over its prompt was due."""
-        return self._read is not None
-
-    @property
     def num_tokens(self) -> int:
-        """Of the prompt, and of the answer so far. The last one is in no cache."""
-        return self._num_prompt + len(self._assembly.token_ids)
+        """Of the prompt and of the answer so far, the last of which is in no cache; 0 before the prompt was read."""
+        return 0 if self._read is None else self._num_prompt + len(self._assembly.token_ids)
 
     @property
     def _is_reading(self) -> bool:

@@ -62,8 +62,8 @@ class Begin:
     """Target to drafter: a request. The last prompt token is the first root; `seed` None is greedy.
 
     Args:
-        owner: a mark of OWNER_BYTES that says nothing but whose text it is: the drafter goes on from texts with the same
-            mark, and from no others.
+        owner: a mark of OWNER_BYTES that says nothing but whose text it is: the drafter goes on from texts with the
+            same mark, and from no others.
     """
 
     request: int
