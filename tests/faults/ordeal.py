@@ -30,6 +30,7 @@ from forerun import (
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
 LONG = 24  # times the text: three wide passes
+OWNERS = ("", "ann")
 DRAFTERS = {
     "none": NoDrafter(),
     "draft_model": DraftModel(),
@@ -79,7 +80,7 @@ class Ordeal:
     def act(self) -> None:
         """What is interrupted: a request in one of the ways in which it can be used."""
         engine, question = self._engine, self._rng.choice(self._questions)
-        stream = engine.stream(question.prompt, question.params)
+        stream = engine.stream(question.prompt, question.params, owner=self._rng.choice(OWNERS))
         match self._rng.randrange(5):
             case 0:
                 assert stream.result().token_ids == question.token_ids
@@ -102,11 +103,11 @@ class Ordeal:
     def check(self) -> None:
         """The engine does what it would have done without the interrupt, in this thread and in another."""
         assert self._thread_state() == self._state, "the thread was left as something it was not"
-        question = self._rng.choice(self._questions)
+        question, owner = self._rng.choice(self._questions), self._rng.choice(OWNERS)
         found: list[tuple[int, ...]] = []
 
         def generate() -> None:
-            found.append(self._engine.generate(question.prompt, question.params).token_ids)
+            found.append(self._engine.generate(question.prompt, question.params, owner=owner).token_ids)
 
         if self._rng.random() < 0.2:
             thread = Thread(target=generate)

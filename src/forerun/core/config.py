@@ -183,6 +183,9 @@ class EngineConfig:
         )
         read_fields(self)
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
-        require(self.cache_bytes >= 0, f"cache_bytes {self.cache_bytes} must be >= 0 (0 keeps only the last text)")
+        require(
+            0 <= self.cache_bytes <= 2**60,
+            f"cache_bytes {self.cache_bytes} must lie in [0, 2**60] (0 keeps only the last text)",
+        )
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         read_device(self.device)  # raises for a paced device that cannot be read

@@ -15,7 +15,7 @@ from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
-from forerun.model.runner import Runner
+from forerun.model.runner import LEAST_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.mapped import mapped_model
@@ -29,6 +29,7 @@ from forerun.backends.gpu.rounds import DeviceRounds
 from tests.varied import Varied, draft_model
 
 CAPACITY = 160
+SAVED_BYTES = 2**20
 SAMPLED = SamplingParams(temperature=0.8)
 GREEDY = SamplingParams()
 PLAIN = None  # no drafter
@@ -50,7 +51,7 @@ def spec_of(**changes: object) -> ModelSpec:
 
 
 def runner_of(spec: ModelSpec, weights: Weights, device: str) -> Runner:
-    return tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device)
+    return tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device, cache_bytes=SAVED_BYTES)
 
 
 def noisy(weights: Weights, spread: float) -> Weights:
@@ -223,6 +224,21 @@ def test_one_request_after_another_and_one_cut_short(device: str) -> None:
     other = [7, 7, 2]
     assert pair.write(decoder, other, SAMPLED, 4, 12) == pair.plain(other, SAMPLED, 4, 12)
     assert pair.write(decoder, first, SAMPLED, 3, 12) == pair.plain(first, SAMPLED, 3, 12)
+
+
+def test_a_text_that_left_the_caches_comes_back_to_both(device: str) -> None:
+    pair = Pair(device)
+    decoder = pair.decoder(tree())
+    prompts = [[(start + place) % pair.spec.vocab_size for place in range(LEAST_ROWS + 4)] for start in (0, 7)]
+    for prompt in (*prompts, prompts[0]):
+        assert pair.write(decoder, prompt, SAMPLED, 7, 4) == pair.plain(prompt, SAMPLED, 7, 4)
+    for runner in (pair.target, pair.draft):
+        runner.recall(prompts[1][:-1])
+        assert runner.cached_ids == prompts[1][:-1]
+        fresh = runner_of(pair.spec, pair.weights if runner is pair.target else pair.draft_weights, device)
+        fresh.sync(prompts[1][:-1])
+        ours, theirs = (one.cache.storage_2LSKD[:, :, : LEAST_ROWS + 3] for one in (runner, fresh))
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.slow
