@@ -189,7 +189,7 @@ def test_where_room_is_short_texts_stay_right_and_every_drafter_reuses_the_same(
 ) -> None:
     found = []
     for drafter in (NoDrafter(), DraftModel(adaptive=False)):
-        with engine_with(drafter, **SETTINGS, cache_bytes=cache_bytes) as engine:
+        with engine_with(drafter, **SETTINGS, cache_bytes=cache_bytes, measures_speedup=True) as engine:
             found.append(talk_with(engine, 4))
     assert found[0] == found[1]
     plain.forget()

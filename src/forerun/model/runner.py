@@ -121,6 +121,8 @@ class Runner:
         """
         is_own = owner == self.owner
         num_kept = shared_length(self.cached_ids, token_ids) if is_own else 0
+        if is_own and num_kept == len(token_ids) == len(self.cached_ids):
+            return  # what goes on with the present text changes nothing in what is saved, nor in its order
         num_saved = self._warm.find(token_ids, owner)
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
             self._warm.save(self.cached_ids, self.owner)
