@@ -141,8 +141,8 @@ class EngineConfig:
             zephyr), in place of the model's own.
         chat_template_kwargs: variables of the chat template, such as {"enable_thinking": False}, for every request.
         cache_bytes: memory for the keys and values of earlier texts, beside those of the present one, so that several
-            conversations go on without being read again; 0: only the last one does. A draft model saves as many tokens in room
-            of its own.
+            conversations go on without being read again; 0: only the last one does. A draft model saves as many tokens
+            in room of its own.
         measures_speedup: time plain rounds now and then, so that the statistics say what drafting gains. They take 3 %
             of the time that a text is written in, and a moment after it.
     """
