@@ -1,7 +1,7 @@
 """Errors as the terminal shows them: one message on stderr and an exit code, no traceback.
 
 Exit codes: 0 fine, 1 anything else, 2 a setting, 3 a model or a pair that does not work, 5 no such model,
-130 interrupted.
+6 an address to listen on, 7 a file of keys, 130 interrupted.
 """
 
 import inspect
@@ -15,7 +15,15 @@ import typer
 
 from forerun.cli.streams import cleaned
 from forerun.cli.wrap import wrapped
-from forerun.core.errors import CheckpointError, ConfigError, ContextOverflowError, ForerunError, VocabularyError
+from forerun.core.errors import (
+    AddressError,
+    CheckpointError,
+    ConfigError,
+    ContextOverflowError,
+    ForerunError,
+    KeyFileError,
+    VocabularyError,
+)
 
 if TYPE_CHECKING:
     from forerun.checkpoints.source import CheckpointSource
@@ -35,6 +43,8 @@ SETTINGS: Final = {  # of the API, by the parameter whose flag has another name
 }
 EXIT_CODES: Final = (
     (ModelNotFoundError, 5),
+    (AddressError, 6),
+    (KeyFileError, 7),
     ((ConfigError, ContextOverflowError), FAULTY_SETTING),
     ((CheckpointError, VocabularyError), INCOMPATIBLE),
 )

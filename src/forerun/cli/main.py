@@ -22,6 +22,7 @@ from forerun.cli.models import models, pull
 from forerun.cli.plain import PlainCommand, PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.cli.prepare import prepare
+from forerun.cli.serve import serve
 from forerun.cli.streams import is_full, let_go, prepare_streams
 from forerun.cli.worker import worker
 
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, run, demo, models, pull, inspect, check, worker, plan, prepare, distill):
+for command in (generate, chat, run, serve, demo, models, pull, inspect, check, worker, plan, prepare, distill):
     add_command(app, command)
 app.add_typer(bench)
 

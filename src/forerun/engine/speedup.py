@@ -61,13 +61,13 @@ class PlainBaseline:
         return PlainStretches(self, drafter, request) if is_safe and not is_counted else None
 
     def compare(self, request: Request) -> Compare:
-        """The function that gives a request's speed-up; it also times plain rounds after the text."""
+        """The function that gives a request's speed-up; it may also time plain rounds after the text."""
         began, prompt_ids = perf_counter(), request.prompt_ids
 
-        def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float) -> Speedup | None:
+        def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float, times_plain: bool) -> Speedup | None:
             text = [*prompt_ids, *token_ids]
             room = self.max_length - len(text)
-            if room > 0 and not self.times.has_enough(began):
+            if times_plain and room > 0 and not self.times.has_enough(began):
                 self.target.sync(self.target.cached_ids[: len(text) - 1])  # the last round may have gone further
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError, ContextOverflowError):

@@ -24,7 +24,8 @@ from forerun.engine.placement import CorePlacement
 from forerun.runtime.inference import inference
 from forerun.text.assembly import TextAssembly
 
-Compare = Callable[[Sequence[int], int, float], Speedup | None]  # a text's tokens, rounds and seconds of decoding
+# A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.
+Compare = Callable[[Sequence[int], int, float, bool], Speedup | None]
 
 
 class GenerationStream:
@@ -165,14 +166,19 @@ class GenerationStream:
         if self._assembly.finish is None:
             self._assembly.end(FinishReason.CANCELLED)
 
-    def result(self) -> Generation:
-        """Run to the end and return the whole text with its statistics; re-raise the error that ended it early."""
+    def result(self, *, times_plain: bool = True) -> Generation:
+        """Run to the end and return the whole text with its statistics; re-raise the error that ended it early.
+
+        Args:
+            times_plain: where the speed-up needs more plain rounds than were timed so far, time them now, which takes a
+                moment; else it may be None.
+        """
         for _ in self:
             pass
         if self._error is not None:
             raise self._error
         assert self._assembly.finish is not None, "a drained stream has ended"
-        self._measure_speedup()
+        self._measure_speedup(times_plain)
         return Generation(
             text=self._assembly.text,
             token_ids=tuple(self._assembly.token_ids),
@@ -181,14 +187,14 @@ class GenerationStream:
             stats=self._summary(),
         )
 
-    def _measure_speedup(self) -> None:
+    def _measure_speedup(self, times_plain: bool) -> None:
         """Compare with plain decoding once, if requested, and if the text was drafted and not cancelled."""
         was_drafted = any(item.num_drafted for item in self._stats)
         if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
             return
         compare, self._compare = self._compare, None
         with suppress(EngineBusyError), self._exclusive, inference():
-            self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s)
+            self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s, times_plain)
 
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)

@@ -94,7 +94,14 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        text = self._template.render([self._with_seams(plain_message(message)) for message in messages], variables)
+        return self.encode_rendered(self._template.render(self.parted(messages), variables))
+
+    def parted(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages for the chat template to render, marked so that `encode_rendered` takes what they say for text."""
+        return [self._with_seams(plain_message(message)) for message in messages]
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """The ids of a conversation that the chat template rendered from `parted` messages."""
         first, *others = text.split(SEAM)
         ids = self.encode(first, add_special_tokens=False)
         for part in others:
@@ -128,6 +135,11 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._template is not None
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template itself, for a process that renders it elsewhere."""
+        return self._template
 
     def template_variables(self) -> frozenset[str]:
         """What the chat template may be told, by name; see `ChatTemplate.variables`."""

@@ -1,0 +1,97 @@
+"""forerun serve: an OpenAI-compatible server."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forerun.cli.declare import given_settings, option, with_flags_of, with_options
+from forerun.cli.drafter_options import NAMES, DrafterOptions
+from forerun.cli.engine_loading import open_engine
+from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.logs import LogOptions, note_all
+from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
+
+
+@with_flags_of(ServerConfig, panel="Server")
+class ServerOptions:
+    """Where to listen, who may call, and how much may wait."""
+
+    api_key: Annotated[
+        str | None,
+        option(
+            "--api-key",
+            help="Key that callers need; who lists processes sees the flag, but not the variable.",
+        ),
+    ] = None
+    api_key_file: Annotated[
+        str | None, option("--api-key-file", help="File with such keys, one a line, that only its owner may read.")
+    ] = None
+
+    def config(self) -> ServerConfig:
+        """The server these flags ask for."""
+        from forerun.server.guard.keys import read_api_keys
+
+        keys = () if self.api_key is None else (self.api_key,)
+        if self.api_key_file is not None:
+            keys += read_api_keys(self.api_key_file)
+        return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))
+
+
+@shows_errors
+@with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, LogOptions)
+def serve(
+    model_options: ModelOptions,
+    drafter_options: DrafterOptions,
+    engine_options: EngineOptions,
+    server_options: ServerOptions,
+    logs: LogOptions,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+) -> None:
+    """Serve a model to OpenAI's clients, one request after the other."""
+    require_packages()
+    from forerun.server.guard.listening import bind, url_of
+
+    config = server_options.config()
+    listener = bind(config)
+    with listener, logs.speaking():
+        model = model_options.choose(model)
+        drafter = drafter_options.config(model)
+        engine_config = engine_options.config(model, drafter)
+        find_model(model)
+        say(f"forerun listens on {url_of(listener)} and loads {model}")
+        note_all(config=engine_config)
+        from forerun.server.run import serve as run_server
+
+        run_server(
+            config,
+            listener,
+            lambda: opened(engine_config),
+            target=model,
+            drafter_name=NAMES[type(drafter)],
+            on_ready=lambda url: say(f"ready: {url}/v1 (Ctrl-C ends it)"),
+        )
+
+
+@contextmanager
+def opened(config: EngineConfig) -> "Iterator[Engine]":
+    """The engine, closed afterwards."""
+    with open_engine(config) as engine:
+        yield engine
+
+
+def require_packages() -> None:
+    """Raise ConfigError where the server's packages are not installed."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the server needs {', '.join(missing)}: run pip install 'forerun[serve]'")

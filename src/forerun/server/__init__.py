@@ -1,0 +1,1 @@
+"""An OpenAI-compatible server: one engine, many callers."""

@@ -1,0 +1,88 @@
+"""The ASGI app: routes behind the gate, and errors in one form."""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import forerun
+from forerun.server.guard.gate import App, Gate
+from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
+from forerun.server.work.service import Service
+
+MAX_PARAM_CHARACTERS: Final = 64
+PUBLIC_PATHS: Final = ("/health", "/ready")
+
+
+def make_app(service: Service, *, is_loopback: bool) -> App:
+    """The app of a service.
+
+    Args:
+        is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
+    """
+    app = FastAPI(
+        title="forerun",
+        version=forerun.__version__,
+        description="An OpenAI-compatible server that gives the same text for the same seed, whichever drafter runs.",
+        docs_url=None,  # these pages would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would be put together from the Host header
+    )
+    app.state.service = service
+    for router in (chat.router, completions.router, models.router, tokens.router, health.router, drafter.router):
+        app.include_router(router)
+    if service.config.is_demo:
+        app.include_router(drafter.demo_router)
+    app.include_router(page.page_router())
+    for kind, handler in (
+        (ApiError, show_api_error),
+        (RequestValidationError, show_fault),
+        (HTTPException, show_http_error),
+        (Exception, show_failure),
+    ):
+        app.add_exception_handler(kind, handler)  # type: ignore[arg-type]
+    if service.config.api_keys:
+        declare_key(app)
+    return Gate(app, service.config, is_loopback=is_loopback)
+
+
+def declare_key(app: FastAPI) -> None:
+    """Say in the API's description that a key is needed, and where it is not."""
+    schema = app.openapi()
+    schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    schema["security"] = [{"key": []}]
+    for path in PUBLIC_PATHS:
+        for operation in schema["paths"][path].values():
+            operation["security"] = []
+
+
+async def show_api_error(request: Request, error: ApiError) -> Response:
+    request_id = request.scope["state"]["request_id"]
+    return Response(
+        error.json(request_id), status_code=error.status, headers=dict(error.headers()), media_type="application/json"
+    )
+
+
+async def show_fault(request: Request, error: RequestValidationError) -> Response:
+    """The first field that is wrong, by its place, and what is needed there."""
+    fault: dict[str, Any] = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"] if part != "body")
+    param = place if place.isprintable() and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
+    code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
+    return await show_api_error(request, invalid(f"{param or 'The request'}: {fault['msg']}.", param=param, code=code))
+
+
+async def show_http_error(request: Request, error: HTTPException) -> Response:
+    """What the router itself refuses: unknown paths and methods."""
+    phrase = HTTPStatus(error.status_code).phrase
+    allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
+    code = phrase.lower().replace(" ", "_")
+    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.", code=code, allow=allow))
+
+
+async def show_failure(request: Request, error: Exception) -> Response:
+    """A failure of ours; the gate logs it."""
+    return await show_api_error(request, internal())

@@ -1,0 +1,93 @@
+"""What a server is started with: where it listens, who may call it, and every limit."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.core.errors import require
+from forerun.core.field_types import read_fields, setting
+
+MAX_PORT: Final = 65535
+MIN_KEY_CHARACTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One server. The limits hold for each request, or for all that wait, as their names say.
+
+    Args:
+        host: a name or address of this machine; beyond loopback a key is needed.
+        port: 0 takes one that is free.
+        model_name: what clients call the model; None takes the last part of its name.
+        api_keys: any of them opens all routes; none: every caller may use the server.
+        insecure_no_auth: listen beyond loopback without a key all the same.
+        allowed_hosts: names in the Host header that are taken beside those of loopback.
+        allowed_origins: pages of other sites, such as https://chat.example, that may call the server.
+        is_demo: has a route that kills the drafter's process.
+        max_body_bytes, max_header_bytes: of a request.
+        max_json_depth: nesting of a request.
+        max_connections: open at once.
+        max_choices: texts for one request, that is n times the number of prompts.
+        max_queued, max_queued_per_key: requests that wait.
+        max_queued_tokens: of all requests that wait, prompts and longest answers together; one key has half of it.
+        max_request_s: from the request to its last token.
+        max_unread_events: events that a reader is behind before it is given up.
+        max_template_s, max_template_bytes: time and memory for the chat template.
+        max_stalled_s: a pass of the target that takes longer makes the server not ready.
+        header_s, body_s, idle_s: how long a connection may take to send these, and may stay open between requests.
+        ping_s: between comments that keep a waiting stream open.
+        drain_s: time that running requests have to end after SIGTERM.
+    """
+
+    host: str = setting("127.0.0.1", "--host", help="Where to listen; beyond this machine a key is needed.")
+    port: int = setting(8000, "--port", help="Port to listen on; 0 takes a free one.")
+    model_name: str | None = setting(
+        None, "--served-model-name", help="What clients call the model [the last part of its name]."
+    )  # fmt: skip
+    api_keys: tuple[str, ...] = ()
+    insecure_no_auth: bool = setting(
+        False, "--insecure-no-auth", help="Listen beyond this machine without a key all the same."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "--allowed-host", help="A name in the Host header that is taken too; repeatable."
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "--allowed-origin", help="Another site whose pages may call the server; repeatable."
+    )
+    is_demo: bool = setting(
+        False, "--demo", help="Have a route that kills the drafter's process, to show that no text changes."
+    )
+    max_body_bytes: int = 2 * 2**20
+    max_header_bytes: int = 16 * 2**10
+    max_json_depth: int = 64
+    max_connections: int = setting(512, "--max-connections", help="Connections open at once.")
+    max_choices: int = 16
+    max_queued: int = setting(64, "--max-queued", help="Requests that wait; more are answered with 429.")
+    max_queued_per_key: int = setting(32, "--max-queued-per-key", help="Of them those of one key.")
+    max_queued_tokens: int = setting(2**18, "--max-queued-tokens", help="Tokens of prompts and answers that wait.")
+    max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
+    max_unread_events: int = 1024
+    max_template_s: float = 1.0
+    max_template_bytes: int = 2**29
+    max_stalled_s: float = 60.0
+    header_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 30.0
+    ping_s: float = 15.0
+    drain_s: float = setting(30.0, "--drain-timeout", help="Seconds that running requests have to end after SIGTERM.")
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+        require(self.host != "", "host is empty: name one, 127.0.0.1 for this machine only")
+        require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
+        require(self.model_name != "", "model_name is empty: leave it out, or give a name")
+        short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
+        require(
+            short_keys == 0,
+            f"{short_keys} of {len(self.api_keys)} API keys are shorter than {MIN_KEY_CHARACTERS} characters, so they "
+            "can be guessed: make one with openssl rand -hex 24",
+        )
+        for name in ("max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens"):
+            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
+        for name in ("max_request_s", "drain_s"):
+            value = getattr(self, name)
+            require(0.0 < value < float("inf"), f"{name} {value} must be a finite number of seconds > 0")

@@ -1,0 +1,49 @@
+"""API keys: where they come from, and whose request it is."""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from forerun.core.errors import ConfigError, KeyFileError
+from forerun.wires.endpoint import read_key
+
+PREFIX: Final = b"bearer "
+OWNER_CHARACTERS: Final = 16  # of a digest: enough to tell keys apart, of no use as a key
+
+
+def read_api_keys(path: str | Path) -> tuple[str, ...]:
+    """The keys in a file, one a line, that only its owner may read.
+
+    Raises:
+        KeyFileError: it cannot be read, others may read it, or it holds no text.
+    """
+    try:
+        return tuple(read_key(path).decode().split())
+    except ConfigError as error:
+        raise KeyFileError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise KeyFileError(f"key file {path} holds bytes that are no UTF-8: write one key a line") from error
+
+
+class KeyRing:
+    """Tells whose key a request has. Digests of all keys are compared, each in constant time."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+
+    @property
+    def is_open(self) -> bool:
+        """True where no key is needed."""
+        return not self._digests
+
+    def owner(self, authorization: bytes | None) -> str | None:
+        """A name for the key of this Authorization header, the same in every request; None where it opens nothing."""
+        if self.is_open:
+            return ""
+        given = authorization or b""
+        is_bearer = given[: len(PREFIX)].lower() == PREFIX
+        digest = hashlib.sha256(given[len(PREFIX) :].strip()).digest()
+        fitting = [hmac.compare_digest(digest, known) for known in self._digests]
+        return digest.hex()[:OWNER_CHARACTERS] if is_bearer and any(fitting) else None

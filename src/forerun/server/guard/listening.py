@@ -1,0 +1,40 @@
+"""The one socket of a server, bound before anything slow begins."""
+
+import os
+import socket
+
+from forerun.core.errors import AddressError
+from forerun.server.config import ServerConfig
+from forerun.wires.endpoint import Address, is_loopback, resolve
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A listening socket; not shared with other processes, so that a second server is told that the port is taken.
+
+    Raises:
+        AddressError: it is in use, not allowed or not this machine's, or can be reached from elsewhere without a key.
+    """
+    address = Address(server=config.host, port=config.port)
+    try:
+        resolved = resolve(address)
+    except (OSError, ValueError) as error:
+        raise AddressError(f"cannot listen on {address}: {error}; name a host of this machine") from error
+    strangers = [str(where[0]) for _, where in resolved if not is_loopback(str(where[0]))]
+    if strangers and not config.api_keys and not config.insecure_no_auth:
+        raise AddressError(
+            f"{address} can be reached from other machines ({', '.join(strangers)}): give a key with api_key_file, or "
+            "listen on 127.0.0.1 and use a tunnel"
+        )
+    family, where = resolved[0]
+    try:
+        return socket.create_server(where, family=family, backlog=min(config.max_connections, 1024))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise AddressError(f"cannot listen on {address} ({reason}): choose another port, or end its holder") from error
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a browser on this machine finds it."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,73 @@
+"""JSON as the standard has it, and no more: no NaN, no key twice, no giant number, no half character, bounded depth."""
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+from forerun.server.protocol.errors import ApiError, invalid
+
+MAX_INTEGER_DIGITS: Final = 19  # of 2**63 - 1, the largest seed
+HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+
+
+def read_json(body: bytes, *, max_depth: int) -> Any:
+    """The value of a request's body.
+
+    Raises:
+        ApiError: it is no such JSON.
+    """
+    require_shallow(body, max_depth)
+    try:
+        return json.loads(
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small
+        )
+    except ApiError:
+        raise
+    except (ValueError, RecursionError):
+        raise broken("The request body is no valid JSON in UTF-8.") from None
+
+
+def require_shallow(body: bytes, max_depth: int) -> None:
+    """Raise ApiError where brackets nest deeper; counted before parsing, whose own limit is the stack's."""
+    depth = 0
+    for found in STRUCTURE.finditer(body):
+        mark = found[0]
+        depth += 1 if mark in (b"[", b"{") else -1 if mark in (b"]", b"}") else 0
+        if depth > max_depth:
+            raise broken(f"The request body nests deeper than {max_depth} levels.")
+
+
+def broken(message: str) -> ApiError:
+    return invalid(message, code="invalid_json")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise broken("The request body has an object in which a key stands twice.")
+    for key, value in pairs:
+        _require_characters(key)
+        _require_characters(value)
+    return found
+
+
+def _require_characters(value: Any) -> None:
+    match value:
+        case str():
+            if HALF_CHARACTER.search(value):
+                raise broken("The request body has half of a surrogate pair, which is no character.")
+        case list():
+            for item in value:
+                if isinstance(item, str | list):
+                    _require_characters(item)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise broken("The request body has NaN or Infinity, which JSON does not know.")
+
+
+def _small(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_INTEGER_DIGITS:
+        raise broken(f"The request body has a whole number of more than {MAX_INTEGER_DIGITS} digits.")
+    return int(digits)

@@ -1,0 +1,107 @@
+"""Numbers for Prometheus. A round updates none of them: what a request took is added when it is over."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from forerun.core.steps import DrafterState, Generation, StepStats
+
+SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+PREFIXES: Final = ("forerun", "vllm")  # vLLM's names too, where they mean the same: its tools look for them
+MAX_PLACE: Final = 32  # places in a round with a number of their own
+
+
+class ServerMetrics:
+    """All numbers of one server.
+
+    Args:
+        num_waiting, num_running, is_ready: looked at when the numbers are asked for.
+    """
+
+    def __init__(
+        self, *, num_waiting: Callable[[], float], num_running: Callable[[], float], is_ready: Callable[[], float]
+    ) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._gauge("num_requests_waiting", "Requests in the queue.", num_waiting)
+        self._gauge("num_requests_running", "Requests that the engine works on.", num_running)
+        self._gauge("ready", "1 where the last pass of the target worked.", is_ready)
+        self._ended = self._counter("request_success", "Requests by how they ended.", "finished_reason")
+        self._refused = self._counter("requests_refused", "Requests that were not admitted.", "code")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
+        self._cached = self._counter("prompt_tokens_cached", "Prompt tokens that were not computed again.")
+        self._written = self._counter("generation_tokens", "Tokens written.")
+        self._queue_s = self._histogram("request_queue_time_seconds", "From the request to the engine.")
+        self._first_s = self._histogram("time_to_first_token_seconds", "From the request to its first token.")
+        self._prefill_s = self._histogram("request_prefill_time_seconds", "Reading the prompt.")
+        self._decode_s = self._histogram("request_decode_time_seconds", "Writing the text.")
+        self._token_s = self._histogram("request_time_per_output_token_seconds", "Writing a token, on average.")
+        self._hits = self._counter("spec_decode_cache_hits", "Rounds whose bonus token the drafter had in its tree.")
+        self._misses = self._counter("spec_decode_cache_misses", "Rounds whose bonus token it had not.")
+        self._draft_s = self._counter("spec_decode_draft_seconds", "Seconds until proposals were there.")
+        self._verify_s = self._counter("spec_decode_verify_seconds", "Seconds of verification.")
+        self._states = self._counter("spec_decode_rounds", "Rounds by how the drafter was.", "drafter_state")
+        name, about = "spec_decode_num_", "as vLLM counts them."
+        self._drafts = [self._of(prefix, f"{name}drafts", f"Rounds with a draft, {about}") for prefix in PREFIXES]
+        self._drafted = [self._of(prefix, f"{name}draft_tokens", f"Drafted tokens, {about}") for prefix in PREFIXES]
+        self._accepted = [self._of(prefix, f"{name}accepted_tokens", f"Accepted, {about}") for prefix in PREFIXES]
+        self._places = [
+            self._of(prefix, f"{name}accepted_tokens_per_pos", f"Accepted by place, {about}", "position")
+            for prefix in PREFIXES
+        ]
+
+    def page(self) -> bytes:
+        """What Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def refuse(self, code: str) -> None:
+        """A request that was not admitted."""
+        self._refused.labels(code).inc()
+
+    def end(self, reason: str) -> None:
+        """A request that ended so."""
+        self._ended.labels(reason).inc()
+
+    def finish(self, result: Generation, rounds: Sequence[StepStats], *, queue_s: float) -> None:
+        """A text that was written to its end."""
+        stats = result.stats
+        self._prompt.inc(stats.num_prompt_tokens)
+        self._cached.inc(stats.num_reused_tokens)
+        self._written.inc(stats.num_new_tokens)
+        self._queue_s.observe(queue_s)
+        self._first_s.observe(queue_s + stats.first_token_s)
+        self._prefill_s.observe(stats.prefill_s)
+        self._decode_s.observe(stats.decode_s)
+        self._token_s.observe(stats.decode_s / max(1, stats.num_new_tokens))
+        self._draft_s.inc(stats.draft_s)
+        self._verify_s.inc(stats.verify_s)
+        self._count(rounds)
+
+    def _count(self, rounds: Sequence[StepStats]) -> None:
+        num_hits = sum(item.was_hit for item in rounds)
+        self._hits.inc(num_hits)
+        self._misses.inc(len(rounds) - num_hits)
+        for state in DrafterState:
+            self._states.labels(state.value).inc(sum(item.drafter is state for item in rounds))
+        depths = Tally(min(item.num_accepted, MAX_PLACE) for item in rounds)
+        for number in range(len(PREFIXES)):
+            self._drafts[number].inc(sum(item.num_drafted > 0 for item in rounds))
+            self._drafted[number].inc(sum(item.num_drafted for item in rounds))
+            self._accepted[number].inc(sum(item.num_accepted for item in rounds))
+            for place in range(max(depths, default=0)):
+                reached = sum(count for depth, count in depths.items() if depth > place)
+                self._places[number].labels(str(place)).inc(reached)
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return self._of("forerun", name, about, *labels)
+
+    def _of(self, prefix: str, name: str, about: str, *labels: str) -> Counter:
+        return Counter(f"{prefix}:{name}", about, labels, registry=self.registry)
+
+    def _histogram(self, name: str, about: str) -> Histogram:
+        return Histogram(f"forerun:{name}", about, registry=self.registry, buckets=SECONDS)
+
+    def _gauge(self, name: str, about: str, read: Callable[[], float]) -> None:
+        Gauge(f"forerun:{name}", about, registry=self.registry).set_function(read)

@@ -1,0 +1,73 @@
+"""Bodies of answers: usage, timings and whole texts, as OpenAI's clients and llama-server's read them."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from forerun.core.steps import DrafterState, FinishReason, Generation, GenerationStats, StepStats
+
+Body: TypeAlias = dict[str, Any]
+FINISH: dict[FinishReason, str] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "stop",
+}
+
+
+def usage(results: Sequence[Generation], drafter: str, last: StepStats | None, *, num_choices: int = 1) -> Body:
+    """What all texts of a request took; a prompt counts once, however many texts follow it.
+
+    Args:
+        drafter: who drafts.
+        last: the newest round.
+        num_choices: texts for each prompt, which stand side by side.
+    """
+    prompts = [result.stats for result in results[::num_choices]]
+    num_prompt = sum(stats.num_prompt_tokens for stats in prompts)
+    num_new = sum(result.stats.num_new_tokens for result in results)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_new,
+        "total_tokens": num_prompt + num_new,
+        "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in prompts)},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+        "forerun": speculation(results[-1].stats, drafter, last),
+    }
+
+
+def counted(num_prompt: int, num_new: int) -> Body:
+    """Usage while a text is being written."""
+    return {"prompt_tokens": num_prompt, "completion_tokens": num_new, "total_tokens": num_prompt + num_new}
+
+
+def speculation(stats: GenerationStats, drafter: str, last: StepStats | None) -> Body:
+    """What drafting brought to a text."""
+    speedup = stats.speedup
+    return {
+        "drafter": drafter,
+        "tokens_per_round": round(stats.tokens_per_round, 3),
+        "hit_rate": round(stats.hit_rate, 4),
+        "speedup": None if speedup is None else {
+            "value": round(speedup.value, 3), "low": round(speedup.low, 3), "high": round(speedup.high, 3),
+        },
+        "plain_token_ms": None if speedup is None else round(speedup.plain_token_s * 1e3, 3),
+        "drafter_state": (DrafterState.READY if last is None else last.drafter).value,
+        "rounds": stats.num_rounds,
+        "drafted": stats.num_drafted,
+        "accepted": stats.num_accepted,
+    }  # fmt: skip
+
+
+def timings(stats: GenerationStats) -> Body:
+    """The times of one text, with llama-server's names."""
+    num_read = stats.num_prompt_tokens - stats.num_reused_tokens
+    return {
+        "prompt_n": num_read,
+        "prompt_ms": round(stats.prefill_s * 1e3, 3),
+        "prompt_per_second": round(stats.prompt_tokens_per_s, 2),
+        "predicted_n": stats.num_new_tokens,
+        "predicted_ms": round(stats.decode_s * 1e3, 3),
+        "predicted_per_second": round(stats.tokens_per_s, 2),
+        "cache_n": stats.num_reused_tokens,
+        "draft_n": stats.num_drafted,
+        "draft_n_accepted": stats.num_accepted,
+    }

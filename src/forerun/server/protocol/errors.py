@@ -1,0 +1,89 @@
+"""Errors as OpenAI's clients read them: one object, one status. Texts are fixed, so nothing of the inside can leak."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forerun.core.errors import ForerunError
+
+TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+RETRIED: Final = (408, 409, 429, 503)  # worth another try later; the openai client repeats every 5xx unless told not to
+
+
+class ApiError(ForerunError):
+    """A request that cannot be answered.
+
+    Args:
+        code: a short name that programs can look for.
+        param: the field of the request that is wrong.
+        retry_after_s: when another try makes sense.
+        allow: methods that the path takes, for status 405.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        allow: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.retry_after_s, self.allow = retry_after_s, allow
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {
+            "error": {
+                "message": self.message, "type": kind, "param": self.param, "code": self.code, "request_id": request_id,
+            }
+        }  # fmt: skip
+
+    def json(self, request_id: str) -> bytes:
+        return json.dumps(self.body(request_id)).encode()
+
+    def headers(self) -> Mapping[str, str]:
+        """Whether and when to try again."""
+        found = {"x-should-retry": "true" if self.status in RETRIED else "false"}
+        if self.retry_after_s is not None:
+            found["retry-after"] = str(self.retry_after_s)
+        if self.allow is not None:
+            found["allow"] = self.allow
+        return found
+
+
+def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """A request that is wrong in itself."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def internal() -> ApiError:
+    """A failure of ours, whose cause is in the server's log under the request's id."""
+    return ApiError(
+        500,
+        "The server failed to answer this request; its log has the cause under the request id.",
+        code="internal_error",
+    )
+
+
+def too_long(num_prompt: int, max_length: int) -> ApiError:
+    """A prompt that leaves no room for an answer."""
+    return invalid(
+        f"This model's maximum context length is {max_length} tokens, and the prompt has {num_prompt}: shorten it.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def stopping() -> ApiError:
+    """The server is about to end."""
+    return ApiError(503, "The server is shutting down: try again later.", code="shutting_down", retry_after_s=5)
+
+
+def loading() -> ApiError:
+    """The model is not there yet."""
+    return ApiError(503, "The model is being loaded: try again in a moment.", code="model_loading", retry_after_s=2)

@@ -1,0 +1,43 @@
+"""Server-sent events as OpenAI has them: one for each verified round."""
+
+import json
+from typing import Any, Final
+
+from forerun.server.protocol.errors import ApiError
+
+DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b": waiting\n\n"
+CHAT, TEXT = "chat.completion.chunk", "text_completion"
+
+
+class EventWriter:
+    """Events of one answer; id, time and model are the same in all of them.
+
+    Args:
+        kind: CHAT or TEXT.
+    """
+
+    def __init__(self, kind: str, *, id: str, created: int, model: str, fingerprint: str) -> None:
+        head = {"id": id, "object": kind, "created": created, "model": model, "system_fingerprint": fingerprint}
+        self._head = "data: " + json.dumps(head)[:-1]
+        self._is_chat = kind == CHAT
+
+    def piece(self, index: int, delta: dict[str, str], finish: str | None = None, **roots: Any) -> bytes:
+        """An event with a piece of a text.
+
+        Args:
+            delta: what the message gains, of a chat; else {"text": ...}.
+            roots: keys beside OpenAI's.
+        """
+        said: dict[str, Any] = {"delta": delta} if self._is_chat else {"text": delta.get("text", "")}
+        return self.event([{"index": index, **said, "logprobs": None, "finish_reason": finish}], **roots)
+
+    def event(self, choices: list[dict[str, Any]], **roots: Any) -> bytes:
+        """An event with these choices."""
+        rest = json.dumps({"choices": choices, **roots}, ensure_ascii=False)
+        return f"{self._head}, {rest[1:]}\n\n".encode()
+
+
+def error_event(error: ApiError, request_id: str) -> bytes:
+    """What ends a stream that was begun."""
+    return b"data: " + error.json(request_id) + b"\n\n"

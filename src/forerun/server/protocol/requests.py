@@ -1,0 +1,187 @@
+"""Requests, field by field, with bounds on every number, text and list."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from forerun.server.protocol.unsupported import not_yet
+
+MAX_TOKENS = 2**20  # more than any model's context; what does not fit is cut off
+StopText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
+TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Fields(BaseModel):
+    """Types are taken as they are written: "1" is no number. Fields of other names are kept apart, to be named."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """Fields that this request does not have."""
+        return self.model_extra or {}
+
+
+class StreamOptions(Fields):
+    """What a stream says beside the text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class TextPart(Fields):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class PredictedContent(Fields):
+    """A text that the answer probably resembles: it is looked up first."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(max_length=64)]
+
+
+class ForerunOptions(Fields):
+    """What only this server has.
+
+    Args:
+        drafter: "none" decodes this request plainly; null is the server's own.
+        details: every event also says who guessed each token, with the tree and the times of the round.
+    """
+
+    drafter: Annotated[str, StringConstraints(min_length=1, max_length=32)] | None = None
+    details: bool = False
+
+
+class ChatMessage(Fields):
+    """One message. Fields of other names go to the chat template."""
+
+    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    content: str | Annotated[list[TextPart], Field(max_length=64)] | None = None
+
+
+class WritingRequest(Fields):
+    """What chat and completions have in common.
+
+    Left out, sampling is what the model's authors recommend. A temperature below 0.0001 is greedy.
+    """
+
+    model: Annotated[str, StringConstraints(max_length=256)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**20)] | None = None
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    max_tokens: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, StringConstraints(max_length=256)] | None = None
+    forerun: ForerunOptions | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def options(self) -> ForerunOptions:
+        return self.forerun or ForerunOptions()
+
+    @property
+    def says_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatRequest(WritingRequest):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prediction: PredictedContent | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+
+    def num_logprobs(self) -> int | None:
+        """Alternatives per token; None: no log-probabilities at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def predicted(self) -> str | None:
+        """The predicted text."""
+        if self.prediction is None:
+            return None
+        content = self.prediction.content
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class CompletionRequest(WritingRequest):
+    """POST /v1/completions."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=16)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, max_length=16)]
+    )
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def num_logprobs(self) -> int | None:
+        """As `ChatRequest.num_logprobs`."""
+        return self.logprobs
+
+    def predicted(self) -> None:
+        """Completions have no prediction."""
+
+    def prompts(self) -> "list[str] | list[list[int]]":
+        """One text, or its ids, per prompt."""
+        match self.prompt:
+            case str(text):
+                return [text]
+            case [int(), *_] as ids:
+                return [ids]  # type: ignore[list-item]
+            case several:
+                return several  # type: ignore[return-value]
+
+
+class TokenizeRequest(Fields):
+    """POST /tokenize: a text, or messages for the chat template."""
+
+    model: Annotated[str, StringConstraints(max_length=256)] | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+
+
+class DetokenizeRequest(Fields):
+    """POST /detokenize."""
+
+    model: Annotated[str, StringConstraints(max_length=256)] | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+
+
+def refuse_missing_parts(request: ChatRequest | CompletionRequest) -> None:
+    """Raise ApiError for what the engine cannot do yet."""
+    if request.num_logprobs() is not None:
+        raise not_yet("logprobs")
+    if request.predicted() is not None:
+        raise not_yet("prediction")
+    if request.options.drafter is not None:
+        raise not_yet("forerun.drafter")

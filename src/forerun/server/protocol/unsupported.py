@@ -1,0 +1,65 @@
+"""Fields that other servers know and this one does not: refused where ignoring them would change the answer."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forerun.server.protocol.errors import ApiError, invalid
+
+TOOLS: Final = "tools are not supported yet: leave them out; the model would not be told of them."
+SHAPE: Final = 'constrained output is not supported yet: only response_format {"type": "text"} is.'
+REFUSED: Final[Mapping[str, str]] = {
+    "tools": TOOLS,
+    "functions": TOOLS,
+    "tool_choice": TOOLS,
+    "function_call": TOOLS,
+    "response_format": SHAPE,
+    "structured_outputs": SHAPE,
+    "grammar": SHAPE,
+    "json_schema": SHAPE,
+    "guided_json": SHAPE,
+    "guided_regex": SHAPE,
+    "guided_choice": SHAPE,
+    "guided_grammar": SHAPE,
+    "audio": "this model writes text only.",
+    "modalities": "this model writes text only.",
+    "suffix": "filling in before a suffix is not supported.",
+    "best_of": "best_of is not supported: ask for n texts and choose one.",
+    "min_tokens": "min_tokens is not supported; ignore_eos writes up to max_tokens.",
+    "prompt_logprobs": "prompt_logprobs is not supported.",
+    "continue_final_message": "continue_final_message is not supported.",
+    "include_stop_str_in_output": "include_stop_str_in_output is not supported.",
+    "return_token_ids": "return_token_ids is not supported; forerun.details gives them.",
+    "web_search_options": "web search is not supported.",
+}
+HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "best_of": (1,),
+}
+MAX_NAMED: Final = 20  # ignored fields in the header
+MAX_NAME_CHARACTERS: Final = 64
+
+
+def refuse_unsupported(extra: Mapping[str, Any]) -> None:
+    """Raise ApiError for a field that asks for what cannot be had; its neutral values are fine."""
+    for name, sentence in REFUSED.items():
+        value = extra.get(name)
+        if value and value not in HARMLESS.get(name, ()):
+            raise invalid(f"{name}: {sentence}", param=name, code="unsupported_parameter")
+
+
+def ignored_header(extra: Mapping[str, Any]) -> dict[str, str]:
+    """The header that names fields nobody read; names that no header can hold are left out."""
+    names = [name for name in extra if name not in REFUSED and is_plain(name)][:MAX_NAMED]
+    return {"x-forerun-ignored": ",".join(names)} if names else {}
+
+
+def is_plain(name: str) -> bool:
+    return len(name) <= MAX_NAME_CHARACTERS and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
+
+
+def not_yet(name: str) -> ApiError:
+    """The refusal of a field whose engine part is missing."""
+    return invalid(f"{name} is not supported by this version.", param=name, code="unsupported_parameter")

@@ -1,0 +1,250 @@
+"""From a job's events to an answer: whole, or event by event."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+import forerun
+from forerun.core.steps import DecodeStep, Generation, StepStats
+from forerun.server.guard.connection import ABORT
+from forerun.server.protocol.answers import FINISH, Body, counted, timings, usage
+from forerun.server.protocol.details import RoundDetails
+from forerun.server.protocol.errors import ApiError
+from forerun.server.protocol.events import CHAT, DONE, PING, TEXT, EventWriter, error_event
+from forerun.server.protocol.requests import ChatRequest, CompletionRequest
+from forerun.server.protocol.thinking import ThinkingSplit
+from forerun.server.protocol.unsupported import ignored_header
+from forerun.server.routes.streaming import ClientWatch, EventStream
+from forerun.server.routes.strict_route import service_of
+from forerun.server.work.job import Event, Job, Mark, Order
+
+GONE = 499  # nginx's status for a client that went away; nobody reads it
+
+
+class Choice:
+    """One text as it grows.
+
+    Args:
+        echo: what comes before it.
+        rendered: the prompt as the chat template wrote it, of a model that thinks.
+    """
+
+    def __init__(self, *, echo: str, rendered: str | None, details: RoundDetails | None) -> None:
+        self._split = None if rendered is None else ThinkingSplit(rendered)
+        self._details = details
+        self.content, self.thought = [echo], [""]
+        self.rounds: list[StepStats] = []
+        self.finish: str | None = None
+        self.result: Generation | None = None
+
+    def take(self, step: DecodeStep) -> tuple[dict[str, str], dict[str, Any]]:
+        """What a round adds: to the message, and beside it."""
+        self.rounds.append(step.stats)
+        if step.finish is not None:
+            self.finish = FINISH[step.finish]
+        thought, content = ("", step.text) if self._split is None else self._split.feed(step.text)
+        if self._split is not None and step.finish is not None:
+            last = self._split.flush()
+            thought, content = thought + last[0], content + last[1]
+        self.content.append(content)
+        self.thought.append(thought)
+        added = {name: text for name, text in (("reasoning_content", thought), ("content", content)) if text}
+        return added, {} if self._details is None else {"forerun": self._details.of(step)}
+
+
+class Answering:
+    """One request's answer.
+
+    Args:
+        orders: the texts to write, those of one prompt side by side.
+        rendered: the chat's text, of a model that thinks.
+        echoes: what comes before each text.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        asked: ChatRequest | CompletionRequest,
+        orders: list[Order],
+        *,
+        ignored: dict[str, Any],
+        rendered: str | None = None,
+        echoes: list[str] | None = None,
+    ) -> None:
+        self._request, self._asked, self._orders = request, asked, orders
+        self._service = service_of(request)
+        self._headers = ignored_header(ignored)
+        self._is_chat = isinstance(asked, ChatRequest)
+        tokenizer = self._service.engine.tokenizer
+        self._choices = [
+            Choice(echo=echo, rendered=rendered, details=RoundDetails(tokenizer) if asked.options.details else None)
+            for echo in (echoes or [""] * len(orders))
+        ]
+        self._about = {
+            "id": ("chatcmpl-" if self._is_chat else "cmpl-") + uuid4().hex,
+            "created": int(time.time()),
+            "model": self._service.model_name,
+        }
+        self._fingerprint = f"forerun-{forerun.__version__}"
+
+    async def respond(self) -> Response:
+        """The response; a stream begins once there is something to say: what fails before has its own status."""
+        scope = self._request.scope
+        job = self._service.submit(
+            self._orders, owner=scope["state"]["owner"], on_slow_reader=scope["state"].get(ABORT, lambda: None)
+        )
+        watch = ClientWatch(self._request.receive, job)
+        try:
+            if self._asked.stream:
+                events = self._pinged(job)
+                first = await self._first_of(events)
+                return EventStream(self._stream(job, first, events), watch, self._headers)
+            answer = await self._whole(job)
+        except BaseException:
+            watch.end()
+            raise
+        watch.end()
+        return answer
+
+    async def _whole(self, job: Job) -> Response:
+        async for index, happening in job.events():
+            match happening:
+                case ApiError():
+                    self._service.metrics.end("error")
+                    raise happening
+                case DecodeStep():
+                    self._choices[index].take(happening)
+                case Generation():
+                    self._finish(job, index, happening)
+        if job.early_end is not None:
+            return Response(status_code=GONE)
+        body = {
+            "object": "chat.completion" if self._is_chat else "text_completion",
+            **self._about,
+            "system_fingerprint": self._fingerprint,
+            "choices": [self._choice_body(index) for index in range(len(self._choices))],
+            **self._numbers(),
+        }
+        return JSONResponse(body, headers=self._headers)
+
+    def _choice_body(self, index: int) -> Body:
+        choice = self._choices[index]
+        text, thought = "".join(choice.content), "".join(choice.thought)
+        said: Body = {"text": text}
+        if self._is_chat:
+            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            if thought:
+                said["message"]["reasoning_content"] = thought
+        return {"index": index, **said, "logprobs": None, "finish_reason": choice.finish}
+
+    async def _pinged(self, job: Job) -> AsyncIterator[Event]:
+        """The job's events, with a ping now and then."""
+        loop, seconds = asyncio.get_running_loop(), self._service.config.ping_s
+
+        def ping() -> None:
+            nonlocal timer
+            job.put(0, Mark.PING)
+            timer = loop.call_later(seconds, ping)
+
+        timer = loop.call_later(seconds, ping)
+        try:
+            async for event in job.events():
+                yield event
+        finally:
+            timer.cancel()
+
+    async def _first_of(self, events: AsyncIterator[Event]) -> Event | None:
+        """The first thing to tell; None where all is over."""
+        async for event in events:
+            if isinstance(event[1], ApiError):
+                self._service.metrics.end("error")
+                raise event[1]
+            if event[1] is Mark.PING or isinstance(event[1], DecodeStep):
+                return event
+        return None
+
+    async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+        writer = EventWriter(CHAT if self._is_chat else TEXT, **self._about, fingerprint=self._fingerprint)  # type: ignore[arg-type]
+        if first is None:
+            return
+        yield self._opening(writer) + self._event(writer, job, first)
+        async for event in events:
+            piece = self._event(writer, job, event)
+            if piece:
+                yield piece
+            if isinstance(event[1], ApiError):
+                return
+        if job.early_end is None:
+            if self._asked.says_usage:
+                yield writer.event([], **self._numbers())
+            yield DONE
+
+    def _opening(self, writer: EventWriter) -> bytes:
+        """The events with which all texts begin: the role, or the echoed prompt."""
+        roots = self._usage_so_far()
+        if self._is_chat:
+            begin = {"role": "assistant", "content": ""}
+            return b"".join(writer.piece(index, begin, **roots) for index in range(len(self._choices)))
+        echoed = [(index, choice.content[0]) for index, choice in enumerate(self._choices)]
+        return b"".join(writer.piece(index, {"text": text}, **roots) for index, text in echoed if text)
+
+    def _event(self, writer: EventWriter, job: Job, event: Event) -> bytes:
+        """What an event of the job is on the wire; empty where it says nothing."""
+        index, happening = event
+        match happening:
+            case DecodeStep():
+                return self._round(writer, index, happening)
+            case Generation():
+                self._finish(job, index, happening)
+            case ApiError():
+                self._service.metrics.end("error")
+                return error_event(happening, self._request.scope["state"]["request_id"])
+            case Mark.PING:
+                return PING
+        return b""
+
+    def _round(self, writer: EventWriter, index: int, step: DecodeStep) -> bytes:
+        choice = self._choices[index]
+        added, roots = choice.take(step)
+        if not self._is_chat:
+            added = {"text": added["content"]} if added else {}
+        events = b""
+        if added or roots:
+            events = writer.piece(index, added, **roots, **self._usage_so_far())
+        if choice.finish is not None:
+            events += writer.piece(index, {}, choice.finish, **self._usage_so_far())
+        return events
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        options = self._asked.stream_options
+        if options is None or not options.include_usage:
+            return {}
+        if not options.continuous_usage_stats:
+            return {"usage": None}
+        num_new = sum(item.num_accepted + 1 for choice in self._choices for item in choice.rounds)
+        return {
+            "usage": counted(sum(len(order.prompt_ids) for order in self._orders[:: self._asked.num_choices]), num_new)
+        }
+
+    def _finish(self, job: Job, index: int, result: Generation) -> None:
+        choice = self._choices[index]
+        choice.result = result
+        queue_s = max(0.0, (job.begun_s or job.asked_s) - job.asked_s) if index == 0 else 0.0
+        self._service.metrics.finish(result, choice.rounds, queue_s=queue_s)
+        self._service.metrics.end(choice.finish or "stop")
+
+    def _numbers(self) -> dict[str, Any]:
+        """Usage and times of all texts."""
+        results = [choice.result for choice in self._choices if choice.result is not None]
+        rounds = self._choices[-1].rounds
+        drafter = self._asked.options.drafter or self._service.drafter_name
+        last = rounds[-1] if rounds else None
+        return {
+            "usage": usage(results, drafter, last, num_choices=self._asked.num_choices),
+            "timings": timings(results[-1].stats),
+        }

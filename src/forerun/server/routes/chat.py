@@ -1,0 +1,38 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from forerun.server.protocol.requests import ChatMessage, ChatRequest, refuse_missing_parts
+from forerun.server.protocol.unsupported import refuse_unsupported
+from forerun.server.routes.answering import Answering
+from forerun.server.routes.orders import orders_for
+from forerun.server.routes.strict_route import REFUSALS, StrictRoute, service_of
+
+router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
+
+
+@router.post("/v1/chat/completions", response_class=Response)
+async def chat_completions(request: Request, asked: ChatRequest) -> Response:
+    """Answer a conversation."""
+    service = service_of(request)
+    refuse_unsupported(asked.others)
+    refuse_missing_parts(asked)
+    service.require_model(asked.model)
+    variables = dict(asked.chat_template_kwargs or {})
+    if asked.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = asked.add_generation_prompt
+    prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables)
+    wanted = asked.max_completion_tokens or asked.max_tokens
+    orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages")
+    unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
+    answering = Answering(
+        request, asked, orders, ignored=asked.others | unknown, rendered=rendered if service.splits_thoughts else None
+    )
+    return await answering.respond()
+
+
+def messages_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them."""
+    return [message.model_dump(exclude_unset=True) for message in messages]

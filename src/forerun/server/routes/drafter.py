@@ -1,0 +1,45 @@
+"""GET /v1/forerun: what drafts, for the page; and a way to kill the drafter, to show that no text changes."""
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+import forerun
+from forerun.server.protocol.errors import ApiError
+from forerun.server.routes.strict_route import REFUSALS, service_of
+
+router = APIRouter(responses=REFUSALS)
+demo_router = APIRouter(responses=REFUSALS)
+
+
+@router.get("/v1/forerun")
+async def show_drafter(request: Request) -> dict[str, Any]:
+    """The model, its drafter, and what sampling is where a request says nothing."""
+    service = service_of(request)
+    engine = service.engine
+    sampling = asdict(engine.default_sampling)
+    sampling["logit_bias"] = dict(sampling["logit_bias"])
+    return {
+        "model": service.model_name,
+        "drafter": service.drafter_name,
+        "drafters": list(dict.fromkeys((service.drafter_name, "none"))),
+        "max_length": engine.max_length,
+        "sampling": sampling,
+        "drafter_process": service.config.is_demo and engine.drafter_pid is not None,
+        "version": forerun.__version__,
+    }
+
+
+@demo_router.post("/v1/forerun/kill-drafter")
+async def kill_drafter(request: Request) -> dict[str, bool]:
+    """Kill the drafter's process; the engine brings it back, and the text goes on meanwhile."""
+    pid = service_of(request).engine.drafter_pid
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return {"killed": True}
+    raise ApiError(409, "No drafter runs in a process of its own.", code="no_drafter_process")

@@ -1,0 +1,30 @@
+"""GET /health, /ready and /metrics."""
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from forerun.server.routes.strict_route import service_of
+from forerun.server.work.engine_thread import EngineState
+
+router = APIRouter()
+
+
+@router.get("/health", responses={503: {"description": "The engine has ended."}})
+async def show_health(request: Request) -> JSONResponse:
+    """200 while the process can do its work, or is on its way there."""
+    is_dead = service_of(request).thread.state is EngineState.ENDED
+    return JSONResponse({"status": "ended" if is_dead else "ok"}, status_code=503 if is_dead else 200)
+
+
+@router.get("/ready", responses={503: {"description": "Not now: see status."}})
+async def show_readiness(request: Request) -> JSONResponse:
+    """200 where the model is there, its last pass worked, and requests are taken."""
+    service = service_of(request)
+    return JSONResponse({"status": service.state}, status_code=200 if service.is_ready else 503)
+
+
+@router.get("/metrics", response_class=Response)
+async def show_metrics(request: Request) -> Response:
+    """Numbers for Prometheus."""
+    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,58 @@
+"""From a request with its prompts to what the engine is to write."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import Request
+
+from forerun.server.protocol.errors import invalid
+from forerun.server.protocol.requests import ChatRequest, CompletionRequest
+from forerun.server.routes.strict_route import service_of
+from forerun.server.work.job import Order
+from forerun.server.work.sampling_settings import of_choice, settings_of
+
+MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts may be {} at most."
+
+
+def orders_for(
+    request: Request,
+    asked: ChatRequest | CompletionRequest,
+    prompts: Sequence[Sequence[int]],
+    *,
+    wanted: int | None,
+    param: str,
+) -> list[Order]:
+    """All texts of a request, those of one prompt side by side.
+
+    Args:
+        wanted: tokens to write at most; what does not fit into the context is cut off. None: as many as fit.
+        param: the field that has the prompts.
+
+    Raises:
+        ApiError: a prompt, or an id elsewhere, is not possible.
+    """
+    service = service_of(request)
+    num_choices, most = asked.num_choices, service.config.max_choices
+    if num_choices * len(prompts) > most:
+        raise invalid(MAX_CHOICES_MESSAGE.format(most), param="n")
+    reader, engine = service.prompts, service.engine
+    reader.require_vocabulary([int(key) for key in asked.logit_bias or ()], param="logit_bias")
+    orders = []
+    for prompt_ids in prompts:
+        reader.require_prompt(prompt_ids, param=param)
+        room = engine.max_length - len(prompt_ids)
+        params = settings_of(
+            asked, engine.default_sampling, max_new_tokens=room if wanted is None else min(wanted, room)
+        )
+        orders += [
+            Order(
+                prompt_ids=prompt_ids,
+                params=of_choice(params, number),
+                drafter=asked.options.drafter,
+                prediction=asked.predicted(),
+                owner=request.scope["state"]["owner"],
+                times_plain=asked.options.details,
+            )
+            for number in range(num_choices)
+        ]
+    return orders

@@ -1,0 +1,58 @@
+"""An answer as a stream of events, and the watch over the client that reads it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+
+from fastapi import Response
+
+from forerun.server.work.job import EarlyEnd, Job
+
+HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # nginx hands events on at once
+}
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ClientWatch:
+    """Ends a job when its client goes away, in whatever phase the job is. A context manager."""
+
+    def __init__(self, receive: Receive, job: Job) -> None:
+        self._receive, self._job = receive, job
+        self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        """Watch no longer. A job that is not over then has no reader any more."""
+        self._task.cancel()
+        self._job.end(EarlyEnd.DISCONNECTED)
+
+    async def _watch(self) -> None:
+        with suppress(asyncio.CancelledError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self._job.end(EarlyEnd.DISCONNECTED)
+
+
+class EventStream(Response):
+    """A response that sends events as they come, each in one piece.
+
+    Args:
+        events: those of a job that this response ends with.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:
+        super().__init__(headers={**HEADERS, **headers})
+        del self.headers["content-length"]
+        self._events, self._watch = events, watch
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._watch.end()

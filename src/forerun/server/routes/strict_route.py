@@ -1,0 +1,67 @@
+"""Routes whose bodies are strict JSON, and what they may answer beside what was asked for."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from forerun.server.guard.strict_json import read_json
+from forerun.server.work.service import Service
+
+
+class ErrorDetail(BaseModel):
+    """What OpenAI's clients read of an error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """An error as OpenAI has it."""
+
+    error: ErrorDetail
+
+
+REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorAnswer, "description": "The request cannot be answered."},
+    "5XX": {"model": ErrorAnswer, "description": "The server cannot answer now."},
+}
+
+
+class StrictRequest(Request):
+    """A request whose JSON is read once, strictly."""
+
+    _json: Any
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            config = service_of(self).config
+            self._json = read_json(await self.body(), max_depth=config.max_json_depth)
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route that reads its body before anything else, so that an error in it keeps its own text."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            strict = StrictRequest(request.scope, request.receive)
+            if request.method == "POST" and await strict.body():
+                await strict.json()
+            return await handle(strict)
+
+        return handle_strictly
+
+
+def service_of(request: Request) -> Service:
+    """The service of this app."""
+    service = request.app.state.service
+    assert isinstance(service, Service), "the app was made with one"
+    return service

@@ -1,0 +1,100 @@
+"""A server from its first socket to its last request."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from forerun.server.app import make_app
+from forerun.server.config import ServerConfig
+from forerun.server.guard.connection import connection_class
+from forerun.server.guard.listening import url_of
+from forerun.server.work.engine_thread import MakeEngine
+from forerun.server.work.service import Service
+from forerun.wires.endpoint import is_loopback
+
+SPARE_S: Final = 5.0  # for the last events to be sent, after requests were ended
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which drains at the first signal and then exits with 0, and ends at once at the second."""
+
+    service: Service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+        self.service.drain()
+
+
+def serve(
+    config: ServerConfig,
+    listener: socket.socket,
+    make_engine: MakeEngine,
+    *,
+    target: str,
+    drafter_name: str,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until a signal comes or the engine ends.
+
+    Args:
+        on_ready: called with the server's address once requests are answered.
+
+    Raises:
+        whatever kept the engine from opening, or ended it.
+    """
+    failures: list[BaseException] = []
+
+    def end(error: BaseException | None) -> None:
+        if error is not None:
+            failures.append(error)
+        server.should_exit = True
+
+    url = url_of(listener)
+    service = Service(
+        config, make_engine, target=target, drafter_name=drafter_name, on_end=end, on_ready=lambda: on_ready(url)
+    )
+    server = make_server(service, listener)
+    asyncio.run(run_until_end(server, service, listener))
+    if failures:
+        raise failures[0]
+    if service.thread.is_alive:  # it was stopped while it read a model, which nothing can interrupt
+        os._exit(0)
+
+
+def make_server(service: Service, listener: socket.socket) -> DrainingServer:
+    """The server of a service."""
+    config = service.config
+    server = DrainingServer(
+        uvicorn.Config(
+            make_app(service, is_loopback=is_loopback(str(listener.getsockname()[0]))),  # type: ignore[arg-type]
+            http=connection_class(header_s=config.header_s, max_connections=config.max_connections),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(config.idle_s),
+            timeout_graceful_shutdown=int(config.drain_s + SPARE_S),
+            h11_max_incomplete_event_size=config.max_header_bytes,
+        )
+    )
+    server.service = service
+    return server
+
+
+async def run_until_end(server: DrainingServer, service: Service, listener: socket.socket) -> None:
+    """Load the model and serve it; nothing is left open afterwards."""
+    service.begin()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await service.end()

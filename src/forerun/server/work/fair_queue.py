@@ -1,0 +1,109 @@
+"""Requests that wait: bounded, and fair between the keys that sent them."""
+
+from collections import deque
+from math import ceil
+from threading import Condition
+from typing import Final
+
+from forerun.server.config import ServerConfig
+from forerun.server.protocol.errors import ApiError
+from forerun.server.work.job import Job
+
+SHARE_OF_A_KEY: Final = 0.5  # of the tokens that may wait
+FIRST_TOKEN_S: Final = 0.02  # assumed of a token until one was timed
+MAX_RETRY_S: Final = 60  # the openai client heeds no longer time
+
+
+class FairQueue:
+    """Jobs in the order in which the engine plays them.
+
+    Every key has a line of its own. The next job is the first of the key that was given the fewest tokens, where a key
+    that had nothing to do begins with as many as the one served last: so it cannot save up turns. (Start-time fair
+    queueing, Goyal, Vin and Cheng, 1996, with tokens for bytes.)
+
+    Any thread may use it.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._lines: dict[str, deque[Job]] = {}
+        self._given: dict[str, float] = {}
+        self._clock = 0.0
+        self._changed = Condition()
+        self._is_closed = False
+        self._token_s = FIRST_TOKEN_S
+        self._num_tokens = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def put(self, job: Job) -> None:
+        """Add a job at the end of its key's line.
+
+        Raises:
+            ApiError: too much waits already; it says when to come back.
+        """
+        with self._changed:
+            line = self._lines.get(job.owner, ())
+            num_own = sum(waiting.num_tokens for waiting in line)
+            limit, config = self._config.max_queued_tokens, self._config
+            is_full = (
+                len(self) >= config.max_queued
+                or len(line) >= config.max_queued_per_key
+                or self._num_tokens + job.num_tokens > limit
+                or (num_own > 0 and num_own + job.num_tokens > limit * SHARE_OF_A_KEY)
+            )
+            if is_full and len(self) > 0:
+                raise ApiError(
+                    429, "Too many requests wait already: try again later.", code="rate_limit_exceeded",
+                    retry_after_s=self._retry_after_s(),
+                )  # fmt: skip
+            if job.owner not in self._lines:
+                self._lines[job.owner] = deque()
+                self._given[job.owner] = max(self._given.get(job.owner, 0.0), self._clock)
+            self._lines[job.owner].append(job)
+            self._num_tokens += job.num_tokens
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> Job | None:
+        """The next job, waited for so long; None where there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._is_closed, timeout_s)
+            if not self._lines:
+                return None
+            owner = min(self._lines, key=lambda name: self._given[name])
+            job = self._lines[owner].popleft()
+            self._clock = self._given[owner]
+            self._given[owner] += job.num_tokens
+            self._forget(owner, job)
+            return job
+
+    def remove(self, job: Job) -> None:
+        """Take a job out that nobody waits for any more; without effect where it is not in."""
+        with self._changed:
+            line = self._lines.get(job.owner)
+            if line is not None and job in line:
+                line.remove(job)
+                self._forget(job.owner, job)
+
+    def close(self) -> None:
+        """Wake whoever waits in `take`."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def note_speed(self, num_tokens: int, seconds: float) -> None:
+        """What a request took, for the time that a refused one is told to wait."""
+        if num_tokens > 0:
+            self._token_s += 0.2 * (seconds / num_tokens - self._token_s)
+
+    def _forget(self, owner: str, job: Job) -> None:
+        self._num_tokens -= job.num_tokens
+        if not self._lines[owner]:
+            del self._lines[owner]
+        if not self._lines:
+            self._given, self._clock = {}, 0.0  # nobody waits, so nobody is owed a turn
+
+    def _retry_after_s(self) -> int:
+        """Seconds until a tenth of what waits is written."""
+        return min(MAX_RETRY_S, max(1, ceil(0.1 * self._num_tokens * self._token_s)))

@@ -1,0 +1,104 @@
+"""From what a request says to token ids, away from the event loop and within bounds."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from forerun.core.errors import ConfigError
+from forerun.server.config import ServerConfig
+from forerun.server.protocol.errors import ApiError, invalid, too_long
+from forerun.server.work.templates import TemplateRenderer
+
+if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+    from forerun.engine.engine import Engine
+
+Found = TypeVar("Found")
+ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
+ENCODE_S: Final = 10.0  # 2 MiB of text take the slowest tokenizer tried about a second
+
+
+class PromptReader:
+    """Token ids of prompts, by the engine's tokenizer, in a thread of its own."""
+
+    def __init__(self, engine: "Engine", config: ServerConfig) -> None:
+        self._tokenizer, self._vocab_size, self._max_length = (
+            engine.tokenizer,
+            engine.spec.vocab_size,
+            engine.max_length,
+        )
+        self._variables = engine.config.chat_template_kwargs
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        template = engine.tokenizer.chat_template
+        self._renderer = None if template is None else TemplateRenderer(template, config)
+        self._known = engine.tokenizer.template_variables()
+
+    async def begin(self) -> None:
+        """Start what takes a moment."""
+        if self._renderer is not None:
+            await self._renderer.begin()
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._renderer is not None:
+            await self._renderer.close()
+
+    def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
+        """Those that the chat template does not ask for."""
+        return [name for name in variables if name not in self._known]
+
+    async def chat(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
+    ) -> tuple[list[int], str]:
+        """Ids of a conversation, and its text as the template wrote it.
+
+        Raises:
+            ApiError: the model has no template, or it refuses the messages.
+        """
+        if self._renderer is None:
+            raise invalid(
+                "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
+            )
+        known = {
+            name: value for name, value in variables.items() if name in self._known or name == "add_generation_prompt"
+        }
+        parted = await self._apart(lambda: self._tokenizer.parted(messages))
+        text = await self._renderer.render(parted, {**self._variables, **known})
+        return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
+
+    async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a plain text."""
+        return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
+        """Raise ApiError for ids that the model lacks, and where no room is left for an answer."""
+        if not ids:
+            raise invalid("The prompt holds no token: give at least one character.", param=param)
+        if max(ids) >= self._vocab_size or min(ids) < 0:
+            raise invalid(
+                f"The prompt has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
+            )
+        if len(ids) >= self._max_length:
+            raise too_long(len(ids), self._max_length)
+
+    def require_vocabulary(self, ids: Sequence[int], *, param: str) -> None:
+        """Raise ApiError for ids that the model lacks."""
+        if ids and max(ids) >= self._vocab_size:
+            raise invalid(
+                f"{param} has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
+            )
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids."""
+        return await self._apart(lambda: self._tokenizer.decode(ids))
+
+    async def _apart(self, work: Callable[[], Found]) -> Found:
+        """The result of work that would hold up the event loop."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(ENCODE_S):
+                return await loop.run_in_executor(self._thread, work)
+        except TimeoutError:
+            raise ApiError(503, "Reading the prompt took too long.", code="prompt_timeout", retry_after_s=10) from None
+        except ConfigError:
+            raise invalid("The prompt is no text that the tokenizer can read.", param="messages") from None

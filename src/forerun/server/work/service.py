@@ -1,0 +1,181 @@
+"""Everything that routes need: the engine in its thread, the queue, prompts, numbers, and what state all is in."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from forerun.server.config import ServerConfig
+from forerun.server.metrics import ServerMetrics
+from forerun.server.protocol.errors import ApiError, loading, stopping
+from forerun.server.protocol.thinking import has_thinking
+from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
+from forerun.server.work.fair_queue import FairQueue
+from forerun.server.work.job import EarlyEnd, Job, Order
+from forerun.server.work.prompts import PromptReader
+
+if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+    from forerun.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PASS_S: Final = 10.0  # waited for at the end
+
+
+class Service:
+    """One engine's work for many callers. Lives in the event loop's thread.
+
+    Args:
+        target: the model's name, as the engine was told it.
+        drafter_name: who drafts, as a flag names it.
+        on_end: called in the loop's thread when the engine has ended, with the error that was its cause.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        make_engine: MakeEngine,
+        *,
+        target: str,
+        drafter_name: str = "auto",
+        on_end: Callable[[BaseException | None], None] = lambda error: None,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
+        self.created, self.drafter_name = int(time.time()), drafter_name
+        self.queue = FairQueue(config)
+        self.thread = EngineThread(make_engine, self.queue, on_ready=self._be_ready, on_end=self._be_over)
+        self.metrics = ServerMetrics(
+            num_waiting=lambda: len(self.queue),
+            num_running=lambda: float(self.thread.running is not None),
+            is_ready=lambda: float(self.is_ready),
+        )
+        self.is_draining = False
+        self._on_end, self._on_ready = on_end, on_ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._prompts: PromptReader | None = None
+        self._jobs: set[Job] = set()
+
+    def begin(self) -> None:
+        """Start to load the model."""
+        self._loop = asyncio.get_running_loop()
+        self.thread.start()
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine; raises ApiError while there is none."""
+        if self.thread.engine is None or self._prompts is None:
+            raise loading()
+        return self.thread.engine
+
+    @property
+    def prompts(self) -> PromptReader:
+        """Reads prompts; raises ApiError while there is no model."""
+        if self._prompts is None:
+            raise loading()
+        return self._prompts
+
+    @property
+    def state(self) -> str:
+        """How it is, in a word."""
+        if self.is_draining:
+            return "stopping"
+        if self._prompts is None and self.thread.state is not EngineState.ENDED:
+            return EngineState.LOADING.value
+        return "stalled" if self.thread.stalled_s() > self.config.max_stalled_s else self.thread.state.value
+
+    @property
+    def is_ready(self) -> bool:
+        """True where the last pass of the target worked and new requests are taken."""
+        return self.state == EngineState.READY.value
+
+    @property
+    def splits_thoughts(self) -> bool:
+        """True for a model whose chat template knows think marks."""
+        template = self.engine.tokenizer.chat_template
+        return template is not None and has_thinking(template.source)
+
+    def require_model(self, name: str | None) -> None:
+        """Raise ApiError for another model's name."""
+        if name is not None and name not in (self.model_name, self.target):
+            message = "The model does not exist on this server; GET /v1/models names the one that does."
+            raise ApiError(404, message, code="model_not_found", param="model")
+
+    def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None]) -> Job:
+        """Queue texts to be written.
+
+        Args:
+            on_slow_reader: called where the reader is given up.
+
+        Raises:
+            ApiError: too much waits, or the server is stopping.
+        """
+        if self.is_draining or self.thread.state is EngineState.ENDED:
+            raise stopping()
+
+        def forget(job: Job) -> None:
+            self.queue.remove(job)
+            if job.early_end is EarlyEnd.SLOW_READER:
+                on_slow_reader()
+
+        job = Job(orders, owner=owner, max_unread=self.config.max_unread_events, on_early_end=forget)
+        try:
+            self.queue.put(job)
+        except ApiError as error:
+            self.metrics.refuse(error.code)
+            raise
+        assert self._loop is not None, "requests come after the beginning"
+        deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
+        self._jobs.add(job)
+        job.when_done(lambda: (deadline.cancel(), self._jobs.discard(job)))
+        return job
+
+    def drain(self) -> None:
+        """Take no more requests, and end those that are still there when their time is up."""
+        if not self.is_draining and self._loop is not None:
+            self.is_draining = True
+            self._loop.call_later(self.config.drain_s, self._end_all)
+
+    def _end_all(self) -> None:
+        for job in list(self._jobs):
+            job.end(EarlyEnd.SHUTDOWN)
+
+    async def end(self) -> None:
+        """End everything; nothing of it is left afterwards."""
+        self.is_draining = True
+        self._end_all()
+        self.thread.stop()
+        await asyncio.to_thread(self.thread.join, LONGEST_PASS_S)
+        if self._prompts is not None:
+            await self._prompts.close()
+
+    def _be_ready(self, engine: "Engine") -> None:
+        """Called by the engine's thread."""
+        assert self._loop is not None, "the thread was started by begin"
+        asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop)
+
+    async def _open_prompts(self, engine: "Engine") -> None:
+        prompts = PromptReader(engine, self.config)
+        try:
+            await prompts.begin()
+        except ApiError:
+            logger.warning("the chat template could not be started; requests that need it are refused")
+        self._prompts = prompts
+        self._on_ready()
+
+    def _be_over(self, error: BaseException | None) -> None:
+        """Called by the engine's thread."""
+        assert self._loop is not None, "the thread was started by begin"
+        self._loop.call_soon_threadsafe(self._end_with, error)
+
+    def _end_with(self, error: BaseException | None) -> None:
+        self._end_all()
+        self._on_end(error)
+
+
+def short_name_of(target: str) -> str:
+    """What clients call a model: its own name, or the last part of a path, which tells nobody where it lies."""
+    path = Path(target)
+    return path.resolve().name if path.exists() else target

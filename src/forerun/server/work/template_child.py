@@ -1,0 +1,48 @@
+"""A process that renders chat templates, in bounds of memory and time: it may be killed at any moment.
+
+It reads and writes lines of JSON. First comes the template, then a line for each conversation; each is answered by the
+text, or by what is wrong.
+"""
+
+import json
+import resource
+import sys
+from typing import Any, Final
+
+from forerun.core.errors import ConfigError
+from forerun.text.chat_template import ChatTemplate
+
+SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    head = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_AS, (head["max_bytes"], head["max_bytes"]))
+    template = ChatTemplate(source=head["source"], special_tokens=head["special_tokens"])
+    for line in sys.stdin.buffer:
+        limit_cpu(head["max_s"])
+        answer = json.dumps(rendered(template, json.loads(line)))
+        sys.stdout.buffer.write(answer.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def limit_cpu(seconds: float) -> None:
+    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(usage.ru_utime + usage.ru_stime + seconds) + SPARE_CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+
+
+def rendered(template: ChatTemplate, asked: dict[str, Any]) -> dict[str, str]:
+    """The text of a conversation, or that there is none."""
+    try:
+        return {"text": template.render(asked["messages"], asked["variables"])}
+    except ConfigError:
+        return {"error": "refused"}
+    except MemoryError:
+        return {"error": "too large"}
+
+
+if __name__ == "__main__":
+    main()

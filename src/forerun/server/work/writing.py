@@ -1,0 +1,14 @@
+"""The one place where the server asks the engine for a text."""
+
+from typing import TYPE_CHECKING
+
+from forerun.server.work.job import Order
+
+if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+    from forerun.engine.engine import Engine
+    from forerun.engine.stream import GenerationStream
+
+
+def start(engine: "Engine", order: Order) -> "GenerationStream":
+    """A stream for one order."""
+    return engine.stream(order.prompt_ids, order.params)
