@@ -42,7 +42,7 @@ class ServerOptions:
         """The server these flags ask for."""
         from forerun.server.guard.keys import read_api_keys
 
-        keys = () if self.api_key is None else (self.api_key,)
+        keys: tuple[str, ...] = () if self.api_key is None else (self.api_key,)
         if self.api_key_file is not None:
             keys += read_api_keys(self.api_key_file)
         return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))

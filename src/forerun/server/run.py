@@ -73,7 +73,7 @@ def make_server(service: Service, listener: socket.socket) -> DrainingServer:
     config = service.config
     server = DrainingServer(
         uvicorn.Config(
-            make_app(service, is_loopback=is_loopback(str(listener.getsockname()[0]))),  # type: ignore[arg-type]
+            make_app(service, is_loopback=is_loopback(str(listener.getsockname()[0]))),
             http=connection_class(header_s=config.header_s, max_connections=config.max_connections),
             ws="none",
             loop="asyncio",

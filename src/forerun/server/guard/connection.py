@@ -32,20 +32,20 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        num_before = self._num_requests
+        before = self._request()
         super().data_received(data)
-        if self._num_requests != num_before:
+        if self._request() is not before:
             self._forget_head()
-        elif self._head_timer is None and self._is_idle:
+        elif self._head_timer is None and self._is_idle():
             self._expect_head()
 
-    @property
-    def _num_requests(self) -> int:
-        return id(self.cycle)
+    def _request(self) -> Any:
+        """The newest request; None before the first."""
+        return self.cycle
 
-    @property
     def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        request = self._request()
+        return request is None or bool(request.response_complete)
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(self.header_s, self._give_up)
@@ -57,7 +57,7 @@ class BoundedConnection(H11Protocol):
 
     def _give_up(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing() and self._is_idle:
+        if not self.transport.is_closing() and self._is_idle():
             self.transport.abort()
 
 

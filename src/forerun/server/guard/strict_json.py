@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import isfinite
 from typing import Any, Final, NoReturn
 
 from forerun.server.protocol.errors import ApiError, invalid
@@ -20,7 +21,11 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     require_shallow(body, max_depth)
     try:
         return json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small
+            body.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_int=_small,
+            parse_float=_finite,
         )
     except ApiError:
         raise
@@ -71,3 +76,10 @@ def _small(digits: str) -> int:
     if len(digits.lstrip("-")) > MAX_INTEGER_DIGITS:
         raise broken(f"The request body has a whole number of more than {MAX_INTEGER_DIGITS} digits.")
     return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise broken("The request body has a number beyond all floating-point numbers.")
+    return value

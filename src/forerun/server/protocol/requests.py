@@ -150,13 +150,12 @@ class CompletionRequest(WritingRequest):
 
     def prompts(self) -> "list[str] | list[list[int]]":
         """One text, or its ids, per prompt."""
-        match self.prompt:
-            case str(text):
-                return [text]
-            case [int(), *_] as ids:
-                return [ids]  # type: ignore[list-item]
-            case several:
-                return several  # type: ignore[return-value]
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if isinstance(given[0], int):
+            return [given]
+        return given
 
 
 class TokenizeRequest(Fields):

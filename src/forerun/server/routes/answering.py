@@ -144,19 +144,12 @@ class Answering:
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
         """The job's events, with a ping now and then."""
-        loop, seconds = asyncio.get_running_loop(), self._service.config.ping_s
-
-        def ping() -> None:
-            nonlocal timer
-            job.put(0, Mark.PING)
-            timer = loop.call_later(seconds, ping)
-
-        timer = loop.call_later(seconds, ping)
+        pings = asyncio.create_task(ping(job, self._service.config.ping_s))
         try:
             async for event in job.events():
                 yield event
         finally:
-            timer.cancel()
+            pings.cancel()
 
     async def _first_of(self, events: AsyncIterator[Event]) -> Event | None:
         """The first thing to tell; None where all is over."""
@@ -248,3 +241,10 @@ class Answering:
             "usage": usage(results, drafter, last, num_choices=self._asked.num_choices),
             "timings": timings(results[-1].stats),
         }
+
+
+async def ping(job: Job, every_s: float) -> None:
+    """Tell the reader now and then that the connection lives."""
+    while True:
+        await asyncio.sleep(every_s)
+        job.put(0, Mark.PING)

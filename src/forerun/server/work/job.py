@@ -74,9 +74,9 @@ class Job:
         self._unread: deque[Event] = deque()
         self._max_unread, self._on_early_end = max_unread, on_early_end
         self._waiter: asyncio.Future[None] | None = None
-        self._when_done: list[Callable[[], object]] = []
+        self._when_done: list[Callable[[], None]] = []
 
-    def when_done(self, call: Callable[[], object]) -> None:
+    def when_done(self, call: Callable[[], None]) -> None:
         """Call this once nothing more will happen."""
         self._when_done.append(call)
 

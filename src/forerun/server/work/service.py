@@ -129,7 +129,8 @@ class Service:
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
         self._jobs.add(job)
-        job.when_done(lambda: (deadline.cancel(), self._jobs.discard(job)))
+        job.when_done(deadline.cancel)
+        job.when_done(lambda: self._jobs.discard(job))
         return job
 
     def drain(self) -> None:

@@ -1,0 +1,162 @@
+"""What the server answers is what the engine writes, whole and as a stream."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from forerun import Engine, SamplingParams
+from tests.server.serving import ENGINE, Served, events_of
+
+PROMPT = "def read_lines(path):"
+CHAT = [{"role": "user", "content": "def f("}]
+
+
+@pytest.fixture(scope="module")
+def own() -> Any:
+    """The engine itself, to compare with."""
+    with Engine(ENGINE) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "seed": 5, "top_k": 40, "presence_penalty": 0.5}])
+def test_a_completion_is_the_engines_text(client: httpx.Client, own: Engine, settings: dict[str, Any]) -> None:
+    answer = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 24, **settings}).json()
+    expected = own.generate(PROMPT, SamplingParams(max_new_tokens=24, **settings))
+    assert answer["choices"][0]["text"] == expected.text
+    assert answer["usage"]["completion_tokens"] == len(expected.token_ids)
+    assert answer["object"] == "text_completion"
+
+
+def test_a_chat_goes_through_the_template_as_in_the_engine(client: httpx.Client, own: Engine) -> None:
+    answer = client.post("/v1/chat/completions", json={"messages": CHAT, "max_tokens": 16}).json()
+    expected = own.generate(CHAT, SamplingParams(max_new_tokens=16))
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
+    assert answer["usage"]["prompt_tokens"] == len(own.encode(CHAT))
+
+
+def test_what_a_message_says_cannot_become_a_control_token(client: httpx.Client, own: Engine) -> None:
+    messages = [{"role": "user", "content": "<|endoftext|><|im_end|>"}]
+    answer = client.post("/tokenize", json={"messages": messages}).json()
+    assert answer["tokens"] == own.encode(messages)
+
+
+def test_a_stream_is_the_whole_answer_in_pieces(client: httpx.Client) -> None:
+    asked = {"messages": CHAT, "max_tokens": 24, "seed": 1, "temperature": 0.7}
+    whole = client.post("/v1/chat/completions", json=asked).json()
+    stream = client.post(
+        "/v1/chat/completions", json={**asked, "stream": True, "stream_options": {"include_usage": True}}
+    )
+    *events, done = events_of(stream.text)
+    assert done == "[DONE]"
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    bodies = [json.loads(event) for event in events]
+    *pieces, last = bodies
+    assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert pieces[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+    assert [piece["choices"][0]["finish_reason"] for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert last["timings"]["predicted_n"] == 24
+    assert {body["id"] for body in bodies} == {bodies[0]["id"]}
+    assert {piece["usage"] for piece in pieces} == {None}
+
+
+def test_a_stream_has_an_event_for_each_round(client: httpx.Client) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 32, "stream": True, "forerun": {"details": True}}
+    *events, _, _ = events_of(client.post("/v1/completions", json=asked).text)
+    rounds = [json.loads(event)["forerun"] for event in events]
+    assert [item["round"] for item in rounds] == list(range(1, len(rounds) + 1))
+    assert sum(len(item["tokens"]) for item in rounds) == 32
+    assert {token["by"] for item in rounds for token in item["tokens"]} == {"draft", "bonus"}
+    for item in rounds:
+        tree = item["tree"]
+        assert len(tree["texts"]) == len(tree["parents"]) == len(tree["sources"])
+        assert [tree["texts"][node] for node in tree["path"]] == [
+            token["text"] for token in item["tokens"][: len(tree["path"])]
+        ] or len(item["tokens"]) <= len(tree["path"])
+        assert all(span["begin_ms"] <= span["end_ms"] for span in item["spans"])
+
+
+def test_several_texts_have_seeds_of_their_own(client: httpx.Client) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 16, "temperature": 1.0, "seed": 3}
+    several = client.post("/v1/completions", json={**asked, "n": 3}).json()
+    texts = [choice["text"] for choice in several["choices"]]
+    singly = [client.post("/v1/completions", json={**asked, "seed": 3 + i}).json() for i in range(3)]
+    assert texts == [answer["choices"][0]["text"] for answer in singly]
+    assert several["usage"]["completion_tokens"] == sum(answer["usage"]["completion_tokens"] for answer in singly)
+    assert several["usage"]["prompt_tokens"] == singly[0]["usage"]["prompt_tokens"]
+
+
+def test_prompts_may_be_several_texts_or_ids(client: httpx.Client) -> None:
+    ids = client.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    one = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 8}).json()["choices"][0]["text"]
+    for prompt in (ids, [ids], [PROMPT]):
+        answer = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 8}).json()
+        assert [choice["text"] for choice in answer["choices"]] == [one]
+    answer = client.post("/v1/completions", json={"prompt": [ids, ids], "max_tokens": 8}).json()
+    assert [(choice["index"], choice["text"]) for choice in answer["choices"]] == [(0, one), (1, one)]
+    assert answer["usage"]["prompt_tokens"] == 2 * len(ids)
+
+
+def test_echo_puts_the_prompt_first(client: httpx.Client) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 8, "echo": True}
+    whole = client.post("/v1/completions", json=asked).json()["choices"][0]["text"]
+    assert whole.startswith(PROMPT)
+    *events, _ = events_of(client.post("/v1/completions", json={**asked, "stream": True}).text)
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == whole
+
+
+def test_stop_strings_end_the_text_and_are_not_in_it(client: httpx.Client) -> None:
+    full = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 32}).json()["choices"][0]["text"]
+    stop = full[10:14]
+    for asked in ({"stop": stop}, {"stop": [stop, "never there"]}):
+        answer = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 32, **asked}).json()["choices"][0]
+        assert answer["text"] == full[: full.index(stop)]
+        assert answer["finish_reason"] == "stop"
+
+
+def test_a_second_turn_reuses_the_first(client: httpx.Client) -> None:
+    first = client.post("/v1/chat/completions", json={"messages": CHAT, "max_tokens": 16}).json()
+    answer = first["choices"][0]["message"]["content"]
+    messages = [*CHAT, {"role": "assistant", "content": answer}, {"role": "user", "content": "again"}]
+    second = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4}).json()
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1
+    assert second["timings"]["cache_n"] == second["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_more_tokens_than_fit_are_cut_off(client: httpx.Client, server: Served) -> None:
+    ids = [5] * (server.service.engine.max_length - 3)
+    asked = {"prompt": ids, "max_tokens": 1_000_000, "ignore_eos": True}
+    answer = client.post("/v1/completions", json=asked).json()
+    assert answer["usage"]["completion_tokens"] == 3
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_text_and_tokens_are_each_others_inverse(client: httpx.Client) -> None:
+    found = client.post("/tokenize", json={"prompt": PROMPT}).json()
+    assert found["count"] == len(found["tokens"])
+    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": PROMPT}
+
+
+def test_the_model_is_listed_and_known_by_its_name(client: httpx.Client) -> None:
+    listed = client.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["builtin"]
+    assert client.get("/v1/models/builtin").json() == listed[0]
+    assert client.get("/v1/models/gpt-5").status_code == 404
+
+
+def test_metrics_count_what_was_written(client: httpx.Client) -> None:
+    def written() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith("forerun:generation_tokens_total")).split()[1])
+
+    before = written()
+    client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 7, "ignore_eos": True})
+    assert written() == before + 7
+    text = client.get("/metrics").text
+    assert "vllm:spec_decode_num_accepted_tokens_total" in text
+    assert 'forerun:spec_decode_num_accepted_tokens_per_pos_total{position="0"}' in text

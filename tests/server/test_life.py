@@ -1,0 +1,209 @@
+"""Clients that leave, wait, crowd and read slowly; a server that ends; an engine that fails."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forerun import NumericalError
+from tests.server.serving import ENGINE, Served, events_of, served
+
+SLOW = replace(ENGINE, device="paced:target=10ms;draft=1ms")
+LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
+SHORT = {"prompt": "def f(", "max_tokens": 2, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Served]:
+    """An engine whose passes take long enough to be interrupted."""
+    with served(SLOW) as running:
+        yield running
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return once this holds; an error after half a minute, however busy the machine is."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def send(server: Served, asked: dict[str, Any]) -> socket.socket:
+    """A request on a socket of its own, whose answer nobody reads yet."""
+    body = json.dumps(asked).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    sock = socket.create_connection(server.address, timeout=30)
+    sock.sendall(head.encode() + body)
+    return sock
+
+
+def is_idle(server: Served) -> bool:
+    return server.service.thread.running is None and len(server.service.queue) == 0
+
+
+def num_written(server: Served) -> float:
+    value = server.service.metrics.registry.get_sample_value("forerun:generation_tokens_total")
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_while_its_text_is_written_frees_the_engine(slow: Served, stream: bool) -> None:
+    before = num_written(slow)
+    with send(slow, {**LONG, "stream": stream}) as sock:
+        until(lambda: slow.service.thread.running is not None)
+        if stream:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    until(lambda: is_idle(slow))
+    assert num_written(slow) == before
+    with slow.client() as client:
+        assert client.post("/v1/completions", json=SHORT).status_code == 200
+
+
+def test_a_client_that_leaves_while_its_prompt_is_read_frees_the_engine(slow: Served) -> None:
+    before = num_written(slow)
+    for _ in range(5):
+        with send(slow, {**LONG, "prompt": list(range(100, 1900)), "max_tokens": 100}):
+            until(lambda: slow.service.thread.running is not None)
+        until(lambda: is_idle(slow))
+    assert num_written(slow) == before
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_queue(slow: Served) -> None:
+    with send(slow, LONG):
+        until(lambda: slow.service.thread.running is not None)
+        running = slow.service.thread.running
+        with send(slow, SHORT):
+            until(lambda: len(slow.service.queue) == 1)
+        until(lambda: len(slow.service.queue) == 0)
+        assert slow.service.thread.running is running
+    until(lambda: is_idle(slow))
+
+
+def test_no_job_is_remembered_once_it_is_over(slow: Served) -> None:
+    until(lambda: is_idle(slow))
+    until(lambda: not slow.service._jobs)
+
+
+def test_too_many_requests_are_told_when_to_come_back() -> None:
+    with served(SLOW, max_queued=2) as server, server.client() as client:
+        held = [send(server, LONG)]
+        until(lambda: server.service.thread.running is not None)
+        for number in (1, 2):
+            held.append(send(server, SHORT))
+            until(lambda number=number: len(server.service.queue) == number)  # type: ignore[misc]
+        answer = client.post("/v1/completions", json=SHORT)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert answer.headers["x-should-retry"] == "true"
+        held[0].close()
+        for sock in held[1:]:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")  # who was admitted is served
+            sock.close()
+
+
+def test_a_reader_that_does_not_read_is_given_up() -> None:
+    with served(max_unread_events=8) as server:
+        asked = {**LONG, "stream": True, "forerun": {"details": True}}
+        with socket.socket() as sock:
+            server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # for what it accepts from now on
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            sock.connect(server.address)
+            body = json.dumps(asked).encode()
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            until(lambda: server.service.thread.running is not None)
+            until(lambda: is_idle(server))
+        assert num_written(server) == 0
+        with server.client() as client:
+            assert client.post("/v1/completions", json=SHORT).status_code == 200
+
+
+def test_a_request_has_an_end_in_time() -> None:
+    with served(SLOW, max_request_s=0.3) as server, server.client() as client:
+        answer = client.post("/v1/completions", json=LONG)
+        assert answer.status_code == 504
+        assert answer.json()["error"]["code"] == "deadline_exceeded"
+        *_, last = events_of(client.post("/v1/completions", json={**LONG, "stream": True}).text)
+        assert json.loads(last)["error"]["code"] == "deadline_exceeded"
+        until(lambda: is_idle(server))
+
+
+def test_a_stream_that_waits_says_that_it_lives() -> None:
+    with served(SLOW, ping_s=0.05) as server, server.client() as client, send(server, {**LONG, "max_tokens": 30}):
+        until(lambda: server.service.thread.running is not None)
+        text = client.post("/v1/completions", json={**SHORT, "stream": True}).text
+        assert text.startswith(": waiting\n\n") or ": waiting" in text
+        assert text.endswith("data: [DONE]\n\n")
+
+
+def test_what_was_admitted_is_answered_before_the_end(slow: Served) -> None:
+    with slow.client() as client:
+        whole = client.post("/v1/completions", json={**LONG, "max_tokens": 60}).json()["choices"][0]["text"]
+    answers: list[str] = []
+    with served(SLOW) as server:
+
+        def ask() -> None:
+            with server.client() as client:
+                answers.append(client.post("/v1/completions", json={**LONG, "max_tokens": 60, "stream": True}).text)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(server.service._jobs) == 2)
+    for thread in threads:
+        thread.join(30)
+    for answer in answers:
+        *events, done = events_of(answer)
+        assert done == "[DONE]"
+        assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == whole
+    assert len(answers) == 2
+
+
+def test_what_takes_longer_than_the_drain_ends_with_an_error() -> None:
+    with served(SLOW, drain_s=0.2) as server:
+        sock = send(server, {**LONG, "stream": True})
+        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    received = b""
+    while more := sock.recv(65536):
+        received += more
+    sock.close()
+    assert b'"shutting_down"' in received
+    assert b"[DONE]" not in received
+
+
+def test_a_failure_is_one_request_s_and_readiness_tells_of_it() -> None:
+    with served() as server, server.client() as client:
+        engine = server.service.engine
+        play, is_broken = engine._play, True
+
+        def fail(*given: Any) -> Any:
+            if is_broken:
+                raise NumericalError("of the test, at /some/path")
+            return play(*given)
+
+        engine._play = fail  # type: ignore[method-assign]
+        answer = client.post("/v1/completions", json=SHORT)
+        assert answer.status_code == 500
+        assert "/some/path" not in answer.text
+        assert client.get("/ready").json() == {"status": "failing"}
+        assert client.get("/health").status_code == 200
+        is_broken = False
+        until(lambda: client.get("/ready").status_code == 200)  # by its own probe
+        assert client.post("/v1/completions", json=SHORT).status_code == 200
+
+
+def test_health_is_there_before_the_model() -> None:
+    with served(waits=False) as server, server.client() as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/ready").json()["status"] in ("loading", "ready")
+        assert client.post("/v1/completions", json=SHORT).status_code in (200, 503)
+        until(lambda: client.get("/ready").status_code == 200)

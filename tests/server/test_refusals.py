@@ -1,0 +1,220 @@
+"""What the server does not answer, and how it says so."""
+
+import json
+import re
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.serving import Served, served
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+TELLING = re.compile(r'Traceback|File "|/[a-z]+/[a-z]+/|0x[0-9a-f]{6,}|\.py\b')
+KEY = "a-key-of-more-than-sixteen"
+
+
+def refused(answer: httpx.Response, status: int, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert TELLING.search(answer.text) is None
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code", "request_id"}
+    assert error["request_id"] == answer.headers["x-request-id"]
+    if code is not None:
+        assert error["code"] == code
+    if param is not None:
+        assert error["param"] == param
+    return error
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, None),
+        ({"stop": ["a"] * 5}, None),
+        ({"logit_bias": {"x": 1}}, None),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"seed": -1}, "seed"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"content": "hi"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"suffix": "x"}, "suffix"),
+    ],
+)
+def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], param: str | None) -> None:
+    refused(client.post("/v1/chat/completions", json={**CHAT, **changes}), 400, param=param)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tools": []},
+        {"tools": None},
+        {"tool_choice": "auto"},
+        {"response_format": {"type": "text"}},
+        {"top_k": -1},
+        {"temperature": 1e-9},
+        {"stop": None},
+        {"n": 1, "user": "me", "stream": False},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "x"}]},
+    ],
+)
+def test_neutral_values_are_fine(client: httpx.Client, changes: dict[str, Any]) -> None:
+    assert client.post("/v1/chat/completions", json={**CHAT, **changes}).status_code == 200
+
+
+def test_fields_that_nobody_reads_are_named(client: httpx.Client) -> None:
+    answer = client.post("/v1/chat/completions", json={**CHAT, "store": True, "reasoning_effort": "low", "ü": 1})
+    assert answer.headers["x-forerun-ignored"] == "store,reasoning_effort"
+    asked = {**CHAT, "chat_template_kwargs": {"enable_thinking": True}, "stream": True}
+    assert client.post("/v1/chat/completions", json=asked).headers["x-forerun-ignored"] == "enable_thinking"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"messages": NaN}',
+        b'{"temperature": -Infinity}',
+        b'{"n": 1, "n": 1}',
+        b'{"seed": 99999999999999999999999}',
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"\\udfff": 1}',
+        b'{"x": ' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"x": ' + b"[" * 100_000,
+        b'{"x": 1e999}',
+    ],
+)
+def test_what_is_no_strict_json_is_refused(client: httpx.Client, body: bytes) -> None:
+    answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    refused(answer, 400)
+
+
+def test_brackets_in_texts_are_no_depth(client: httpx.Client) -> None:
+    asked = {**CHAT, "messages": [{"role": "user", "content": '[{"\\' * 60}]}
+    assert client.post("/v1/chat/completions", json=asked).status_code == 200
+
+
+def test_what_is_not_there(client: httpx.Client) -> None:
+    refused(client.get("/nothing"), 404, "not_found")
+    refused(client.get("/page/../app.py"), 404)
+    refused(client.get("/page/%2e%2e/app.py"), 404)
+    answer = client.get("/v1/chat/completions")
+    refused(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+    refused(client.post("/v1/chat/completions", json={**CHAT, "model": "gpt-5"}), 404, "model_not_found", "model")
+    refused(client.post("/v1/forerun/kill-drafter"), 404)
+
+
+def test_a_body_must_be_json_and_small(client: httpx.Client, server: Served) -> None:
+    refused(client.post("/v1/completions", content=b"prompt=x"), 415)
+    too_large = b" " * (server.service.config.max_body_bytes + 1)
+    headers = {"content-type": "application/json"}
+    refused(client.post("/v1/completions", content=too_large, headers=headers), 413)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(client: httpx.Client, server: Served) -> None:
+    length = server.service.engine.max_length
+    error = refused(client.post("/v1/completions", json={"prompt": [5] * length}), 400, "context_length_exceeded")
+    assert error["message"].count(str(length)) == 2
+    refused(client.post("/v1/completions", json={"prompt": [999_999]}), 400, param="prompt")
+
+
+def test_other_hosts_and_origins_may_not_come_in(client: httpx.Client, server: Served) -> None:
+    refused(client.get("/v1/models", headers={"host": "evil.example"}), 403, "host_not_allowed")
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "file://"):
+        refused(client.get("/v1/models", headers={"origin": origin}), 403, "origin_not_allowed")
+    own = client.get("/v1/models", headers={"origin": server.url})
+    assert own.status_code == 200
+    assert not [name for name in own.headers if name.startswith("access-control")]
+    assert client.get("/v1/models", headers={"host": f"localhost:{server.address[1]}"}).status_code == 200
+
+
+def test_a_request_id_is_given_back(client: httpx.Client) -> None:
+    assert client.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    for bad in ("a b", "x" * 65, "http://1.2.3.4/"):
+        assert client.get("/health", headers={"x-request-id": bad}).headers["x-request-id"] != bad
+
+
+def test_bytes_that_are_no_http_get_an_answer_or_an_end(server: Served) -> None:
+    for sent in (
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 20_000,
+    ):
+        with socket.create_connection(server.address, timeout=10) as sock:
+            sock.sendall(sent)
+            answer = sock.recv(100)
+            assert answer.startswith(b"HTTP/1.1 4") or answer == b""
+
+
+@pytest.fixture(scope="module")
+def locked() -> Any:
+    with served(api_keys=(KEY, "another-key-of-this-server"), is_demo=True) as running:
+        yield running
+
+
+def test_a_key_opens_every_route_and_nothing_opens_without(locked: Served) -> None:
+    right = {"authorization": f"Bearer {KEY}"}
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": KEY},
+        {"authorization": f"Bearer {KEY[:-1]}"},
+        {"authorization": f"Bearer {KEY}x"},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": b"Bearer \xff\xfe"},
+        {"authorization": "Bearer " + "x" * 8000},
+        {"x-api-key": KEY},
+    ]
+    with locked.client() as client:
+        for path in (
+            "/v1/models",
+            "/metrics",
+            "/openapi.json",
+            "/version",
+            "/v1/forerun",
+            "/nothing",
+            "/health/",
+            "//",
+        ):
+            for headers in wrong:
+                refused(client.get(path, headers=headers), 401, "invalid_api_key")
+        for headers in wrong:
+            refused(client.post("/v1/chat/completions", json=CHAT, headers=headers), 401)
+            refused(client.post("/health", headers=headers), 401)
+        assert client.get("/health").status_code == client.get("/ready").status_code == 200
+        assert client.get("/metrics", headers=right).status_code == 200
+        other = {"authorization": "bearer another-key-of-this-server"}
+        assert client.post("/v1/chat/completions", json=CHAT, headers=other).status_code == 200
+        refused(client.get("/nothing", headers=right), 404)
+        refused(client.post("/v1/forerun/kill-drafter", headers=right), 409, "no_drafter_process")
+
+
+def test_every_route_of_the_description_needs_the_key(locked: Served) -> None:
+    with locked.client() as client:
+        schema = client.get("/openapi.json", headers={"authorization": f"Bearer {KEY}"}).json()
+        open_paths = {"/health", "/ready"}
+        for path, operations in schema["paths"].items():
+            for method in operations:
+                answer = client.request(method, path.replace("{name}", "x"))
+                assert answer.status_code == (200 if path in open_paths else 401)
+        assert schema["paths"]["/v1/chat/completions"]["post"]["responses"].keys() >= {"200", "4XX", "5XX"}
+        assert json.dumps(schema).count("422") == 0
