@@ -17,6 +17,10 @@ SLOW = replace(ENGINE, device="paced:target=10ms;draft=1ms")
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
 SHORT = {"prompt": "def f(", "max_tokens": 2, "ignore_eos": True}
 
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+)
+
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Served]:
@@ -36,9 +40,8 @@ def until(condition: Callable[[], bool]) -> None:
 def send(server: Served, asked: dict[str, Any]) -> socket.socket:
     """A request on a socket of its own, whose answer nobody reads yet."""
     body = json.dumps(asked).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     sock = socket.create_connection(server.address, timeout=30)
-    sock.sendall(head.encode() + body)
+    sock.sendall(HEAD % len(body) + body)
     return sock
 
 
@@ -116,10 +119,7 @@ def test_a_reader_that_does_not_read_is_given_up() -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             sock.connect(server.address)
             body = json.dumps(asked).encode()
-            sock.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%s" % (len(body), body)
-            )
+            sock.sendall(HEAD % len(body) + body)
             until(lambda: server.service.thread.running is not None)
             until(lambda: is_idle(server))
         assert num_written(server) == 0

@@ -43,7 +43,7 @@ def test_the_stream_helper(server: Served) -> None:
         client.chat.completions.stream(model="builtin", messages=CHAT, max_completion_tokens=8) as stream,
     ):
         events = [event.type for event in stream]
-        final = stream.get_final_completion()
+        final = stream.current_completion_snapshot
     assert "content.delta" in events
     assert events[-1] == "content.done"
     assert final.choices[0].message.content

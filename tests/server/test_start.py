@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.cli.conftest import RunProcess, command, environment, run_process  # noqa: F401 - a fixture
+from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
 
 SERVE = ("serve", "builtin", "--port", "0", "--threads", "1", "--drafter", "none")
 
@@ -23,46 +23,49 @@ def taken() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def refused(run: RunProcess, code: int, *arguments: str, **variables: str) -> str:
-    finished = run("serve", "builtin", *arguments, **variables)
-    assert finished.returncode == code, finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert "listens" not in finished.stderr
-    return finished.stderr
+def refused(run: Run, code: int, *arguments: str) -> str:  # noqa: F811
+    finished = run("serve", "builtin", *arguments)
+    assert finished.exit_code == code, finished.output
+    assert "listens" not in finished.output
+    return finished.output
 
 
-def test_a_port_in_use(run_process: RunProcess, taken: int) -> None:  # noqa: F811
-    assert "Address already in use" in refused(run_process, 6, "--port", str(taken))
+def test_a_port_in_use(run: Run, taken: int) -> None:  # noqa: F811
+    assert "Address already in use" in refused(run, 6, "--port", str(taken))
 
 
-def test_a_host_that_is_not_here(run_process: RunProcess) -> None:  # noqa: F811
-    assert "cannot listen" in refused(run_process, 6, "--host", "203.0.113.1", "--insecure-no-auth", "--port", "0")
+def test_a_host_that_is_not_here(run: Run) -> None:  # noqa: F811
+    assert "cannot listen" in refused(run, 6, "--host", "203.0.113.1", "--insecure-no-auth", "--port", "0")
 
 
-def test_beyond_this_machine_a_key_is_needed(run_process: RunProcess) -> None:  # noqa: F811
-    assert "--api-key-file" in refused(run_process, 6, "--host", "0.0.0.0", "--port", "0")
+def test_beyond_this_machine_a_key_is_needed(run: Run) -> None:  # noqa: F811
+    assert "--api-key-file" in refused(run, 6, "--host", "0.0.0.0", "--port", "0")
 
 
-def test_a_key_file_that_is_missing_or_open_to_others(run_process: RunProcess, tmp_path: Path) -> None:  # noqa: F811
+def test_a_key_file_that_is_missing_or_open_to_others(run: Run, tmp_path: Path) -> None:  # noqa: F811
     path = tmp_path / "keys"
-    assert "cannot be read" in refused(run_process, 7, "--api-key-file", str(path))
+    assert "cannot be read" in refused(run, 7, "--api-key-file", str(path))
     path.write_text("k" * 32)
     path.chmod(0o644)
-    assert "chmod 600" in refused(run_process, 7, "--api-key-file", str(path))
+    assert "chmod 600" in refused(run, 7, "--api-key-file", str(path))
 
 
-def test_a_key_that_can_be_guessed_and_a_port_that_is_none(run_process: RunProcess) -> None:  # noqa: F811
-    message = refused(run_process, 2, FORERUN_API_KEY="short")
+def test_a_key_that_can_be_guessed_and_a_port_that_is_none(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORERUN_API_KEY", "short")
+    message = refused(run, 2)
     assert "short" not in message.replace("shorter", "")
-    assert "65535" in refused(run_process, 2, "--port", "70000")
+    monkeypatch.delenv("FORERUN_API_KEY")
+    assert "65535" in refused(run, 2, "--port", "70000")
 
 
-def test_no_such_model(run_process: RunProcess) -> None:  # noqa: F811
-    finished = run_process("serve", "./nothing", "--port", "0")
-    assert finished.returncode == 5
+def test_no_such_model(run: Run) -> None:  # noqa: F811
+    assert run("serve", "./nothing", "--port", "0").exit_code == 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> None:
     process = subprocess.Popen(command(*SERVE), env=environment(), stderr=subprocess.PIPE, text=True)
     try:
