@@ -62,7 +62,7 @@ def with_flags_of(
                 if field.name.endswith("_bytes"):
                     info.parser, info.metavar = read_size, "SIZE"
                 if field.name in shown:
-                    info.show_default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+                    info.show_default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
                 if option_name(field) not in group.__annotations__:
                     group.__annotations__[option_name(field)] = Annotated[flag_kind(kinds[field.name]), info]
                     setattr(group, option_name(field), None)

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
+SHOWN: Final = (
+    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens", "max_request_s", "drain_s",
+)  # fmt: skip
 
 
-@with_flags_of(ServerConfig, panel="Server")
+@with_flags_of(ServerConfig, panel="Server", shown=SHOWN)
 class ServerOptions:
     """Where to listen, who may call, and how much may wait."""
 

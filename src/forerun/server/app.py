@@ -1,5 +1,6 @@
 """The ASGI app: routes behind the gate, and errors in one form."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from forerun.server.routes import chat, completions, drafter, health, models, pa
 from forerun.server.work.service import Service
 
 MAX_PARAM_CHARACTERS: Final = 64
+KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
 PUBLIC_PATHS: Final = ("/health", "/ready")
 
 
@@ -69,10 +71,16 @@ async def show_api_error(request: Request, error: ApiError) -> Response:
 async def show_fault(request: Request, error: RequestValidationError) -> Response:
     """The first field that is wrong, by its place, and what is needed there."""
     fault: dict[str, Any] = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"] if part != "body")
-    param = place if place.isprintable() and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
+    param = place_of(fault["loc"])
     code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
     return await show_api_error(request, invalid(f"{param or 'The request'}: {fault['msg']}.", param=param, code=code))
+
+
+def place_of(parts: Sequence[str | int]) -> str | None:
+    """Where a fault is, such as messages.0.role; None where that is no plain name. Kinds of a union are left out."""
+    named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
+    place = ".".join(str(part) for part in named if part != "body")
+    return place if place and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
 
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:

@@ -1,6 +1,7 @@
 """What every request passes before a route sees it: name, host, origin, key, size, time."""
 
 import asyncio
+import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -19,6 +20,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 OPEN_PATHS: Final = frozenset(("/", "/health", "/ready"))  # the page asks its user for the key
@@ -26,8 +28,13 @@ OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
+)
+PREFLIGHT: Final = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
+    (b"access-control-max-age", b"600"),
 )
 MAX_TARGET_BYTES: Final = 4096
 
@@ -37,24 +44,33 @@ class Gate:
 
     The path is judged as the request has it, and everything that is not named open needs the key: an address that is
     put together from headers decides nothing.
+
+    Args:
+        is_loopback: the server listens on this machine only.
     """
 
     def __init__(self, app: App, config: ServerConfig, *, is_loopback: bool) -> None:
         self._app, self._config, self._keys = app, config, KeyRing(config.api_keys)
-        self._hosts = LOOPBACK_NAMES | {host.lower() for host in config.allowed_hosts}
-        self._checks_host = is_loopback or bool(config.allowed_hosts)
+        self._hosts = HostNames(config, is_loopback=is_loopback)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        headers: Headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if REQUEST_ID.fullmatch(given) else uuid4().hex
-        answer = GuardedAnswer(send, request_id)
+        origin = headers.get(b"origin", b"")
+        is_foreign = origin.decode("latin-1").lower() in self._origins
+        answer = GuardedAnswer(send, request_id, allowed_origin=origin if is_foreign else None)
         try:
-            scope["state"]["owner"] = self._admit(scope, headers)
+            self._require_neighbour(headers)
+            if is_foreign and scope["method"] == "OPTIONS":
+                await answer.allow()
+                return
+            scope["state"]["owner"] = self._owner(scope, headers)
             scope["state"]["request_id"] = request_id
+            self._require_small(scope, headers)
             await self._app(scope, self._bounded(receive), answer.send)
         except ApiError as error:
             await answer.refuse(error)
@@ -62,33 +78,33 @@ class Gate:
             logger.exception("request %s failed", request_id)
             await answer.refuse(internal())
 
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
-        """Whose request this is; raises ApiError where it must not come in."""
+    def _require_neighbour(self, headers: Headers) -> None:
+        """Raise ApiError for a Host or an Origin that a browser has from another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if self._checks_host and host_name(host) not in self._hosts:
+        if not self._hosts.has(host):
             raise ApiError(403, "This server does not answer to that Host.", code="host_not_allowed")
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_own(origin.decode("latin-1").lower(), host):
+        if origin is None:
+            return
+        name = origin.decode("latin-1").lower()
+        parts = urlsplit(name) if name.startswith(("http://", "https://")) else None
+        is_own = parts is not None and host != "" and parts.netloc == host
+        if not is_own and name not in self._origins:
             raise ApiError(403, "Pages of that origin may not use this server.", code="origin_not_allowed")
-        owner = self._keys.owner(headers.get(b"authorization"))
-        path = scope["path"]
+
+    def _owner(self, scope: Scope, headers: Headers) -> str:
+        """Whose request this is; raises ApiError where the key is missing or wrong."""
+        owner, path = self._keys.owner(headers.get(b"authorization")), scope["path"]
         is_open = scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
         if owner is None and not is_open:
             raise ApiError(401, "A valid API key is needed: Authorization: Bearer KEY.", code="invalid_api_key")
-        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-            raise ApiError(414, "The request's address is too long.", code="address_too_long")
-        self._require_body(scope["method"], headers)
         return owner or ""
 
-    def _is_own(self, origin: str, host: str) -> bool:
-        if origin in self._origins:
-            return True
-        parts = urlsplit(origin) if origin.startswith(("http://", "https://")) else None
-        return parts is not None and host != "" and parts.netloc == host
-
-    def _require_body(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """A body is JSON, and says no length beyond the limit."""
-        if method != "POST":
+    def _require_small(self, scope: Scope, headers: Headers) -> None:
+        """Raise ApiError for too long an address, and for a body that is no JSON or says that it is too long."""
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            raise ApiError(414, "The request's address is too long.", code="address_too_long")
+        if scope["method"] != "POST":
             return
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._config.max_body_bytes:
@@ -122,21 +138,49 @@ class Gate:
         return receive_bounded
 
 
-class GuardedAnswer:
-    """An answer with the headers that every one has, and at most one beginning."""
+class HostNames:
+    """The names in the Host header that a server answers to.
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    A page of another site can have its own name lead to this machine, and its requests then look like a neighbour's; but
+    they keep that name. With a key nothing is won by that, so names of a public server need not be listed.
+    """
+
+    def __init__(self, config: ServerConfig, *, is_loopback: bool) -> None:
+        self._names = LOOPBACK_NAMES | {host.lower() for host in config.allowed_hosts}
+        self._takes_addresses = not is_loopback
+        self._takes_all = not is_loopback and bool(config.api_keys) and not config.allowed_hosts
+
+    def has(self, host: str) -> bool:
+        """True for a Host header, in lower case, that leads here rightly."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        return self._takes_all or name in self._names or (self._takes_addresses and is_address(name))
+
+
+class GuardedAnswer:
+    """An answer with the headers that every one has, and at most one beginning.
+
+    Args:
+        allowed_origin: another site whose page may read it.
+    """
+
+    def __init__(self, send: Send, request_id: str, *, allowed_origin: bytes | None) -> None:
         self._send, self._request_id, self._is_begun = send, request_id, False
+        self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
+        if allowed_origin is not None:
+            self._added += [(b"access-control-allow-origin", allowed_origin), (b"vary", b"origin")]
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._is_begun = True
             own = {name for name, _ in message["headers"]}
-            added = [(b"x-request-id", self._request_id.encode()), *PLAIN_HEADERS]
-            if b"cache-control" not in own:
-                added.append((b"cache-control", b"no-store"))
-            message["headers"] = [*message["headers"], *added]
+            cache = [] if b"cache-control" in own else [(b"cache-control", b"no-store")]
+            message["headers"] = [*message["headers"], *self._added, *cache]
         await self._send(message)
+
+    async def allow(self) -> None:
+        """Say what a page of another site may send."""
+        await self.send({"type": "http.response.start", "status": 204, "headers": list(PREFLIGHT)})
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: ApiError) -> None:
         """Answer with an error, unless an answer was begun: that one is cut short, so nobody takes it for whole."""
@@ -155,8 +199,10 @@ def too_large(max_bytes: int) -> ApiError:
     return ApiError(413, f"The request's body has more than {max_bytes} bytes.", code="request_too_large")
 
 
-def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+def is_address(name: str) -> bool:
+    """True for an IP address, which no other site's page can have as its name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -8,8 +8,12 @@ from typing import Any, Final, NoReturn
 from forerun.server.protocol.errors import ApiError, invalid
 
 MAX_INTEGER_DIGITS: Final = 19  # of 2**63 - 1, the largest seed
+MAX_KEYS: Final = 4096  # of one object; 1,024 biases are the most that a request needs
+MAX_BRACKETS: Final = 16384  # 2,048 messages with two parts each need about half of it
 HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+# Also a string without an end: else every quote in it would be looked at as a beginning, and each to the end.
+TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
@@ -21,12 +25,9 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     require_shallow(body, max_depth)
     try:
         return json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_int=_small,
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small,
             parse_float=_finite,
-        )
+        )  # fmt: skip
     except ApiError:
         raise
     except (ValueError, RecursionError):
@@ -34,11 +35,16 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def require_shallow(body: bytes, max_depth: int) -> None:
-    """Raise ApiError where brackets nest deeper; counted before parsing, whose own limit is the stack's."""
+    """Raise ApiError where brackets nest deeper, or are very many; counted before parsing, whose limit is the stack's."""
+    num_opened = body.count(b"[") + body.count(b"{")
+    if num_opened <= max_depth:
+        return
+    marks = BRACKET.findall(TEXT.sub(b"", body))
+    if len(marks) > 2 * MAX_BRACKETS:
+        raise broken(f"The request body has more than {MAX_BRACKETS} lists and objects.")
     depth = 0
-    for found in STRUCTURE.finditer(body):
-        mark = found[0]
-        depth += 1 if mark in (b"[", b"{") else -1 if mark in (b"]", b"}") else 0
+    for mark in marks:
+        depth += 1 if mark in b"[{" else -1
         if depth > max_depth:
             raise broken(f"The request body nests deeper than {max_depth} levels.")
 
@@ -51,6 +57,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise broken("The request body has an object in which a key stands twice.")
+    if len(pairs) > MAX_KEYS:
+        raise broken(f"The request body has an object with more than {MAX_KEYS} keys.")
     for key, value in pairs:
         _require_characters(key)
         _require_characters(value)

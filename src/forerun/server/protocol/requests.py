@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
 
 from forerun.server.protocol.unsupported import not_yet
 
@@ -12,7 +12,8 @@ TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
 TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
+# One fault of a list is enough: a report of each would take a thousand times the memory of the list itself.
+Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS), FailFast()]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -109,7 +110,7 @@ class WritingRequest(Fields):
 class ChatRequest(WritingRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048), FailFast()]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -134,9 +135,9 @@ class CompletionRequest(WritingRequest):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=16)]
+        | Annotated[list[Text], Field(min_length=1, max_length=16), FailFast()]
         | Ids
-        | Annotated[list[Ids], Field(min_length=1, max_length=16)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=16), FailFast()]
     )
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -163,7 +164,7 @@ class TokenizeRequest(Fields):
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048), FailFast()] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
@@ -173,7 +174,7 @@ class DetokenizeRequest(Fields):
     """POST /detokenize."""
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS), FailFast()]
 
 
 def refuse_missing_parts(request: ChatRequest | CompletionRequest) -> None:

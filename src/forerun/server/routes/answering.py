@@ -115,7 +115,6 @@ class Answering:
         async for index, happening in job.events():
             match happening:
                 case ApiError():
-                    self._service.metrics.end("error")
                     raise happening
                 case DecodeStep():
                     self._choices[index].take(happening)
@@ -155,7 +154,6 @@ class Answering:
         """The first thing to tell; None where all is over."""
         async for event in events:
             if isinstance(event[1], ApiError):
-                self._service.metrics.end("error")
                 raise event[1]
             if event[1] is Mark.PING or isinstance(event[1], DecodeStep):
                 return event
@@ -195,7 +193,6 @@ class Answering:
             case Generation():
                 self._finish(job, index, happening)
             case ApiError():
-                self._service.metrics.end("error")
                 return error_event(happening, self._request.scope["state"]["request_id"])
             case Mark.PING:
                 return PING

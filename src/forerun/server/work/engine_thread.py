@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, ForerunError, NumericalError
+from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.protocol.errors import ApiError, internal, invalid
 from forerun.server.work.fair_queue import FairQueue
@@ -96,11 +96,10 @@ class EngineThread:
 
     def _serve(self, engine: "Engine") -> None:
         while not self._is_stopping:
-            is_failing = self.state is EngineState.FAILING
-            job = self._queue.take(PROBE_EVERY_S if is_failing else IDLE_S)
+            job = self._queue.take(PROBE_EVERY_S if self.state is EngineState.FAILING else IDLE_S)
             if job is not None:
                 self._play_safely(engine, job)
-            elif is_failing:
+            if self.state is EngineState.FAILING:
                 self._probe(engine)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
@@ -108,7 +107,7 @@ class EngineThread:
         self.running, job.begun_s = job, monotonic()
         try:
             for index, order in enumerate(job.orders):
-                if not self._write(engine, job, index, order):
+                if job.early_end is not None or not self._write(engine, job, index, order):
                     return
             job.give(len(job.orders) - 1, Mark.OVER)
         except Exception as error:  # noqa: BLE001 - it becomes the caller's error, and is logged
@@ -158,9 +157,12 @@ class EngineThread:
                 return internal()
 
     def _probe(self, engine: "Engine") -> None:
-        """One token, to see whether the target works again."""
+        """One token, to see whether the target works again; what failed may have been the request's own settings."""
         self._pass_began_s = monotonic()
-        with suppress(ForerunError, RuntimeError):
-            engine.generate([0], SamplingParams(max_new_tokens=1, ignore_eos=True))
+        try:
+            engine.stream([0], SamplingParams(max_new_tokens=1, ignore_eos=True)).result(times_plain=False)
             self.state = EngineState.READY
-        self._pass_began_s = None
+        except Exception as error:  # noqa: BLE001 - the server goes on, and says that it is not ready
+            logger.warning("the target does not work: %s", error)
+        finally:
+            self._pass_began_s = None

@@ -68,6 +68,7 @@ class Job:
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False
+        self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
         self.asked_s = self._loop.time()
         self.begun_s: float | None = None  # set by the engine's thread
@@ -88,7 +89,9 @@ class Job:
         """The same within the loop's thread."""
         if self.is_over:
             return
-        self.is_over = happening is Mark.OVER or isinstance(happening, ApiError)
+        if isinstance(happening, ApiError):
+            self.error = happening
+        self.is_over = happening is Mark.OVER or self.error is not None
         self._unread.append((index, happening))
         if self.is_over:
             for call in self._when_done:

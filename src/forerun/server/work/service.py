@@ -129,9 +129,17 @@ class Service:
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
         self._jobs.add(job)
-        job.when_done(deadline.cancel)
-        job.when_done(lambda: self._jobs.discard(job))
+        job.when_done(lambda: self._forget(job, deadline))
         return job
+
+    def _forget(self, job: Job, deadline: asyncio.TimerHandle) -> None:
+        """Called where nothing more will happen to a job."""
+        deadline.cancel()
+        self._jobs.discard(job)
+        if job.early_end is not None:
+            self.metrics.end(job.early_end.value)
+        elif job.error is not None:
+            self.metrics.end("error")
 
     def drain(self) -> None:
         """Take no more requests, and end those that are still there when their time is up."""

@@ -20,6 +20,9 @@ from forerun.text.chat_template import ChatTemplate
 
 START_S: Final = 10.0  # for Python and Jinja to be imported
 MAX_GROWTH: Final = 4  # bytes of a rendered text for each byte that may come in; JSON escapes included
+FIRST: Final = b'{"messages": [], "variables": {}}\n'  # is refused, which shows that all is imported
+# Too late; an answer too long or none; an answer that is no JSON; a child that has ended.
+FAULTS: Final = (TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, ValueError, OSError)
 
 
 class TemplateRenderer:
@@ -29,7 +32,6 @@ class TemplateRenderer:
         self._template, self._config = template, config
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
-        self._is_closed = False
 
     async def begin(self) -> None:
         """Start the child ahead of the first request."""
@@ -45,15 +47,7 @@ class TemplateRenderer:
         line = json.dumps({"messages": messages, "variables": variables}).encode() + b"\n"
         async with self._turn:
             child = await self._running_child()
-            try:
-                async with asyncio.timeout(self._config.max_template_s):
-                    answer = await self._exchange(child, line)
-            except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
-                await self._end_child()
-                raise too_costly() from None
-            except asyncio.CancelledError:
-                await self._end_child()  # its answer would be taken for the next conversation's
-                raise
+            answer = await self._ask(child, line, self._config.max_template_s)
         match answer:
             case {"text": str(text)}:
                 return text
@@ -64,10 +58,12 @@ class TemplateRenderer:
 
     async def close(self) -> None:
         """End the child."""
-        self._is_closed = True
-        await self._end_child()
+        child, self._child = self._child, None
+        if child is not None:
+            await end_child(child)
 
     async def _running_child(self) -> asyncio.subprocess.Process:
+        """The child, begun anew where there is none."""
         if self._child is not None and self._child.returncode is None:
             return self._child
         source = str(Path(forerun.__file__).resolve().parents[1])
@@ -83,32 +79,34 @@ class TemplateRenderer:
             "max_bytes": self._config.max_template_bytes,
             "max_s": self._config.max_template_s,
         }
-        await self._send(self._child, json.dumps(head).encode() + b"\n")
+        child = self._child
+        await self._ask(child, json.dumps(head).encode() + b"\n" + FIRST, START_S)
+        return child
+
+    async def _ask(self, child: asyncio.subprocess.Process, lines: bytes, limit_s: float) -> Any:
+        """What the child answers. One that is late, ends or is given up is killed: a later answer would be taken for
+        that to the next conversation.
+        """
+        assert child.stdin is not None, "the child was started with pipes"
+        assert child.stdout is not None, "the child was started with pipes"
         try:
-            async with asyncio.timeout(START_S):  # a first, empty conversation is refused, once all is imported
-                await self._exchange(self._child, b'{"messages": [], "variables": {}}\n')
-        except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
-            await self._end_child()
+            async with asyncio.timeout(limit_s):
+                child.stdin.write(lines)
+                await child.stdin.drain()
+                return json.loads(await child.stdout.readuntil(b"\n"))
+        except FAULTS:
+            await self.close()
             raise too_costly() from None
-        return self._child
+        except asyncio.CancelledError:
+            await self.close()
+            raise
 
-    async def _exchange(self, child: asyncio.subprocess.Process, line: bytes) -> Any:
-        await self._send(child, line)
-        assert child.stdout is not None, "the child was started with a pipe"
-        answer = await child.stdout.readuntil(b"\n")
-        return json.loads(answer)
 
-    async def _send(self, child: asyncio.subprocess.Process, line: bytes) -> None:
-        assert child.stdin is not None, "the child was started with a pipe"
-        child.stdin.write(line)
-        await child.stdin.drain()
-
-    async def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None and child.returncode is None:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+async def end_child(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
 
 
 def too_costly() -> ApiError:
