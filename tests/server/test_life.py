@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forerun import NumericalError
+from forerun import NumericalError, SamplingParams
 from tests.server.serving import ENGINE, Served, events_of, served
 
 SLOW = replace(ENGINE, device="paced:target=10ms;draft=1ms")
@@ -183,14 +183,14 @@ def test_what_takes_longer_than_the_drain_ends_with_an_error() -> None:
 def test_a_failure_is_one_request_s_and_readiness_tells_of_it() -> None:
     with served() as server, server.client() as client:
         engine = server.service.engine
-        play, is_broken = engine._play, True
+        near_tie, is_broken = engine.near_tie, True
 
-        def fail(*given: Any) -> Any:
+        def fail(params: SamplingParams) -> float:
             if is_broken:
                 raise NumericalError("of the test, at /some/path")
-            return play(*given)
+            return near_tie(params)
 
-        engine._play = fail  # type: ignore[method-assign]
+        engine.near_tie = fail  # type: ignore[method-assign]
         answer = client.post("/v1/completions", json=SHORT)
         assert answer.status_code == 500
         assert "/some/path" not in answer.text
