@@ -54,19 +54,15 @@ def served(engine_config: EngineConfig = ENGINE, *, waits: bool = True, **settin
     """
     config = replace(CONFIG, **settings)
     listener = bind(config)
-    is_ready, errors, loops = threading.Event(), [], []
+    is_ready, errors = threading.Event(), []
     service = Service(
         config, lambda: Engine(engine_config), target=engine_config.target, drafter_name="draft_model",
         on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip
     server = make_server(service, listener)
 
-    async def run() -> None:
-        loops.append(asyncio.get_running_loop())
-        await run_until_end(server, service, listener)
-
     url = url_of(listener)
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, service, listener)))
     thread.start()
     try:
         if waits:
@@ -75,7 +71,7 @@ def served(engine_config: EngineConfig = ENGINE, *, waits: bool = True, **settin
         yield Served(url=url, service=service, listener=listener)
     finally:
         server.should_exit = True
-        loops[0].call_soon_threadsafe(service.drain)
+        service.drain_soon()
         thread.join(60)
         assert not thread.is_alive()
         assert not service.thread.is_alive

@@ -29,7 +29,7 @@ class DrainingServer(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
-        self.service.drain()
+        self.service.drain_soon()
 
 
 def serve(
@@ -80,6 +80,7 @@ def make_server(service: Service, listener: socket.socket) -> DrainingServer:
             lifespan="off",
             log_config=None,
             access_log=False,
+            log_level="error",  # its warnings are about bytes that strangers sent
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=int(config.idle_s),

@@ -39,12 +39,14 @@ class Choice:
         self._details = details
         self.content, self.thought = [echo], [""]
         self.rounds: list[StepStats] = []
+        self.num_tokens = 0
         self.finish: str | None = None
         self.result: Generation | None = None
 
     def take(self, step: DecodeStep) -> tuple[dict[str, str], dict[str, Any]]:
         """What a round adds: to the message, and beside it."""
         self.rounds.append(step.stats)
+        self.num_tokens += len(step.token_ids)
         if step.finish is not None:
             self.finish = FINISH[step.finish]
         thought, content = ("", step.text) if self._split is None else self._split.feed(step.text)
@@ -94,10 +96,9 @@ class Answering:
 
     async def respond(self) -> Response:
         """The response; a stream begins once there is something to say: what fails before has its own status."""
-        scope = self._request.scope
-        job = self._service.submit(
-            self._orders, owner=scope["state"]["owner"], on_slow_reader=scope["state"].get(ABORT, lambda: None)
-        )
+        state = self._request.scope["state"]
+        abort = state[ABORT] if self._asked.stream else None
+        job = self._service.submit(self._orders, owner=state["owner"], on_slow_reader=abort)
         watch = ClientWatch(self._request.receive, job)
         try:
             if self._asked.stream:
@@ -216,7 +217,7 @@ class Answering:
             return {}
         if not options.continuous_usage_stats:
             return {"usage": None}
-        num_new = sum(item.num_accepted + 1 for choice in self._choices for item in choice.rounds)
+        num_new = sum(choice.num_tokens for choice in self._choices)
         return {
             "usage": counted(sum(len(order.prompt_ids) for order in self._orders[:: self._asked.num_choices]), num_new)
         }

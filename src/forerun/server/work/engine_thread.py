@@ -119,11 +119,10 @@ class EngineThread:
         """Write one text; False where the job was ended early: no pass begins after that."""
         self._pass_began_s = monotonic()
         with start(engine, order) as stream:
-            for read in stream.prefill():
+            for _ in stream.prefill():
                 if job.early_end is not None:
                     return False
                 self._pass_began_s = monotonic()
-                job.give(index, read)
             for step in stream:
                 if job.early_end is not None:
                     return False

@@ -35,7 +35,8 @@ class FairQueue:
         self._num_tokens = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        with self._changed:
+            return sum(map(len, self._lines.values()))
 
     def put(self, job: Job) -> None:
         """Add a job at the end of its key's line.

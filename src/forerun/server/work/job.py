@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.core.steps import DecodeStep, Generation, PrefillStep
+from forerun.core.steps import DecodeStep, Generation
 from forerun.server.protocol.errors import ApiError, stopping
 
 
@@ -44,7 +44,7 @@ class Order:
     times_plain: bool = False
 
 
-Happening: TypeAlias = PrefillStep | DecodeStep | Generation | ApiError | Mark
+Happening: TypeAlias = DecodeStep | Generation | ApiError | Mark
 Event: TypeAlias = tuple[int, Happening]  # the number of the order, and what became of it
 
 TOO_LATE: Final = "The request took longer than this server allows."
@@ -57,12 +57,12 @@ class Job:
     event loop's thread.
 
     Args:
-        max_unread: events that may wait for the reader; with more of them the job ends.
+        max_unread: events that may wait for the reader, beyond which the job ends; None: as many as there are.
         on_early_end: called once, in the loop's thread.
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int, on_early_end: Callable[["Job"], None]
+        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, on_early_end: Callable[["Job"], None]
     ) -> None:
         self.orders, self.owner = orders, owner
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
@@ -98,7 +98,7 @@ class Job:
                 call()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        if len(self._unread) > self._max_unread:
+        if self._max_unread is not None and len(self._unread) > self._max_unread:
             self.end(EarlyEnd.SLOW_READER)
 
     def end(self, reason: EarlyEnd) -> None:

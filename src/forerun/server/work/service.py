@@ -103,11 +103,11 @@ class Service:
             message = "The model does not exist on this server; GET /v1/models names the one that does."
             raise ApiError(404, message, code="model_not_found", param="model")
 
-    def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None]) -> Job:
+    def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
         """Queue texts to be written.
 
         Args:
-            on_slow_reader: called where the reader is given up.
+            on_slow_reader: called where the reader is given up; None: it takes all at once and is never behind.
 
         Raises:
             ApiError: too much waits, or the server is stopping.
@@ -117,10 +117,11 @@ class Service:
 
         def forget(job: Job) -> None:
             self.queue.remove(job)
-            if job.early_end is EarlyEnd.SLOW_READER:
+            if job.early_end is EarlyEnd.SLOW_READER and on_slow_reader is not None:
                 on_slow_reader()
 
-        job = Job(orders, owner=owner, max_unread=self.config.max_unread_events, on_early_end=forget)
+        max_unread = None if on_slow_reader is None else self.config.max_unread_events
+        job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
         try:
             self.queue.put(job)
         except ApiError as error:
@@ -140,6 +141,11 @@ class Service:
             self.metrics.end(job.early_end.value)
         elif job.error is not None:
             self.metrics.end("error")
+
+    def drain_soon(self) -> None:
+        """`drain`, for another thread or the handler of a signal."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
         """Take no more requests, and end those that are still there when their time is up."""
