@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -37,6 +38,7 @@ PREFLIGHT: Final = (
     (b"access-control-max-age", b"600"),
 )
 MAX_TARGET_BYTES: Final = 4096
+LINGER_BYTES: Final = 8 * 2**20  # of a body too long that are read: a connection closed early can lose the answer
 
 
 class Gate:
@@ -65,6 +67,7 @@ class Gate:
         answer = GuardedAnswer(send, request_id, allowed_origin=origin if is_foreign else None)
         try:
             self._require_neighbour(headers)
+            scope.setdefault("state", {})
             if is_foreign and scope["method"] == "OPTIONS":
                 await answer.allow()
                 return
@@ -107,7 +110,7 @@ class Gate:
         if scope["method"] != "POST":
             return
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._config.max_body_bytes:
+        if length.isdigit() and int(length) > self._config.max_body_bytes + LINGER_BYTES:
             raise too_large(self._config.max_body_bytes)
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" and (length != b"0" or b"transfer-encoding" in headers):
@@ -132,6 +135,8 @@ class Gate:
             is_whole = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
             if num_bytes > self._config.max_body_bytes:
+                if not is_whole:
+                    await discard(receive, deadline)
                 raise too_large(self._config.max_body_bytes)
             return message
 
@@ -188,11 +193,21 @@ class GuardedAnswer:
             return
         body = error.json(self._request_id)
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
-        if error.status in (408, 413):
-            headers["connection"] = "close"  # the rest of the body is not read
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": pairs})
         await self.send({"type": "http.response.body", "body": body})
+
+
+async def discard(receive: Receive, deadline: float) -> None:
+    """Read on for a while, so that the client comes to read the answer."""
+    num_bytes = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            while num_bytes < LINGER_BYTES:
+                message = await receive()
+                if not message.get("more_body", False):
+                    return
+                num_bytes += len(message["body"])
 
 
 def too_large(max_bytes: int) -> ApiError:

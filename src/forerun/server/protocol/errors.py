@@ -8,6 +8,7 @@ from forerun.core.errors import ForerunError
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 RETRIED: Final = (408, 409, 429, 503)  # worth another try later; the openai client repeats every 5xx unless told not to
+UNREAD: Final = (408, 413)  # the rest of the body is not read, so no request can follow it
 
 
 class ApiError(ForerunError):
@@ -53,6 +54,8 @@ class ApiError(ForerunError):
             found["retry-after"] = str(self.retry_after_s)
         if self.allow is not None:
             found["allow"] = self.allow
+        if self.status in UNREAD:
+            found["connection"] = "close"
         return found
 
 

@@ -97,7 +97,7 @@ class Answering:
     async def respond(self) -> Response:
         """The response; a stream begins once there is something to say: what fails before has its own status."""
         state = self._request.scope["state"]
-        abort = state[ABORT] if self._asked.stream else None
+        abort = state.get(ABORT, job_alone) if self._asked.stream else None
         job = self._service.submit(self._orders, owner=state["owner"], on_slow_reader=abort)
         watch = ClientWatch(self._request.receive, job)
         try:
@@ -246,3 +246,7 @@ async def ping(job: Job, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         job.put(0, Mark.PING)
+
+
+def job_alone() -> None:
+    """In place of ending a connection, under another server than ours: the job ends, and the client finds out later."""
