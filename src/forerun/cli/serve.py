@@ -1,8 +1,10 @@
 """forerun serve: an OpenAI-compatible server."""
 
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -60,6 +62,7 @@ def serve(
     server_options: ServerOptions,
     logs: LogOptions,
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is there.")] = False,
 ) -> None:
     """Serve a model to OpenAI's clients, one request after the other."""
     require_packages()
@@ -82,8 +85,15 @@ def serve(
             lambda: opened(engine_config),
             target=model,
             drafter_name=NAMES[type(drafter)],
-            on_ready=lambda url: say(f"ready: {url}/v1 (Ctrl-C ends it)"),
+            on_ready=lambda url: tell(url, opens_page=opens_page),
         )
+
+
+def tell(url: str, *, opens_page: bool) -> None:
+    """Say where the server is, and show it in a browser; that one is started aside, since it may take its time."""
+    say(f"ready: {url}/v1 (Ctrl-C ends it)")
+    if opens_page:
+        Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from forerun.server.protocol.requests import ChatMessage, ChatRequest, refuse_mi
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, StrictRoute, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, service_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
 
-@router.post("/v1/chat/completions", response_class=Response)
+@router.post("/v1/chat/completions", response_class=Response, responses=TEXT_ANSWER)
 async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Answer a conversation."""
     service = service_of(request)

@@ -8,13 +8,13 @@ from forerun.server.protocol.requests import CompletionRequest, refuse_missing_p
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, StrictRoute, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, service_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 DEFAULT_TOKENS: Final = 16  # OpenAI's
 
 
-@router.post("/v1/completions", response_class=Response)
+@router.post("/v1/completions", response_class=Response, responses=TEXT_ANSWER)
 async def completions(request: Request, asked: CompletionRequest) -> Response:
     """Continue texts."""
     service = service_of(request)

@@ -1,13 +1,13 @@
 """GET /health, /ready and /metrics."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from forerun.server.routes.strict_route import service_of
+from forerun.server.routes.strict_route import REFUSALS, service_of
 from forerun.server.work.engine_thread import EngineState
 
-router = APIRouter()
+router = APIRouter(responses={"4XX": REFUSALS["4XX"]})
 
 
 @router.get("/health", responses={503: {"description": "The engine has ended."}})
@@ -24,7 +24,7 @@ async def show_readiness(request: Request) -> JSONResponse:
     return JSONResponse({"status": service.state}, status_code=200 if service.is_ready else 503)
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
     return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

@@ -32,6 +32,17 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     "5XX": {"model": ErrorAnswer, "description": "The server cannot answer now."},
 }
 
+# What a text is answered with: one object, or events.
+TEXT_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "The text, whole or as events.",
+        "content": {
+            "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
+
 
 class StrictRequest(Request):
     """A request whose JSON is read once, strictly."""
