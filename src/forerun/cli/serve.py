@@ -1,11 +1,9 @@
 """forerun serve: an OpenAI-compatible server."""
 
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -18,9 +16,6 @@ from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
-
-if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
 
 NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
 SHOWN: Final = (
@@ -82,7 +77,7 @@ def serve(
         run_server(
             config,
             listener,
-            lambda: opened(engine_config),
+            lambda: open_engine(engine_config),
             target=model,
             drafter_name=NAMES[type(drafter)],
             on_ready=lambda url: tell(url, opens_page=opens_page),
@@ -94,13 +89,6 @@ def tell(url: str, *, opens_page: bool) -> None:
     say(f"ready: {url}/v1 (Ctrl-C ends it)")
     if opens_page:
         Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-
-@contextmanager
-def opened(config: EngineConfig) -> "Iterator[Engine]":
-    """The engine, closed afterwards."""
-    with open_engine(config) as engine:
-        yield engine
 
 
 def require_packages() -> None:
