@@ -25,7 +25,7 @@ SITE = "https://chat.example"
 @pytest.mark.parametrize(
     ("settings", "is_loopback", "taken", "refused"),
     [
-        ({}, True, "localhost 127.0.0.1:80 [::1]:80 localhost:1", "evil.example 10.0.0.1 0.0.0.0 127.0.0.1.evil.example"),
+        ({}, True, "localhost 127.0.0.1:80 [::1]:80 localhost:1", "evil.example 10.0.0.1 127.0.0.1.evil.example"),
         ({"api_keys": (KEY,)}, True, "localhost", "evil.example"),
         ({"allowed_hosts": ("chat.example",)}, True, "chat.example:443 localhost", "evil.example"),
         ({"api_keys": (KEY,)}, False, "anything.example 10.0.0.1", ""),

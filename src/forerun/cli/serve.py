@@ -13,13 +13,13 @@ from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
-from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 
 NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
 SHOWN: Final = (
-    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens", "max_request_s", "drain_s",
+    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens", "max_request_s",
+    "drain_s",
 )  # fmt: skip
 
 

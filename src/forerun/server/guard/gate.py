@@ -38,6 +38,7 @@ PREFLIGHT: Final = (
     (b"access-control-max-age", b"600"),
 )
 MAX_TARGET_BYTES: Final = 4096
+MAX_DIGITS: Final = 20  # of a length; more of them are as much too large
 LINGER_BYTES: Final = 8 * 2**20  # of a body too long that are read: a connection closed early can lose the answer
 
 
@@ -110,7 +111,7 @@ class Gate:
         if scope["method"] != "POST":
             return
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._config.max_body_bytes + LINGER_BYTES:
+        if length.isdigit() and int(length[:MAX_DIGITS]) > self._config.max_body_bytes + LINGER_BYTES:
             raise too_large(self._config.max_body_bytes)
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" and (length != b"0" or b"transfer-encoding" in headers):
@@ -146,8 +147,8 @@ class Gate:
 class HostNames:
     """The names in the Host header that a server answers to.
 
-    A page of another site can have its own name lead to this machine, and its requests then look like a neighbour's; but
-    they keep that name. With a key nothing is won by that, so names of a public server need not be listed.
+    A page of another site can have its own name lead to this machine, and its requests then look like a neighbour's;
+    but they keep that name. With a key nothing is won by that, so names of a public server need not be listed.
     """
 
     def __init__(self, config: ServerConfig, *, is_loopback: bool) -> None:

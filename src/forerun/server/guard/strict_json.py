@@ -35,7 +35,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def require_shallow(body: bytes, max_depth: int) -> None:
-    """Raise ApiError where brackets nest deeper, or are very many; counted before parsing, whose limit is the stack's."""
+    """Raise ApiError where brackets nest deeper, or are very many; counted before parsing, which has no such limit."""
     num_opened = body.count(b"[") + body.count(b"{")
     if num_opened <= max_depth:
         return

@@ -1,6 +1,7 @@
 """Server-sent events as OpenAI has them: one for each verified round."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from forerun.server.protocol.errors import ApiError
@@ -11,15 +12,15 @@ CHAT, TEXT = "chat.completion.chunk", "text_completion"
 
 
 class EventWriter:
-    """Events of one answer; id, time and model are the same in all of them.
+    """Events of one answer.
 
     Args:
         kind: CHAT or TEXT.
+        about: what all of them have, such as id, time and model.
     """
 
-    def __init__(self, kind: str, *, id: str, created: int, model: str, fingerprint: str) -> None:
-        head = {"id": id, "object": kind, "created": created, "model": model, "system_fingerprint": fingerprint}
-        self._head = "data: " + json.dumps(head)[:-1]
+    def __init__(self, kind: str, about: Mapping[str, Any]) -> None:
+        self._head = "data: " + json.dumps({"object": kind, **about})[:-1]
         self._is_chat = kind == CHAT
 
     def piece(self, index: int, delta: dict[str, str], finish: str | None = None, **roots: Any) -> bytes:

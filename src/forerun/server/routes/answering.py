@@ -91,8 +91,8 @@ class Answering:
             "id": ("chatcmpl-" if self._is_chat else "cmpl-") + uuid4().hex,
             "created": int(time.time()),
             "model": self._service.model_name,
+            "system_fingerprint": f"forerun-{forerun.__version__}",
         }
-        self._fingerprint = f"forerun-{forerun.__version__}"
 
     async def respond(self) -> Response:
         """The response; a stream begins once there is something to say: what fails before has its own status."""
@@ -126,7 +126,6 @@ class Answering:
         body = {
             "object": "chat.completion" if self._is_chat else "text_completion",
             **self._about,
-            "system_fingerprint": self._fingerprint,
             "choices": [self._choice_body(index) for index in range(len(self._choices))],
             **self._numbers(),
         }
@@ -161,7 +160,7 @@ class Answering:
         return None
 
     async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-        writer = EventWriter(CHAT if self._is_chat else TEXT, **self._about, fingerprint=self._fingerprint)  # type: ignore[arg-type]
+        writer = EventWriter(CHAT if self._is_chat else TEXT, self._about)
         if first is None:
             return
         yield self._opening(writer) + self._event(writer, job, first)
