@@ -34,8 +34,8 @@ class EventWriter:
         return self.event([{"index": index, **said, "logprobs": None, "finish_reason": finish}], **roots)
 
     def event(self, choices: list[dict[str, Any]], **roots: Any) -> bytes:
-        """An event with these choices."""
-        rest = json.dumps({"choices": choices, **roots}, ensure_ascii=False)
+        """An event with these choices. All beyond ASCII is escaped: some clients end lines at U+2028 too."""
+        rest = json.dumps({"choices": choices, **roots})
         return f"{self._head}, {rest[1:]}\n\n".encode()
 
 
