@@ -91,3 +91,17 @@ def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> 
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_model_is_read_ends_it_too() -> None:
+    process = subprocess.Popen(command(*SERVE), env=environment(), stderr=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stderr is not None
+            assert "listens" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()

@@ -162,7 +162,8 @@ class Service:
         self.is_draining = True
         self._end_all()
         self.thread.stop()
-        await asyncio.to_thread(self.thread.join, LONGEST_PASS_S)
+        patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
+        await asyncio.to_thread(self.thread.join, patience_s)
         if self._prompts is not None:
             await self._prompts.close()
 
