@@ -1,10 +1,10 @@
 """What serving costs: tokens/s and the first token of a stream from the server, against the same engine called at once.
 
-python benchmarks/served_speed.py [--target smollm2 --draft smollm2-draft] [--num-prompts 10] [--repeats 3] [--num-new 200]
+python benchmarks/served_speed.py [--target smollm2 --draft smollm2-draft] [--num-prompts 10] [--repeats 3]
 
 One engine answers both ways, question by question in turn, the caches emptied before each answer. The client of the
-server is a process of its own, as a user's is; both ways are timed where the text is used: from the request to the first
-piece, and from the first piece to the last.
+server is a process of its own, as a user's is. Both ways are timed where the text is used: from the request to the
+first piece, and from the first piece to the last.
 """
 
 import argparse

@@ -57,7 +57,7 @@ def test_a_site_that_is_named_may_read_the_answers(strict: Served) -> None:
         assert client.options("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nhost: loc", b"\r\n"])
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])
 def test_a_head_that_does_not_come_ends_the_connection(strict: Served, said: bytes) -> None:
     with socket.create_connection(strict.address, timeout=20) as sock:
         sock.sendall(said)
@@ -121,8 +121,10 @@ def test_no_header_opens_but_the_key(header: bytes) -> None:
     ring = KeyRing((KEY, "another-key-of-this-server"))
     assert ring.owner(header) is None
     assert ring.owner(b"Bearer " + header) is None
-    assert ring.owner(f"BEARER {KEY}".encode()) == ring.owner(f"Bearer  {KEY} ".encode()) != ring.owner(
-        b"Bearer another-key-of-this-server"
+    assert (
+        ring.owner(f"BEARER {KEY}".encode())
+        == ring.owner(f"Bearer  {KEY} ".encode())
+        != ring.owner(b"Bearer another-key-of-this-server")
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from forerun.server.protocol.unsupported import not_yet
 
@@ -13,7 +13,7 @@ Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
 TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 # One fault of a list is enough: a report of each would take a thousand times the memory of the list itself.
-Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS), FailFast()]
+Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -110,7 +110,7 @@ class WritingRequest(Fields):
 class ChatRequest(WritingRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048), FailFast()]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -135,9 +135,9 @@ class CompletionRequest(WritingRequest):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=16), FailFast()]
+        | Annotated[list[Text], Field(min_length=1, max_length=16, fail_fast=True)]
         | Ids
-        | Annotated[list[Ids], Field(min_length=1, max_length=16), FailFast()]
+        | Annotated[list[Ids], Field(min_length=1, max_length=16, fail_fast=True)]
     )
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -164,7 +164,7 @@ class TokenizeRequest(Fields):
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048), FailFast()] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
@@ -174,7 +174,7 @@ class DetokenizeRequest(Fields):
     """POST /detokenize."""
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS), FailFast()]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
 def refuse_missing_parts(request: ChatRequest | CompletionRequest) -> None:
