@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.core.errors import KeyFileError
-from forerun.server.config import ServerConfig
+from forerun.server.config import KeyFileError, ServerConfig
 from forerun.server.guard.gate import HostNames
 from forerun.server.guard.keys import KeyRing, read_api_keys
 from forerun.server.guard.strict_json import read_json

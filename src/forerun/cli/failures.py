@@ -16,14 +16,13 @@ import typer
 from forerun.cli.streams import cleaned
 from forerun.cli.wrap import wrapped
 from forerun.core.errors import (
-    AddressError,
     CheckpointError,
     ConfigError,
     ContextOverflowError,
     ForerunError,
-    KeyFileError,
     VocabularyError,
 )
+from forerun.server.config import AddressError, KeyFileError
 
 if TYPE_CHECKING:
     from forerun.checkpoints.source import CheckpointSource

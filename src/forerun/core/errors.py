@@ -2,8 +2,6 @@
 
 ForerunError
 ├── ConfigError              a setting is unknown, out of range or contradicts another
-│   ├── AddressError         a server cannot listen there
-│   └── KeyFileError         a file of keys cannot be used
 ├── CheckpointError          a model folder is missing, damaged or of an unsupported family
 ├── VocabularyError          draft and target do not share their tokens
 ├── ContextOverflowError     the text does not fit into the context
@@ -19,14 +17,6 @@ class ForerunError(Exception):
 
 class ConfigError(ForerunError):
     """A setting is unknown, out of range, or contradicts another one."""
-
-
-class AddressError(ConfigError):
-    """A server cannot listen where it was told to: the address is in use, not allowed, or not this machine's."""
-
-
-class KeyFileError(ConfigError):
-    """A file of keys is missing, open to others, or holds no key."""
 
 
 class CheckpointError(ForerunError):

@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.core.errors import require
+from forerun.core.errors import ConfigError, require
 from forerun.core.field_types import read_fields, setting
 
 MAX_PORT: Final = 65535
 MIN_KEY_CHARACTERS: Final = 16
+
+
+class AddressError(ConfigError):
+    """A server cannot listen where it was told to: the address is in use, not allowed, or not this machine's."""
+
+
+class KeyFileError(ConfigError):
+    """A file of keys is missing, open to others, or holds no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from forerun.core.errors import ConfigError, KeyFileError
+from forerun.core.errors import ConfigError
+from forerun.server.config import KeyFileError
 from forerun.wires.endpoint import read_key
 
 PREFIX: Final = b"bearer "

@@ -3,8 +3,7 @@
 import os
 import socket
 
-from forerun.core.errors import AddressError
-from forerun.server.config import ServerConfig
+from forerun.server.config import AddressError, ServerConfig
 from forerun.wires.endpoint import Address, is_loopback, resolve
 
 

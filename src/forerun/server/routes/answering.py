@@ -26,7 +26,7 @@ from forerun.server.work.job import Event, Job, Mark, Order
 GONE = 499  # nginx's status for a client that went away; nobody reads it
 
 
-class Choice:
+class GrowingText:
     """One text as it grows.
 
     Args:
@@ -84,7 +84,9 @@ class Answering:
         self._is_chat = isinstance(asked, ChatRequest)
         tokenizer = self._service.engine.tokenizer
         self._choices = [
-            Choice(echo=echo, rendered=rendered, details=RoundDetails(tokenizer) if asked.options.details else None)
+            GrowingText(
+                echo=echo, rendered=rendered, details=RoundDetails(tokenizer) if asked.options.details else None
+            )
             for echo in (echoes or [""] * len(orders))
         ]
         self._about = {
