@@ -29,7 +29,10 @@ def usage(results: Sequence[Generation], drafter: str, last: StepStats | None, *
         "completion_tokens": num_new,
         "total_tokens": num_prompt + num_new,
         "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in prompts)},
-        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(result.stats.num_predicted_accepted for result in results),
+            "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in results),
+        },
         "forerun": speculation(results[-1].stats, drafter, last),
     }
 

@@ -51,17 +51,16 @@ class RoundDetails:
 
 def who_guessed(tree: DraftedTree | None, num_tokens: int, num_accepted: int) -> Sequence[str]:
     """Who each token of a round comes from: accepted ones from what drafted them, the bonus token from the target."""
-    sources: Sequence[str] = getattr(tree, "sources", None) or ()
-    drafted = [sources[node] for node in tree.path] if tree is not None and sources else [DRAFT] * num_accepted
+    sources = () if tree is None else tree.sources
+    drafted = [DRAFT] * num_accepted if tree is None else [sources[node] for node in tree.path]
     return [*drafted[:num_tokens], *[BONUS] * (num_tokens - len(drafted))]
 
 
 def tree_body(tree: DraftedTree, text_of: Callable[[int], str]) -> dict[str, Any]:
     """A tree as a page draws it; parents come before children, and the root's parent is -1."""
-    sources = getattr(tree, "sources", None)
     return {
         "texts": [text_of(token_id) for token_id in tree.token_ids],
         "parents": list(tree.parents),
         "path": list(tree.path),
-        "sources": list(sources) if sources else ["", *[DRAFT] * (len(tree.token_ids) - 1)],
+        "sources": list(tree.sources),
     }

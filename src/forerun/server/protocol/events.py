@@ -23,7 +23,15 @@ class EventWriter:
         self._head = "data: " + json.dumps({"object": kind, **about})[:-1]
         self._is_chat = kind == CHAT
 
-    def piece(self, index: int, delta: dict[str, str], finish: str | None = None, **roots: Any) -> bytes:
+    def piece(
+        self,
+        index: int,
+        delta: dict[str, str],
+        finish: str | None = None,
+        *,
+        logprobs: dict[str, Any] | None = None,
+        **roots: Any,
+    ) -> bytes:
         """An event with a piece of a text.
 
         Args:
@@ -31,7 +39,7 @@ class EventWriter:
             roots: keys beside OpenAI's.
         """
         said: dict[str, Any] = {"delta": delta} if self._is_chat else {"text": delta.get("text", "")}
-        return self.event([{"index": index, **said, "logprobs": None, "finish_reason": finish}], **roots)
+        return self.event([{"index": index, **said, "logprobs": logprobs, "finish_reason": finish}], **roots)
 
     def event(self, choices: list[dict[str, Any]], **roots: Any) -> bytes:
         """An event with these choices. All beyond ASCII is escaped: some clients end lines at U+2028 too."""

@@ -177,11 +177,7 @@ class DetokenizeRequest(Fields):
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
-def refuse_missing_parts(request: ChatRequest | CompletionRequest) -> None:
-    """Raise ApiError for what the engine cannot do yet."""
-    if request.num_logprobs() is not None:
-        raise not_yet("logprobs")
-    if request.predicted() is not None:
-        raise not_yet("prediction")
-    if request.options.drafter is not None:
-        raise not_yet("forerun.drafter")
+def refuse_missing_parts(request: CompletionRequest) -> None:
+    """Raise ApiError for what the engine cannot do."""
+    if request.echo and request.logprobs is not None:
+        raise not_yet("echo with logprobs")

@@ -16,6 +16,7 @@ from forerun.server.protocol.answers import FINISH, Body, counted, timings, usag
 from forerun.server.protocol.details import RoundDetails
 from forerun.server.protocol.errors import ApiError
 from forerun.server.protocol.events import CHAT, DONE, PING, TEXT, EventWriter, error_event
+from forerun.server.protocol.logprobs import LogprobWriter
 from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 from forerun.server.protocol.thinking import ThinkingSplit
 from forerun.server.protocol.unsupported import ignored_header
@@ -34,9 +35,11 @@ class GrowingText:
         rendered: the prompt as the chat template wrote it, of a model that thinks.
     """
 
-    def __init__(self, *, echo: str, rendered: str | None, details: RoundDetails | None) -> None:
+    def __init__(
+        self, *, echo: str, rendered: str | None, details: RoundDetails | None, logprobs: LogprobWriter
+    ) -> None:
         self._split = None if rendered is None else ThinkingSplit(rendered)
-        self._details = details
+        self._details, self.logprobs = details, logprobs
         self.content, self.thought = [echo], [""]
         self.rounds: list[StepStats] = []
         self.num_tokens = 0
@@ -82,19 +85,22 @@ class Answering:
         self._service = service_of(request)
         self._headers = ignored_header(ignored)
         self._is_chat = isinstance(asked, ChatRequest)
-        tokenizer = self._service.engine.tokenizer
-        self._choices = [
-            GrowingText(
-                echo=echo, rendered=rendered, details=RoundDetails(tokenizer) if asked.options.details else None
-            )
-            for echo in (echoes or [""] * len(orders))
-        ]
+        self._choices = [self._choice(echo, rendered) for echo in (echoes or [""] * len(orders))]
         self._about = {
             "id": ("chatcmpl-" if self._is_chat else "cmpl-") + uuid4().hex,
             "created": int(time.time()),
             "model": self._service.model_name,
             "system_fingerprint": f"forerun-{forerun.__version__}",
         }
+
+    def _choice(self, echo: str, rendered: str | None) -> GrowingText:
+        tokenizer = self._service.engine.tokenizer
+        return GrowingText(
+            echo=echo,
+            rendered=rendered,
+            details=RoundDetails(tokenizer) if self._asked.options.details else None,
+            logprobs=LogprobWriter(tokenizer, is_chat=self._is_chat, offset=len(echo)),
+        )
 
     async def respond(self) -> Response:
         """The response; a stream begins once there is something to say: what fails before has its own status."""
@@ -121,6 +127,7 @@ class Answering:
                     raise happening
                 case DecodeStep():
                     self._choices[index].take(happening)
+                    self._choices[index].logprobs.of(happening.logprobs)
                 case Generation():
                     self._finish(job, index, happening)
         if job.early_end is not None:
@@ -141,7 +148,7 @@ class Answering:
             said = {"message": {"role": "assistant", "content": text, "refusal": None}}
             if thought:
                 said["message"]["reasoning_content"] = thought
-        return {"index": index, **said, "logprobs": None, "finish_reason": choice.finish}
+        return {"index": index, **said, "logprobs": choice.logprobs.whole(), "finish_reason": choice.finish}
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
         """The job's events, with a ping now and then."""
@@ -203,11 +210,12 @@ class Answering:
     def _round(self, writer: EventWriter, index: int, step: DecodeStep) -> bytes:
         choice = self._choices[index]
         added, roots = choice.take(step)
+        logprobs = choice.logprobs.of(step.logprobs)
         if not self._is_chat:
             added = {"text": added["content"]} if added else {}
         events = b""
-        if added or roots:
-            events = writer.piece(index, added, **roots, **self._usage_so_far())
+        if added or roots or logprobs:
+            events = writer.piece(index, added, logprobs=logprobs, **roots, **self._usage_so_far())
         if choice.finish is not None:
             events += writer.piece(index, {}, choice.finish, **self._usage_so_far())
         return events

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from forerun.server.protocol.requests import ChatMessage, ChatRequest, refuse_missing_parts
+from forerun.server.protocol.requests import ChatMessage, ChatRequest
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
@@ -18,7 +18,6 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Answer a conversation."""
     service = service_of(request)
     refuse_unsupported(asked.others)
-    refuse_missing_parts(asked)
     service.require_model(asked.model)
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:

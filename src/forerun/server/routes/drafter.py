@@ -26,7 +26,7 @@ async def show_drafter(request: Request) -> dict[str, Any]:
     return {
         "model": service.model_name,
         "drafter": service.drafter_name,
-        "drafters": list(dict.fromkeys((service.drafter_name, "none"))),
+        "drafters": list(dict.fromkeys((service.drafter_name, *engine.drafters))),
         "max_length": engine.max_length,
         "sampling": sampling,
         "drafter_process": service.config.is_demo and engine.drafter_pid is not None,

@@ -10,6 +10,7 @@ from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 from forerun.server.routes.strict_route import service_of
 from forerun.server.work.job import Order
 from forerun.server.work.sampling_settings import of_choice, settings_of
+from forerun.server.work.service import Service
 
 MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts may be {} at most."
 
@@ -37,6 +38,7 @@ def orders_for(
         raise invalid(MAX_CHOICES_MESSAGE.format(most), param="n")
     reader, engine = service.prompts, service.engine
     reader.require_vocabulary([int(key) for key in asked.logit_bias or ()], param="logit_bias")
+    drafter = named_drafter(asked, service)
     orders = []
     for prompt_ids in prompts:
         reader.require_prompt(prompt_ids, param=param)
@@ -48,7 +50,7 @@ def orders_for(
             Order(
                 prompt_ids=prompt_ids,
                 params=of_choice(params, number),
-                drafter=asked.options.drafter,
+                drafter=drafter,
                 prediction=asked.predicted(),
                 owner=request.scope["state"]["owner"],
                 times_plain=asked.options.details,
@@ -56,3 +58,17 @@ def orders_for(
             for number in range(num_choices)
         ]
     return orders
+
+
+def named_drafter(asked: ChatRequest | CompletionRequest, service: Service) -> str | None:
+    """Who drafts this request; None: whoever the server was started with.
+
+    Raises:
+        ApiError: it cannot be chosen for one request.
+    """
+    name, known = asked.options.drafter, service.engine.drafters
+    if name is None or name == service.drafter_name:
+        return None
+    if name not in known:
+        raise invalid(f"forerun.drafter: choose {' or '.join(known)}, or leave it out.", param="forerun.drafter")
+    return name

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from forerun.core.config import SamplingParams
-from forerun.server.protocol.requests import WritingRequest
+from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 
 LEAST_TEMPERATURE: Final = 1e-4  # what is colder is greedy, see SamplingParams
 SEEDS: Final = 2**63
@@ -14,7 +14,9 @@ SAME_NAMED: Final = (
 )  # fmt: skip
 
 
-def settings_of(request: WritingRequest, default: SamplingParams, *, max_new_tokens: int) -> SamplingParams:
+def settings_of(
+    request: ChatRequest | CompletionRequest, default: SamplingParams, *, max_new_tokens: int
+) -> SamplingParams:
     """The sampling of a request: the model's own where a field was left out, and greedy at temperature 0."""
     given = {name: value for name in SAME_NAMED if (value := getattr(request, name)) is not None}
     if "top_k" in given:
@@ -30,6 +32,7 @@ def settings_of(request: WritingRequest, default: SamplingParams, *, max_new_tok
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias={int(token_id): bias for token_id, bias in (request.logit_bias or {}).items()},
         seed=request.seed,
+        logprobs=request.num_logprobs(),
         **given,
     )
 

@@ -1,0 +1,78 @@
+"""How likely tokens were, as OpenAI's two kinds of answers have it: the target's own logarithms, before temperature,
+penalties and filters.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from forerun.core.steps import TokenLogprob
+from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+
+IMPOSSIBLE: Final = -9999.0
+
+
+class LogprobWriter:
+    """The logarithms of one text's tokens.
+
+    A token's text is what it adds to the text before it, so that all of them joined are the text: of a character that
+    takes several tokens the last one has it. Alternatives are decoded alone.
+
+    Args:
+        offset: characters before the text, of an echoed prompt.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, is_chat: bool, offset: int) -> None:
+        self._tokenizer, self._is_chat, self._offset = tokenizer, is_chat, offset
+        self._pieces = IncrementalDecoder(tokenizer)
+        self._all: list[dict[str, Any]] = []
+
+    def of(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """Those of the next tokens; None where none were asked for."""
+        entries = [self._entry(item) for item in logprobs]
+        self._all += entries
+        return self._body(entries) if entries else None
+
+    def whole(self) -> dict[str, Any] | None:
+        """Those of all tokens."""
+        return self._body(self._all) if self._all else None
+
+    def _entry(self, item: TokenLogprob) -> dict[str, Any]:
+        text, offset = self._pieces.feed((item.token_id,)), self._offset
+        self._offset += len(text)
+        top = [(self._tokenizer.decode((token_id,)), finite(logprob)) for token_id, logprob in item.top]
+        return {"token": text, "logprob": finite(item.logprob), "top": top, "offset": offset}
+
+    def _body(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        if not self._is_chat:
+            return {
+                "tokens": [entry["token"] for entry in entries],
+                "token_logprobs": [entry["logprob"] for entry in entries],
+                "top_logprobs": [likeliest(entry["top"]) for entry in entries],
+                "text_offset": [entry["offset"] for entry in entries],
+            }
+        content = [
+            {
+                **named(entry["token"], entry["logprob"]),
+                "top_logprobs": [named(text, logprob) for text, logprob in entry["top"]],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+
+def finite(logprob: float) -> float:
+    """JSON has no infinity; OpenAI writes this number for a token that cannot be."""
+    return max(logprob, IMPOSSIBLE)
+
+
+def likeliest(top: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """By text, likeliest first: tokens may share one, such as parts of a character."""
+    found: dict[str, float] = {}
+    for text, logprob in top:
+        found.setdefault(text, logprob)
+    return found
+
+
+def named(text: str, logprob: float) -> dict[str, Any]:
+    """A token as a chat's answer has it."""
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -1,0 +1,108 @@
+"""What only some engines can do: log-probabilities, a prediction, a drafter for one request, texts apart by key."""
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from forerun import Engine, SamplingParams
+from tests.server.serving import ENGINE, Served, events_of, served
+
+PROMPT = "def read_lines(path):"
+ASKED = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0.7, "seed": 2}
+KEYS = ("the-first-key-of-two", "the-second-key-of-two")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Engine]:
+    """The engine itself, to compare with."""
+    with Engine(ENGINE) as engine:
+        yield engine
+
+
+def test_a_completion_says_how_likely_its_tokens_were(client: httpx.Client, own: Engine) -> None:
+    choice = client.post("/v1/completions", json={**ASKED, "logprobs": 3}).json()["choices"][0]
+    found = choice["logprobs"]
+    assert "".join(found["tokens"]) == choice["text"]
+    assert [len(top) <= 3 for top in found["top_logprobs"]] == [True] * 24
+    assert found["text_offset"][0] == 0
+    assert all(later - earlier >= 0 for earlier, later in pairwise(found["text_offset"]))
+    params = SamplingParams(max_new_tokens=24, temperature=0.7, seed=2, logprobs=3)
+    expected = [item.logprob for step in own.stream(PROMPT, params) for item in step.logprobs]
+    assert found["token_logprobs"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_chat_says_it_in_its_own_form_and_the_same_in_a_stream(client: httpx.Client) -> None:
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "def f("}], "max_tokens": 12, "logprobs": True, "top_logprobs": 2,
+    }  # fmt: skip
+    choice = client.post("/v1/chat/completions", json=asked).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in content) == choice["message"]["content"]
+    for entry in content:
+        assert bytes(entry["bytes"]).decode() == entry["token"]
+        assert len(entry["top_logprobs"]) == 2
+        assert math.exp(entry["logprob"]) <= 1.0
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"]  # greedy
+    *events, _ = events_of(client.post("/v1/chat/completions", json={**asked, "stream": True}).text)
+    streamed = [json.loads(event)["choices"][0]["logprobs"] for event in events]
+    assert [entry for item in streamed if item for entry in item["content"]] == content
+
+
+def test_without_alternatives_there_is_the_token_alone(client: httpx.Client) -> None:
+    asked = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 4, "logprobs": True}
+    content = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
+    assert [entry["top_logprobs"] for entry in content] == [[]] * 4
+
+
+def test_echo_has_no_logarithms(client: httpx.Client) -> None:
+    assert client.post("/v1/completions", json={**ASKED, "echo": True, "logprobs": 1}).status_code == 400
+
+
+def test_a_request_may_be_decoded_plainly(client: httpx.Client) -> None:
+    drafted = client.post("/v1/completions", json=ASKED).json()
+    plain = client.post("/v1/completions", json={**ASKED, "forerun": {"drafter": "none"}}).json()
+    assert plain["choices"][0]["text"] == drafted["choices"][0]["text"]
+    assert plain["usage"]["forerun"]["drafter"] == "none"
+    assert plain["usage"]["forerun"]["drafted"] == plain["timings"]["draft_n"] == 0
+    answer = client.post("/v1/completions", json={**ASKED, "forerun": {"drafter": "wizard"}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "forerun.drafter"
+    assert client.get("/v1/forerun").json()["drafters"] == ["draft_model", "none"]
+
+
+def test_a_prediction_that_comes_true_is_counted_and_changes_nothing(client: httpx.Client) -> None:
+    asked = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 48, "ignore_eos": True}
+    whole = client.post("/v1/chat/completions", json=asked).json()
+    text = whole["choices"][0]["message"]["content"]
+    for content in (text, [{"type": "text", "text": text}]):
+        predicted = {**asked, "prediction": {"type": "content", "content": content}}
+        answer = client.post("/v1/chat/completions", json=predicted).json()
+        assert answer["choices"][0]["message"]["content"] == text
+        details = answer["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 24
+    other = {**asked, "prediction": {"type": "content", "content": "nothing of the kind"}}
+    assert client.post("/v1/chat/completions", json=other).json()["choices"][0]["message"]["content"] == text
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with served(api_keys=KEYS) as running:
+        yield running
+
+
+def test_keys_do_not_share_what_was_computed(shared: Served) -> None:
+    def cached(key: str, prompt: str) -> int:
+        with shared.client(headers={"authorization": f"Bearer {key}"}) as client:
+            answer = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2}).json()
+        found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    prompt = "class Reader:\n    def __init__(self, path):\n        self.path = path\n"
+    assert cached(KEYS[0], prompt) == 0
+    assert cached(KEYS[1], prompt) == 0
+    assert cached(KEYS[1], prompt) > 0
