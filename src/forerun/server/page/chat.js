@@ -1,0 +1,200 @@
+// The conversation in the middle: asks, shows the answer as it comes, stops it, branches it.
+
+import { record, requestOf } from "./answer.js";
+import { addMessage, choose, newConversation, requestMessages, shownMessages, siblingsOf } from "./conversation.js";
+import { byId, element } from "./dom.js";
+import { failureOf } from "./failures.js";
+import { atNextFrame, notAtNextFrame } from "./frames.js";
+import { MessageView } from "./message.js";
+import { Meters } from "./meters.js";
+import { clearFailures, say, showFailure } from "./notices.js";
+import { Recording } from "./recording.js";
+
+export class Chat {
+  conversation = newConversation();
+  #views = new Map();
+  #running = null; // {controller, view, recording}
+  #meters = new Meters();
+
+  /** @param {object} parts settings, server, store, inspector, scroll; onchange() after the list may differ */
+  constructor(parts) {
+    Object.assign(this, parts);
+    byId("messages").addEventListener("click", (event) => this.#clicked(event));
+  }
+
+  get isBusy() {
+    return this.#running !== null;
+  }
+
+  open(conversation) {
+    this.stop();
+    this.conversation = conversation;
+    this.show();
+    this.scroll.toEnd();
+  }
+
+  /** Build the messages that are read now. */
+  show() {
+    const messages = shownMessages(this.conversation);
+    this.#views.clear();
+    const views = messages.map((message, i) => {
+      const view = new MessageView(message, { siblings: siblingsOf(this.conversation, message), number: i + 1 });
+      view.show(this.settings.values.marks === "on");
+      this.#views.set(message.id, view);
+      return view.node;
+    });
+    byId("messages").replaceChildren(...(views.length ? views : [this.#welcome()]));
+    if (this.#running) this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
+  }
+
+  #welcome() {
+    const ask = (words) => element("button", { type: "button", class: "example", onclick: () => this.ask(words) }, words);
+    return element("div", { class: "welcome" },
+      element("h2", {}, "Ask something, and watch it being guessed ahead."),
+      element("p", {}, "A drafter guesses the next words, the model checks many of them in one pass. The text is the model's own, whoever guesses."),
+      element("div", { class: "examples" },
+        ask("Write a Python function that merges two sorted lists."),
+        ask("Tell me a short story about a lighthouse keeper."),
+        ask("Explain in five points why the sky is blue.")));
+  }
+
+  /** Send the user's words below what is read now. */
+  async ask(text) {
+    if (this.isBusy || !text.trim()) return;
+    const last = shownMessages(this.conversation).at(-1) ?? null;
+    await this.#answer(addMessage(this.conversation, { parent: last?.id ?? null, role: "user", text: text.trim() }));
+  }
+
+  /** End the answer under way; what has come stays. */
+  stop() {
+    this.#running?.controller.abort();
+  }
+
+  async #answer(question) {
+    clearFailures();
+    const message = addMessage(this.conversation, { parent: question.id, role: "assistant", text: "" });
+    const conversation = this.conversation;
+    this.show();
+    this.scroll.toEnd();
+    const run = { controller: new AbortController(), view: this.#views.get(message.id), recording: new Recording(), conversation };
+    this.#running = run;
+    run.view.isBusy = true;
+    this.onchange();
+    this.inspector.follow(run.recording);
+    say("The model answers.");
+    const failure = await this.#stream(run, requestMessages(conversation, question, this.settings.values.system));
+    this.#end(run, failure);
+    await this.#keep(run);
+  }
+
+  async #stream(run, messages) {
+    const request = requestOf({
+      model: this.server.model, messages, sampling: this.settings.sampling(), drafter: this.server.chosen(this.settings.values.drafter),
+    });
+    const onArrival = () => atNextFrame("answer", () => this.#draw(run));
+    try {
+      const isWhole = await record(run.recording, request, { key: this.settings.key, signal: run.controller.signal, onArrival });
+      if (!isWhole) run.view.message.note = "Stopped.";
+      return null;
+    } catch (error) {
+      return failureOf(error);
+    }
+  }
+
+  #draw(run) {
+    if (run.conversation === this.conversation) run.view.grow(run.recording, this.settings.values.marks === "on");
+    this.#meters.show(run.recording);
+    this.inspector.grow(run.recording);
+    this.scroll.follow();
+  }
+
+  #end(run, failure) {
+    notAtNextFrame("answer");
+    const { message } = run.view;
+    const { text, reasoning, marks, usage, timings, finish } = run.recording;
+    Object.assign(message, { text, reasoning, marks, usage, timings });
+    if (failure) message.note = failure.message;
+    else if (finish === "length") message.note = "Cut at the limit of tokens; the settings hold it.";
+    this.#running = null;
+    this.#draw(run);
+    run.view.isBusy = false;
+    run.view.showEnd();
+    this.onchange();
+    say(failure ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
+    if (failure)
+      showFailure(failure, { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#regenerate(message) });
+  }
+
+  async #keep(run) {
+    run.conversation.changedMs = Date.now();
+    await this.keep(run.conversation);
+    await this.store.putRounds(run.conversation.id, run.view.message.id, run.recording.rounds).catch(() => {});
+  }
+
+  #regenerate(message) {
+    if (!this.isBusy) this.#answer(this.conversation.messages[message.parent]);
+  }
+
+  #clicked(event) {
+    const token = event.target.closest(".by");
+    const node = event.target.closest("article");
+    if (!node) return;
+    const { message } = this.#views.get(node.dataset.id);
+    const action = event.target.closest("[data-action]")?.dataset.action;
+    if (event.target.closest("[data-copy]")) this.#copy(event.target, event.target.closest(".code").querySelector("code").textContent);
+    else if (action === "copy") this.#copy(event.target, message.text || this.#running?.recording.text || "");
+    else if (action === "inspect") this.#inspect(message, 0);
+    else if (token && this.inspector.isOpen) this.#inspect(message, Number(token.dataset.round));
+    else if (action && !this.isBusy) this.#branch(action, message);
+  }
+
+  #branch(action, message) {
+    if (action === "regenerate") return this.#regenerate(message);
+    if (action === "edit") return this.#edit(message);
+    const all = siblingsOf(this.conversation, message);
+    const other = all[(all.indexOf(message) + (action === "before" ? all.length - 1 : 1)) % all.length];
+    choose(this.conversation, other);
+    this.keep(this.conversation);
+    this.show();
+    this.#views.get(other.id).node.querySelector(`[data-action=${action}]`)?.focus();
+    return undefined;
+  }
+
+  async #copy(button, text) {
+    const words = button.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+      say("Copied.");
+    } catch {
+      button.textContent = "Not allowed";
+    }
+    setTimeout(() => (button.textContent = words), 1500); // long enough to be read
+  }
+
+  async #inspect(message, roundIdx) {
+    const running = this.#running?.view.message.id === message.id;
+    const rounds = running ? this.#running.recording.rounds : await this.store.rounds(message.id);
+    this.inspector.open(rounds, roundIdx);
+  }
+
+  #edit(message) {
+    const view = this.#views.get(message.id);
+    const field = element("textarea", { class: "edit", "aria-label": "Edit your message", rows: Math.min(10, message.text.split("\n").length + 1) });
+    field.value = message.text;
+    const cancel = () => this.show();
+    const send = () => {
+      if (field.value.trim()) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim() }));
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      } else if (event.key === "Escape") cancel();
+    });
+    view.text.replaceChildren(field, element("div", { class: "actions shown" },
+      element("button", { type: "button", class: "primary", onclick: send }, "Send"),
+      element("button", { type: "button", onclick: cancel }, "Cancel")));
+    field.focus();
+  }
+}

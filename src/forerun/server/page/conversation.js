@@ -1,0 +1,100 @@
+// A conversation as a tree of messages: editing and regenerating add a sibling, and every message knows its chosen reply.
+
+const NO_TITLE = "New conversation";
+const MAX_TITLE = 60; // characters
+
+export function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export function newConversation() {
+  return { id: newId(), title: NO_TITLE, isNamed: false, changedMs: Date.now(), chosen: null, messages: {} };
+}
+
+/** The messages one reads, first to last. */
+export function shownMessages(conversation) {
+  const path = [];
+  for (let id = conversation.chosen; id; id = conversation.messages[id].chosen) path.push(conversation.messages[id]);
+  return path;
+}
+
+/** The messages that stand in the same place, oldest first. */
+export function siblingsOf(conversation, message) {
+  return Object.values(conversation.messages).filter((other) => other.parent === message.parent && other.role === message.role);
+}
+
+/** Read this message in its place. */
+export function choose(conversation, message) {
+  if (message.parent) conversation.messages[message.parent].chosen = message.id;
+  else conversation.chosen = message.id;
+}
+
+export function addMessage(conversation, { parent, role, text }) {
+  const message = { id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, note: "", chosen: null };
+  conversation.messages[message.id] = message;
+  choose(conversation, message);
+  conversation.changedMs = Date.now();
+  if (!conversation.isNamed && role === "user" && !parent) conversation.title = titleOf(text);
+  return message;
+}
+
+/** The messages up to and including `last`, as a request has them. */
+export function requestMessages(conversation, last, system) {
+  const path = [];
+  for (let message = last; message; message = conversation.messages[message.parent]) path.unshift(message);
+  const said = path.map(({ role, text }) => ({ role, content: text }));
+  return system ? [{ role: "system", content: system }, ...said] : said;
+}
+
+export function contains(conversation, words) {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  const all = [conversation.title, ...Object.values(conversation.messages).map((message) => message.text)];
+  const text = all.join("\n").toLowerCase();
+  return wanted.every((word) => text.includes(word));
+}
+
+function titleOf(text) {
+  const line = text.trim().split("\n", 1)[0];
+  if (!line) return NO_TITLE;
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
+}
+
+/** A conversation from a file, or null where it is none. Only known fields are taken over. */
+export function checked(value) {
+  if (typeof value !== "object" || !value || typeof value.messages !== "object" || !value.messages) return null;
+  const conversation = { ...newConversation(), title: String(value.title ?? NO_TITLE), isNamed: true };
+  for (const [id, raw] of Object.entries(value.messages)) {
+    if (raw?.role !== "user" && raw?.role !== "assistant") return null;
+    if (raw.parent !== null && !Object.hasOwn(value.messages, raw.parent)) return null;
+    conversation.messages[id] = {
+      id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), reasoning: String(raw.reasoning ?? ""),
+      marks: checkedMarks(raw.marks), usage: raw.usage ?? null, note: String(raw.note ?? ""),
+      chosen: childOf(value.messages, raw.chosen, id),
+    };
+  }
+  conversation.chosen = childOf(value.messages, value.chosen, null) ?? firstOf(conversation);
+  return isTree(conversation) ? conversation : null;
+}
+
+function checkedMarks(marks) {
+  if (!Array.isArray(marks)) return [];
+  return marks.filter((mark) => Number.isInteger(mark?.end) && /^[a-z]{1,16}$/.test(mark.by)).map(({ end, by, round }) => ({ end, by, round }));
+}
+
+function childOf(messages, id, parent) {
+  return typeof id === "string" && Object.hasOwn(messages, id) && messages[id].parent === parent ? id : null;
+}
+
+function firstOf(conversation) {
+  return Object.values(conversation.messages).find((message) => message.parent === null)?.id ?? null;
+}
+
+// A file may name parents in a circle; walking them would never end.
+function isTree(conversation) {
+  const limit = Object.keys(conversation.messages).length;
+  return Object.values(conversation.messages).every((message) => {
+    let steps = 0;
+    for (let id = message.parent; id; id = conversation.messages[id].parent) if (++steps > limit) return false;
+    return true;
+  });
+}

@@ -1,0 +1,51 @@
+// What went wrong, in words, with what to do. Every failure that a user can meet passes through here.
+
+export class Failure extends Error {
+  /** @param {string} message what was seen and what to do; @param {"key"|"settings"|"again"|""} remedy a button */
+  constructor(message, remedy = "") {
+    super(message);
+    this.remedy = remedy;
+  }
+}
+
+const UNREACHABLE =
+  "The server cannot be reached. See whether “forerun serve” still runs in its terminal, then try again.";
+
+function withSentence(text) {
+  const trimmed = String(text || "").trim();
+  return trimmed && !/[.!?]$/.test(trimmed) ? `${trimmed}.` : trimmed;
+}
+
+/** A failure of an answer with an HTTP status; `body` is OpenAI's error object, if one came. */
+export function failureOfAnswer(status, body, retryAfter) {
+  const said = withSentence(body?.error?.message);
+  if (status === 401 || status === 403)
+    return new Failure(`${said || "The server wants a key."} Enter its key in the settings.`, "key");
+  if (status === 404) return new Failure(`${said || "The server does not know this address."} Reload the page: the server may have been started anew with another model.`);
+  if (status === 409) return new Failure(said || "The server is in a state that does not allow this.");
+  if (status === 413) return new Failure(`${said || "The conversation is too long."} Begin a new one, or shorten what you sent.`);
+  if (status === 429) {
+    const when = retryAfter ? ` Try again in ${retryAfter} s.` : " Try again in a moment.";
+    return new Failure(`The server has as much work as it takes.${when}`, "again");
+  }
+  if (status === 503) return new Failure(`${said || "The server is not ready."} Try again in a moment.`, "again");
+  if (status >= 500) return new Failure(`${said || "The server failed."} Its terminal says more. Try again.`, "again");
+  return new Failure(said || `The server refused the request with status ${status}. Look at the settings.`, "settings");
+}
+
+/** An error object within a stream. */
+export function failureOfEvent(error) {
+  return new Failure(`${withSentence(error?.message) || "The answer broke off."} What came before is kept.`, "again");
+}
+
+/** A stream that ended without its end. */
+export function brokenOff() {
+  return new Failure("The connection broke off before the answer was complete. What came is kept; regenerate to have it whole.", "again");
+}
+
+/** Whatever else was thrown by a fetch. */
+export function failureOf(error) {
+  if (error instanceof Failure) return error;
+  if (error instanceof TypeError) return new Failure(UNREACHABLE, "again");
+  return new Failure(`Something unforeseen happened: ${error?.message ?? error}. Reload the page.`);
+}

@@ -1,0 +1,146 @@
+// The panel beside the text: one round at a time, its tree, and when target and draft worked.
+
+import { byId, element } from "./dom.js";
+import { atNextFrame } from "./frames.js";
+import { wordsOf } from "./legend.js";
+import { strip } from "./strip_drawing.js";
+import { timeline } from "./timeline_drawing.js";
+import { tree } from "./tree_drawing.js";
+
+export class Inspector {
+  isOpen = false;
+  #rounds = [];
+  #at = 0;
+  #isFollowing = true;
+  #parts = null;
+
+  /** Show a recording's rounds as they come, from now on. */
+  follow(recording) {
+    this.#rounds = recording.rounds;
+    this.#isFollowing = true;
+    this.#at = 0;
+    this.#later();
+  }
+
+  /** More rounds may have come. */
+  grow(recording) {
+    if (this.#rounds !== recording.rounds) return;
+    if (this.#isFollowing) this.#at = Math.max(0, this.#rounds.length - 1);
+    this.#later();
+  }
+
+  /** Show round `at` of `rounds`. */
+  open(rounds, at) {
+    this.#rounds = rounds;
+    this.#isFollowing = false;
+    this.#at = at;
+    this.#setOpen(true);
+    this.#parts.panel.querySelector("input").focus({ preventScroll: true });
+  }
+
+  toggle() {
+    this.#setOpen(!this.isOpen);
+    if (this.isOpen) this.#parts.slider.focus({ preventScroll: true });
+    else byId("open-inspector").focus();
+  }
+
+  #setOpen(isOpen) {
+    this.isOpen = isOpen;
+    byId("inspector").hidden = !isOpen;
+    byId("open-inspector").setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) {
+      this.#parts ??= this.#build();
+      this.#show();
+    }
+  }
+
+  #later() {
+    if (this.isOpen) atNextFrame("inspector", () => this.#show());
+  }
+
+  #build() {
+    const panel = byId("inspector");
+    const step = (words, label, work) => element("button", { type: "button", "aria-label": label, onclick: work }, words);
+    const slider = element("input", { type: "range", min: 1, max: 1, value: 1, "aria-label": "Round" });
+    slider.addEventListener("input", () => this.#go(Number(slider.value) - 1));
+    const follow = element("input", { type: "checkbox", role: "switch" });
+    follow.addEventListener("change", () => {
+      this.#isFollowing = follow.checked;
+      if (follow.checked) this.#at = Math.max(0, this.#rounds.length - 1);
+      this.#show();
+    });
+    const parts = {
+      panel, slider, follow, title: element("h2", {}), words: element("p", { class: "round-words" }),
+      strip: element("div", { class: "strip" }), tree: element("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Draft tree" }),
+      hovered: element("p", { class: "hovered" }), timeline: element("div", { class: "timeline" }), empty: element("p", { class: "nothing" }),
+    };
+    parts.body = element("div", {}, parts.strip,
+      element("div", { class: "steps" },
+        step("⏮", "First round", () => this.#go(0)), step("◀", "The round before", () => this.#go(this.#at - 1)), slider,
+        step("▶", "The next round", () => this.#go(this.#at + 1)), step("⏭", "Last round", () => this.#go(this.#rounds.length - 1)),
+        element("label", { class: "switch" }, follow, " Follow")),
+      parts.words, element("h3", {}, "Draft tree"), parts.tree, parts.hovered, element("h3", {}, "Time"), parts.timeline);
+    panel.replaceChildren(
+      element("div", { class: "inspector-head" }, parts.title, step("✕", "Close the inspector", () => this.toggle())), parts.empty, parts.body);
+    panel.addEventListener("keydown", (event) => this.#key(event));
+    parts.strip.addEventListener("click", (event) => {
+      const bar = event.target.closest("[data-round]");
+      if (bar) this.#go(Number(bar.dataset.round));
+    });
+    const hover = (event) => (parts.hovered.textContent = event.target.closest("[data-says]")?.dataset.says ?? "");
+    parts.tree.addEventListener("pointerover", hover);
+    parts.timeline.addEventListener("pointerover", hover);
+    return parts;
+  }
+
+  #key(event) {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      this.toggle();
+    } else if (event.target.type !== "range" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+      event.preventDefault();
+      this.#go(this.#at + (event.key === "ArrowLeft" ? -1 : 1));
+    }
+  }
+
+  #go(at) {
+    this.#isFollowing = false;
+    this.#at = Math.min(Math.max(at, 0), this.#rounds.length - 1);
+    this.#show();
+  }
+
+  #show() {
+    const { title, empty, body, slider, follow, words, hovered } = this.#parts;
+    const num = this.#rounds.length;
+    body.hidden = !num;
+    empty.hidden = num > 0;
+    empty.textContent = "No rounds to show yet. Ask something; or choose “Inspect” below an answer of this browser.";
+    title.textContent = num ? `Round ${this.#at + 1} of ${num}` : "Rounds";
+    if (!num) return;
+    const round = this.#rounds[this.#at];
+    slider.max = num;
+    slider.value = this.#at + 1;
+    slider.setAttribute("aria-valuetext", `${this.#at + 1} of ${num}`);
+    follow.checked = this.#isFollowing;
+    words.textContent = inWords(round);
+    hovered.textContent = "";
+    this.#parts.strip.replaceChildren(strip(this.#rounds, this.#at));
+    this.#parts.tree.replaceChildren(round.tree ? tree(round) : element("p", { class: "nothing" }, "Nothing was drafted in this round: the target wrote one token."));
+    this.#parts.timeline.replaceChildren(timeline(this.#rounds, this.#at));
+  }
+}
+
+/** A round as a sentence, which is also what a screen reader has of it. */
+function inWords(round) {
+  const drafted = round.tree ? round.tree.texts.length - 1 : 0;
+  const accepted = round.tokens.filter((token) => token.by !== "bonus");
+  const bonus = round.tokens.find((token) => token.by === "bonus");
+  const kinds = [...new Set(accepted.map((token) => wordsOf(token.by)))].join(", ");
+  const parts = [`${drafted} guessed, ${accepted.length} kept${kinds ? ` (${kinds})` : ""}`];
+  if (bonus) parts.push(`then “${bonus.text}” by the target`);
+  const times = [];
+  if (Number.isFinite(round.draft_ms)) times.push(`draft ${round.draft_ms.toFixed(1)} ms`);
+  if (Number.isFinite(round.verify_ms)) times.push(`check ${round.verify_ms.toFixed(1)} ms`);
+  if (round.drafter_state && round.drafter_state !== "ready") times.push(`drafter ${round.drafter_state}`);
+  return `${parts.join("; ")}. ${times.join(", ")}${times.length ? "." : ""}`;
+}

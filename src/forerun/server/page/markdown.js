@@ -1,0 +1,115 @@
+// Markdown on the page, built node by node. While text streams in, only the last block is built anew.
+
+import { blocksOf } from "./blocks.js";
+import { element } from "./dom.js";
+import { Inked } from "./spans.js";
+
+/** The text of one message within `container`. */
+export class Rendered {
+  #built = []; // {start, kind, node, to} of every block on the page
+
+  constructor(container) {
+    this.container = container;
+  }
+
+  /** Show `source`, with its tokens where `marks` are given. Earlier text must be the beginning of `source`. */
+  update(source, marks) {
+    const inked = new Inked(source, marks);
+    const last = this.#built.at(-1);
+    const blocks = blocksOf(source, last?.start ?? 0);
+    if (last && blocks.length && this.#grow(last, blocks[0], inked)) blocks.shift();
+    else if (last) this.#built.pop().node.remove();
+    for (const block of blocks) this.#append(block, inked);
+  }
+
+  /** Show it from nothing, as when marks are switched on or off. */
+  rebuild(source, marks) {
+    this.container.replaceChildren();
+    this.#built = [];
+    this.update(source, marks);
+  }
+
+  #append(block, inked) {
+    const node = built(block, inked);
+    this.container.append(node);
+    this.#built.push({ start: block.start, kind: block.kind, node, to: block.code?.[1], language: block.language });
+  }
+
+  // Code can be long, and grows at its end only: there the new text is appended.
+  #grow(last, block, inked) {
+    if (last.kind !== "code" || block.kind !== "code" || block.isClosed || last.language !== block.language) return false;
+    inked.plain(last.node.querySelector("code"), last.to, block.code[1]);
+    last.to = block.code[1];
+    return true;
+  }
+}
+
+function built(block, inked) {
+  switch (block.kind) {
+    case "code":
+      return code(block, inked);
+    case "heading":
+      return lines(element(`h${Math.min(block.level + 2, 6)}`), block.lines, inked); // the page's own headings are h1 and h2
+    case "rule":
+      return element("hr");
+    case "quote":
+      return element("blockquote", {}, lines(element("p"), block.lines, inked));
+    case "table":
+      return table(block, inked);
+    case "list":
+      return list(block.items, inked);
+    default:
+      return lines(element("p"), block.lines, inked);
+  }
+}
+
+function lines(node, ranges, inked) {
+  ranges.forEach(([start, end], i) => {
+    if (i) node.append("\n");
+    inked.rich(node, start, end);
+  });
+  return node;
+}
+
+function code(block, inked) {
+  const text = element("code");
+  inked.plain(text, ...block.code);
+  const copy = element("button", { type: "button", class: "copy-code", "data-copy": "code" }, "Copy");
+  const head = element("div", { class: "code-head" }, element("span", {}, block.language || "text"), copy);
+  return element("div", { class: "code" }, head, element("pre", { tabindex: "0", "aria-label": `Code, ${block.language || "text"}` }, text));
+}
+
+function table(block, inked) {
+  const row = (cells, name) => element("tr", {}, ...cells.map(([start, end]) => {
+    const cell = element(name, name === "th" ? { scope: "col" } : {});
+    const text = inked.source.slice(start, end);
+    inked.rich(cell, start + (text.length - text.trimStart().length), end - (text.length - text.trimEnd().length));
+    return cell;
+  }));
+  const head = element("thead", {}, row(block.rows[0], "th"));
+  const body = element("tbody", {}, ...block.rows.slice(1).map((cells) => row(cells, "td")));
+  return element("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" }, element("table", {}, head, body));
+}
+
+function list(items, inked) {
+  const rest = [...items];
+  const level = () => {
+    const { depth, isNumbered, number } = rest[0];
+    const node = element(isNumbered ? "ol" : "ul", isNumbered && number !== 1 ? { start: number } : {});
+    while (rest.length && rest[0].depth >= depth) {
+      if (rest[0].depth > depth + 1 && node.lastChild) node.lastChild.append(level());
+      else node.append(lines(element("li"), rest.shift().lines, inked));
+    }
+    return node;
+  };
+  const whole = level();
+  if (!rest.length) return whole;
+  return element("div", {}, whole, ...remaining(rest, level));
+}
+
+// A list whose first item stood further in than a later one.
+function remaining(rest, level) {
+  const nodes = [];
+  while (rest.length) nodes.push(level());
+  return nodes;
+}

@@ -1,0 +1,22 @@
+// What the page says beside the text: short words to screen readers, and failures with what to do.
+
+import { byId, element } from "./dom.js";
+
+/** Words for screen readers alone. */
+export function say(words) {
+  byId("status").textContent = words;
+}
+
+/** Show a failure until it is closed. @param {Record<string, () => void>} remedies what a button may do */
+export function showFailure(failure, remedies = {}) {
+  const names = { key: "Enter the key", settings: "Open settings", again: "Try again" };
+  const close = element("button", { type: "button", class: "icon small", "aria-label": "Close this message", onclick: () => box.remove() }, "✕");
+  const remedy = remedies[failure.remedy];
+  const act = remedy && element("button", { type: "button", onclick: () => { box.remove(); remedy(); } }, names[failure.remedy]);
+  const box = element("div", { class: "alert" }, element("p", {}, failure.message), act, close);
+  byId("alerts").replaceChildren(box);
+}
+
+export function clearFailures() {
+  byId("alerts").replaceChildren();
+}

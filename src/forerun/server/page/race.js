@@ -1,0 +1,162 @@
+// The same prompt and seed twice: once with the drafter, once without, shown beside each other by their own clocks.
+
+import { record, requestOf } from "./answer.js";
+import { byId, element } from "./dom.js";
+import { failureOf } from "./failures.js";
+import { atNextFrame, notAtNextFrame } from "./frames.js";
+import { Rendered } from "./markdown.js";
+import { clearFailures, say, showFailure } from "./notices.js";
+import { firstDifference, Replay } from "./replay.js";
+import { Recording } from "./recording.js";
+
+const EXAMPLE = "Write a Python function that reads a file of comma separated values and returns the mean of every column.";
+const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
+
+export class Race {
+  #controller = null;
+  #parts = null;
+
+  constructor(parts) {
+    Object.assign(this, parts);
+  }
+
+  get isBusy() {
+    return this.#controller !== null;
+  }
+
+  show() {
+    this.#parts ??= this.#build();
+    this.#parts.prompt.focus();
+  }
+
+  stop() {
+    this.#controller?.abort();
+  }
+
+  #build() {
+    const prompt = element("textarea", { id: "race-prompt", rows: 2 });
+    prompt.value = EXAMPLE;
+    const start = element("button", { type: "button", class: "send", onclick: () => (this.isBusy ? this.stop() : this.#run()) }, "Start");
+    prompt.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!this.isBusy) this.#run();
+    });
+    const parts = { prompt, start, verdict: element("p", { class: "verdict" }), phase: element("p", { class: "phase" }), plain: lane("Without a drafter"), drafted: lane("With the drafter") };
+    byId("race").replaceChildren(
+      element("h2", { id: "race-title" }, "Race"),
+      element("p", { class: "explained" },
+        "The same prompt and the same seed, once with the drafter and once without. There is one engine, so the two run one after the other: ",
+        "first the one with the drafter, so that it can learn nothing from the other. Then it is played again beside the plain one. ",
+        "Each clock begins with the first token of its own run; reading the prompt is not counted. In a second race over the same prompt, a drafter that keeps what it learnt may be faster."),
+      element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
+      parts.phase, parts.verdict,
+      element("div", { class: "lanes" }, parts.drafted.node, parts.plain.node));
+    return parts;
+  }
+
+  async #run() {
+    const { prompt, start, verdict, plain, drafted } = this.#parts;
+    if (!prompt.value.trim()) return prompt.focus();
+    clearFailures();
+    this.#controller = new AbortController();
+    start.textContent = "Stop";
+    start.classList.add("stop");
+    verdict.textContent = "";
+    for (const each of [plain, drafted]) each.clear();
+    try {
+      await this.#both(this.#requests(prompt.value.trim()));
+    } catch (error) {
+      showFailure(failureOf(error), { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#run() });
+      this.#parts.phase.textContent = "The race ended early.";
+    }
+    this.#controller = null;
+    start.textContent = "Start";
+    start.classList.remove("stop");
+    return undefined;
+  }
+
+  #requests(prompt) {
+    const { system, drafter } = this.settings.values;
+    const said = [{ role: "user", content: prompt }];
+    const messages = system ? [{ role: "system", content: system }, ...said] : said;
+    const chosen = this.server.chosen(drafter);
+    const sampling = { max_tokens: MAX_TOKENS, seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1, ...this.settings.sampling() };
+    const one = (name) => requestOf({ model: this.server.model, messages, sampling, drafter: name });
+    return { drafted: one(chosen === "none" ? null : chosen), plain: one("none"), seed: sampling.seed };
+  }
+
+  async #both({ drafted: draftedRequest, plain: plainRequest, seed }) {
+    const { phase, drafted, plain } = this.#parts;
+    const { signal } = this.#controller;
+    phase.textContent = `First run, with the drafter (seed ${seed}) …`;
+    say("The race begins.");
+    const first = await this.#record(draftedRequest, drafted);
+    if (signal.aborted) return this.#stopped();
+    phase.textContent = "Second run, without a drafter; the first is played again beside it by its own clock …";
+    drafted.clear();
+    let replay = null;
+    const second = await this.#record(plainRequest, plain, () => (replay ??= new Replay(first, (recording) => drafted.draw(recording))));
+    signal.addEventListener("abort", () => replay?.finish());
+    if (!signal.aborted) await replay?.ended;
+    replay?.finish();
+    if (signal.aborted) return this.#stopped();
+    phase.textContent = `Both have run with seed ${seed}.`;
+    return this.#judge(first, second);
+  }
+
+  #stopped() {
+    this.#parts.phase.textContent = "Stopped.";
+  }
+
+  async #record(request, shown, onFirst = () => {}) {
+    const recording = new Recording();
+    const onArrival = () => {
+      if (recording.rounds.length) onFirst();
+      atNextFrame(`race-${shown.title}`, () => shown.draw(recording));
+    };
+    await record(recording, request, { key: this.settings.key, signal: this.#controller.signal, onArrival });
+    notAtNextFrame(`race-${shown.title}`);
+    shown.draw(recording);
+    return recording;
+  }
+
+  #judge(drafted, plain) {
+    const { verdict, drafted: draftedLane, plain: plainLane } = this.#parts;
+    const ratio = drafted.tokensPerSecond && plain.tokensPerSecond ? drafted.tokensPerSecond / plain.tokensPerSecond : null;
+    const speed = ratio === null ? "Too short to compare speeds" : ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter` : `Slower with the drafter: ${ratio.toFixed(2)}×`;
+    const at = firstDifference(drafted.text, plain.text);
+    verdict.classList.toggle("differs", at !== null);
+    if (at === null) {
+      verdict.textContent = `${speed}. The texts are identical: ${plain.text.length} characters, ${plain.usage?.completion_tokens ?? plain.numTokens} tokens.`;
+    } else {
+      verdict.textContent = `${speed}. The texts differ from character ${at + 1} on; this should not be, please report it with the prompt and the seed.`;
+      draftedLane.markFrom(drafted.text, at);
+      plainLane.markFrom(plain.text, at);
+    }
+    say(verdict.textContent);
+  }
+}
+
+function lane(title) {
+  const text = element("div", { class: "text", tabindex: "0", role: "group", "aria-label": `Text: ${title}` });
+  const numbers = element("p", { class: "numbers" }, "–");
+  const rendered = new Rendered(text);
+  return {
+    title, node: element("section", { class: "lane", "aria-label": title }, element("h3", {}, title), numbers, text),
+    clear() {
+      rendered.rebuild("", null);
+      numbers.textContent = "–";
+    },
+    draw(recording) {
+      rendered.update(recording.text, recording.marks);
+      text.scrollTop = text.scrollHeight;
+      const seconds = ((recording.lastMs ?? 0) - (recording.beganMs ?? 0)) / 1000;
+      const speed = recording.tokensPerSecond;
+      numbers.textContent = `${seconds.toFixed(1)} s · ${recording.numTokens} tokens${speed ? ` · ${speed.toFixed(1)} tokens/s` : ""}`;
+    },
+    markFrom(source, at) {
+      text.replaceChildren(element("p", { class: "literal" }, source.slice(0, at), element("mark", {}, source.slice(at) || "(ends here)")));
+    },
+  };
+}

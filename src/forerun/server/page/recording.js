@@ -1,0 +1,78 @@
+// What has arrived of one answer: its text, who wrote which part of it, its rounds, its clock.
+
+const KINDS = new Set(["draft", "lookup", "recycled", "prediction", "bonus"]);
+const MAX_GAP = 12; // characters that tokens holding parts of a character may leave between two that match
+
+export class Recording {
+  text = "";
+  reasoning = "";
+  marks = []; // {end, by, round}: the text up to `end`, from where the mark before ends, was written so
+  rounds = [];
+  usage = null;
+  timings = null;
+  finish = null;
+  beganMs = null; // when the first token came
+  lastMs = null;
+  numTokens = 0;
+  #unplaced = [];
+  #skipped = null;
+
+  /** Take in one event of the stream. */
+  add(event, nowMs) {
+    const choice = event.choices?.[0];
+    this.text += choice?.delta?.content ?? "";
+    this.reasoning += choice?.delta?.reasoning_content ?? "";
+    if (choice?.finish_reason) this.finish = choice.finish_reason;
+    if (event.usage) this.usage = event.usage;
+    if (event.timings) this.timings = event.timings;
+    if (event.forerun?.tokens) this.#addRound(event.forerun, nowMs, Boolean(choice?.delta?.reasoning_content));
+    this.#place();
+  }
+
+  get tokensPerSecond() {
+    if (this.timings?.predicted_per_second) return this.timings.predicted_per_second;
+    const seconds = (this.lastMs - this.beganMs) / 1000;
+    const later = this.numTokens - (this.rounds[0]?.tokens.length ?? 0); // the first round is where the clock begins
+    return seconds > 0.05 && later > 0 ? later / seconds : null;
+  }
+
+  get tokensPerRound() {
+    return this.usage?.forerun?.tokens_per_round ?? (this.rounds.length ? this.numTokens / this.rounds.length : null);
+  }
+
+  #addRound(round, nowMs, isReasoning) {
+    this.beganMs ??= nowMs;
+    this.lastMs = nowMs;
+    this.numTokens += round.tokens.length;
+    this.rounds.push({ ...round, atMs: nowMs - this.beganMs, numTokens: this.numTokens });
+    if (isReasoning) return;
+    const round_idx = this.rounds.length - 1;
+    this.#unplaced.push(...round.tokens.map((token) => ({ ...token, round: round_idx })));
+  }
+
+  // The text may lag behind the tokens (a stop string may begin) and differ from them (half a character each).
+  #place() {
+    let at = this.marks.at(-1)?.end ?? 0;
+    while (this.#unplaced.length && at < this.text.length) {
+      const token = this.#unplaced[0];
+      const wanted = at === 0 ? token.text.trimStart() : token.text;
+      const left = this.text.length - at;
+      if (wanted.length > left && wanted.startsWith(this.text.slice(at))) return;
+      this.#unplaced.shift();
+      if (!wanted) continue;
+      const found = this.text.indexOf(wanted, at);
+      if (found < 0 || found - at > MAX_GAP) {
+        this.#skipped = token;
+        continue;
+      }
+      if (found > at) this.#mark(found, this.#skipped ?? token);
+      at = found + wanted.length;
+      this.#mark(at, token);
+      this.#skipped = null;
+    }
+  }
+
+  #mark(end, token) {
+    this.marks.push({ end, by: KINDS.has(token.by) ? token.by : "bonus", round: token.round });
+  }
+}

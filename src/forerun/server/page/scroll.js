@@ -1,0 +1,30 @@
+// Keeps the newest text in sight while it streams, unless the reader has scrolled away.
+
+import { byId } from "./dom.js";
+
+export class Scroll {
+  isAtEnd = true;
+
+  constructor() {
+    const scroller = byId("scroller");
+    const toEnd = byId("to-end");
+    // The end is watched instead of asked for, so that no frame has to compute the layout twice.
+    const watch = new IntersectionObserver(([entry]) => {
+      this.isAtEnd = entry.isIntersecting;
+      toEnd.hidden = this.isAtEnd;
+    }, { root: scroller, rootMargin: "0px 0px 96px 0px" });
+    watch.observe(byId("end"));
+    scroller.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.isAtEnd = false; }, { passive: true });
+    toEnd.addEventListener("click", () => this.toEnd());
+  }
+
+  follow() {
+    if (this.isAtEnd) this.toEnd();
+  }
+
+  toEnd() {
+    const scroller = byId("scroller");
+    scroller.scrollTop = scroller.scrollHeight;
+    this.isAtEnd = true;
+  }
+}

@@ -1,0 +1,94 @@
+// What the user has set. Everything but the key is kept; the key lives as long as the tab.
+
+import { byId, element } from "./dom.js";
+
+const KEPT = "forerun.settings";
+const KEY = "forerun.key";
+const FIELDS = [
+  { name: "system", label: "System prompt", kind: "textarea", hint: "Said to the model before every conversation." },
+  { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0 always takes the most probable token." },
+  { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Only the most probable tokens that make up this share." },
+  { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: another one each time." },
+  { name: "max_tokens", label: "Most tokens of an answer", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: what the server has." },
+  { name: "key", label: "Key", kind: "password", hint: "Only where the server was started with one. Forgotten with this tab." },
+];
+
+export class Settings {
+  values = { system: "", temperature: "", top_p: "", seed: "", max_tokens: "", key: "", drafter: "", marks: "on", theme: "" };
+  defaults = {};
+  onchange = () => {};
+
+  constructor() {
+    Object.assign(this.values, read(localStorage, KEPT), { key: read(sessionStorage, KEY).key ?? "" });
+  }
+
+  set(name, value) {
+    this.values[name] = value;
+    const { key, ...kept } = this.values;
+    write(localStorage, KEPT, kept);
+    write(sessionStorage, KEY, { key });
+    this.onchange(name);
+  }
+
+  get key() {
+    return this.values.key;
+  }
+
+  /** The fields of a request; what is not set is the server's. */
+  sampling() {
+    const fields = {};
+    for (const { name, kind } of FIELDS)
+      if (kind === "number" && this.values[name] !== "") fields[name] = Number(this.values[name]);
+    return fields;
+  }
+
+  /** Open the dialog, with the cursor in the field `focus`. */
+  open(focus = "temperature") {
+    const dialog = byId("settings");
+    const close = element("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Done");
+    dialog.replaceChildren(
+      element("h2", { id: "settings-title" }, "Settings"),
+      ...FIELDS.map((field) => this.#row(field)),
+      element("div", { class: "dialog-foot" }, close),
+    );
+    dialog.onclick = (event) => event.target === dialog && dialog.close();
+    dialog.showModal();
+    byId(`setting-${focus}`).focus();
+  }
+
+  #row({ name, label, kind, hint, ...limits }) {
+    const id = `setting-${name}`;
+    const given = this.defaults[name];
+    const attributes = {
+      id, name, "aria-describedby": `${id}-hint`, autocomplete: "off",
+      placeholder: given === undefined || given === null ? null : String(given), ...limits,
+    };
+    const field = kind === "textarea" ? element("textarea", { ...attributes, rows: 3 }) : element("input", { ...attributes, type: kind });
+    field.value = this.values[name];
+    const problem = element("span", { class: "problem", role: "alert" });
+    field.addEventListener("input", () => {
+      const isRight = field.checkValidity();
+      field.setAttribute("aria-invalid", String(!isRight));
+      problem.textContent = isRight ? "" : field.validationMessage;
+      if (isRight) this.set(name, field.value);
+    });
+    return element("div", { class: "setting" }, element("label", { for: id }, label), field, element("small", { id: `${id}-hint` }, hint), problem);
+  }
+}
+
+function read(storage, name) {
+  try {
+    const value = JSON.parse(storage.getItem(name) ?? "{}");
+    return typeof value === "object" && value ? value : {};
+  } catch {
+    return {}; // no storage in this browser, or not ours
+  }
+}
+
+function write(storage, name, value) {
+  try {
+    storage.setItem(name, JSON.stringify(value));
+  } catch {
+    // The settings then hold until the page is left.
+  }
+}

@@ -1,0 +1,112 @@
+// The draft tree of a round, growing to the right: the accepted path strong, what was missed faint.
+
+import { drawn } from "./dom.js";
+import { wordsOf } from "./legend.js";
+
+const ROW = 26; // pixels, as all lengths here
+const GAP = 26;
+const PADDING = 7;
+const LETTER = 7.3; // width of a letter of the drawing's 12 pixel monospace type, and a little air
+const MAX_LETTERS = 14;
+
+/** A token as one sees it: blanks and ends of lines have a sign. */
+function visible(text) {
+  const shown = text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ /, "·").replace(/ $/, "·") || "∅";
+  return shown.length > MAX_LETTERS ? `${shown.slice(0, MAX_LETTERS - 1)}…` : shown;
+}
+
+// Rows so that leaves stand one below the other and a parent beside its first child; the path goes along the top.
+function placed(parents, isOnPath) {
+  const children = parents.map(() => []);
+  parents.forEach((parent, node) => parent >= 0 && children[parent].push(node));
+  const places = parents.map(() => ({ depth: 0, row: 0 }));
+  let row = 0;
+  const stack = [[0, 0]];
+  while (stack.length) {
+    const [node, depth] = stack.pop();
+    if (node < 0) {
+      row++;
+      continue;
+    }
+    places[node] = { depth, row };
+    const ordered = [...children[node]].sort((a, b) => isOnPath(b) - isOnPath(a));
+    ordered.reverse().forEach((child, i) => {
+      stack.push([child, depth + 1]);
+      if (i < ordered.length - 1) stack.push([-1, 0]); // a new row before each child but the first
+    });
+  }
+  return { places, numRows: row + 1 };
+}
+
+function columns(labels, places) {
+  const widths = [];
+  labels.forEach((label, node) => {
+    const { depth } = places[node];
+    widths[depth] = Math.max(widths[depth] ?? 0, label.length * LETTER + 2 * PADDING);
+  });
+  let x = 1;
+  return widths.map((width) => {
+    const left = x;
+    x += width + GAP;
+    return { left, width };
+  });
+}
+
+/** The SVG of a round with a tree; the bonus token stands behind the accepted path. */
+export function tree(round) {
+  const { texts, parents, path, sources } = withBonus(round);
+  const onPath = new Set(path);
+  const { places, numRows } = placed(parents, (node) => onPath.has(node));
+  const labels = texts.map(visible);
+  const grid = columns(labels, places);
+  const width = grid.at(-1).left + grid.at(-1).width + 1;
+  const height = numRows * ROW + 2;
+  const picture = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spoken(texts, path) });
+  const lines = drawn("g", {});
+  const boxes = drawn("g", {});
+  parents.forEach((parent, node) => {
+    const isKept = onPath.has(node);
+    if (parent >= 0) lines.append(edge(places[parent], places[node], grid, isKept));
+    boxes.append(box({ text: texts[node], label: labels[node], place: places[node], grid, source: sources[node], isKept, isRoot: parent < 0 }));
+  });
+  picture.append(lines, boxes);
+  return picture;
+}
+
+function withBonus({ tree: drafted, tokens }) {
+  const sources = drafted.sources ?? [];
+  const path = drafted.path.includes(0) ? drafted.path : [0, ...drafted.path];
+  const bonus = tokens.find((token) => token.by === "bonus");
+  if (!bonus) return { texts: drafted.texts, parents: drafted.parents, path, sources };
+  const node = drafted.texts.length;
+  return {
+    texts: [...drafted.texts, bonus.text], parents: [...drafted.parents, path.at(-1)], path: [...path, node],
+    sources: [...drafted.texts.map((_, i) => sources[i] ?? "draft"), "bonus"],
+  };
+}
+
+function spoken(texts, path) {
+  const kept = path.slice(1).map((node) => texts[node]).join("");
+  return `${texts.length - 1} nodes; kept: ${kept}`;
+}
+
+function edge(from, to, grid, isKept) {
+  const x1 = grid[from.depth].left + grid[from.depth].width;
+  const x2 = grid[to.depth].left;
+  const y1 = from.row * ROW + ROW / 2;
+  const y2 = to.row * ROW + ROW / 2;
+  const middle = (x1 + x2) / 2;
+  return drawn("path", { class: isKept ? "edge kept" : "edge", d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
+}
+
+function box({ text, label, place, grid, source, isKept, isRoot }) {
+  const width = label.length * LETTER + 2 * PADDING;
+  const x = grid[place.depth].left;
+  const y = place.row * ROW + 2;
+  const kind = isRoot ? "the text so far" : source === "bonus" ? "chosen by the target itself" : `${wordsOf(source)}, ${isKept ? "kept" : "not kept"}`;
+  const says = `“${text.replaceAll("\n", "↵")}”: ${kind}, depth ${place.depth}`;
+  return drawn("g", { class: `node ${isKept ? "kept" : "missed"} ${isRoot ? "root" : `node-${source}`}`, "data-says": says },
+    drawn("title", {}, says),
+    drawn("rect", { x, y, width, height: ROW - 4, rx: 5 }),
+    drawn("text", { x: x + PADDING, y: y + 15 }, label));
+}
