@@ -108,6 +108,8 @@ function list(source, first) {
   while (end < source.length) {
     const line = lineAt(source, end);
     const marker = ITEM.exec(line.text);
+    const isOther = marker && marker[1].length <= ITEM.exec(first.text)[1].length && /\d/.test(marker[2]) !== /\d/.test(ITEM.exec(first.text)[2]);
+    if (isOther || (!marker && QUOTE.test(line.text)) || RULE.test(line.text)) break;
     if (marker) {
       items.push({ depth: marker[1].length, isNumbered: /\d/.test(marker[2]), number: parseInt(marker[2], 10), lines: [[line.start + marker[0].length, line.end]] });
     } else if (!line.text.trim()) {

@@ -88,8 +88,10 @@ export class Chat {
   }
 
   async #stream(run, messages) {
+    const sampling = this.settings.sampling();
+    run.view.message.seed = sampling.seed;
     const request = requestOf({
-      model: this.server.model, messages, sampling: this.settings.sampling(), drafter: this.server.chosen(this.settings.values.drafter),
+      model: this.server.model, messages, sampling, drafter: this.server.chosen(this.settings.values.drafter),
     });
     const onArrival = () => atNextFrame("answer", () => this.#draw(run));
     try {

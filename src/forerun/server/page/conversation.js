@@ -30,7 +30,7 @@ export function choose(conversation, message) {
 }
 
 export function addMessage(conversation, { parent, role, text }) {
-  const message = { id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, note: "", chosen: null };
+  const message = { id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", chosen: null };
   conversation.messages[message.id] = message;
   choose(conversation, message);
   conversation.changedMs = Date.now();
@@ -68,7 +68,7 @@ export function checked(value) {
     if (raw.parent !== null && !Object.hasOwn(value.messages, raw.parent)) return null;
     conversation.messages[id] = {
       id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), reasoning: String(raw.reasoning ?? ""),
-      marks: checkedMarks(raw.marks), usage: raw.usage ?? null, note: String(raw.note ?? ""),
+      marks: checkedMarks(raw.marks), usage: checkedUsage(raw.usage), timings: null, seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""),
       chosen: childOf(value.messages, raw.chosen, id),
     };
   }
@@ -79,6 +79,12 @@ export function checked(value) {
 function checkedMarks(marks) {
   if (!Array.isArray(marks)) return [];
   return marks.filter((mark) => Number.isInteger(mark?.end) && /^[a-z]{1,16}$/.test(mark.by)).map(({ end, by, round }) => ({ end, by, round }));
+}
+
+// Only numbers are taken from a file, as they are written with toFixed.
+function checkedUsage(usage) {
+  const isNumber = Number.isFinite(usage?.completion_tokens) && Number.isFinite(usage?.prompt_tokens);
+  return isNumber ? { completion_tokens: usage.completion_tokens, prompt_tokens: usage.prompt_tokens } : null;
 }
 
 function childOf(messages, id, parent) {

@@ -7,11 +7,14 @@ import { strip } from "./strip_drawing.js";
 import { timeline } from "./timeline_drawing.js";
 import { tree } from "./tree_drawing.js";
 
+const INTERVAL_MS = 100; // nobody reads more than ten trees a second
+
 export class Inspector {
   isOpen = false;
   #rounds = [];
   #at = 0;
   #isFollowing = true;
+  #timer = 0;
   #parts = null;
 
   /** Show a recording's rounds as they come, from now on. */
@@ -55,7 +58,11 @@ export class Inspector {
   }
 
   #later() {
-    if (this.isOpen) atNextFrame("inspector", () => this.#show());
+    if (!this.isOpen || this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = 0;
+      if (this.isOpen) atNextFrame("inspector", () => this.#show());
+    }, INTERVAL_MS);
   }
 
   #build() {
@@ -76,8 +83,8 @@ export class Inspector {
     };
     parts.body = element("div", {}, parts.strip,
       element("div", { class: "steps" },
-        step("⏮", "First round", () => this.#go(0)), step("◀", "The round before", () => this.#go(this.#at - 1)), slider,
-        step("▶", "The next round", () => this.#go(this.#at + 1)), step("⏭", "Last round", () => this.#go(this.#rounds.length - 1)),
+        step("«", "First round", () => this.#go(0)), step("‹", "The round before", () => this.#go(this.#at - 1)), slider,
+        step("›", "The next round", () => this.#go(this.#at + 1)), step("»", "Last round", () => this.#go(this.#rounds.length - 1)),
         element("label", { class: "switch" }, follow, " Follow")),
       parts.words, element("h3", {}, "Draft tree"), parts.tree, parts.hovered, element("h3", {}, "Time"), parts.timeline);
     panel.replaceChildren(

@@ -7,7 +7,7 @@ import { Failure, failureOf } from "./failures.js";
 import { Inspector } from "./inspector.js";
 import { fillLegend } from "./legend.js";
 import { showState } from "./meters.js";
-import { say, showFailure } from "./notices.js";
+import { clearFailures, say, showFailure } from "./notices.js";
 import { Race } from "./race.js";
 import { Scroll } from "./scroll.js";
 import { Settings } from "./settings.js";
@@ -16,6 +16,7 @@ import { openStore } from "./store.js";
 import { applyTheme, nextTheme } from "./theme.js";
 import { killDrafter, readServer } from "./wire.js";
 
+const RETRY_MS = 2000;
 const settings = new Settings();
 const server = {
   model: "", drafter: null, drafters: [],
@@ -84,10 +85,13 @@ async function meetServer() {
   try {
     Object.assign(server, await readServer(settings.key));
   } catch (error) {
-    showFailure(failureOf(error), { key: () => settings.open("key"), again: meetServer });
+    const failure = failureOf(error);
+    showFailure(failure, { key: () => settings.open("key"), again: meetServer });
+    if (failure.remedy === "again") setTimeout(meetServer, RETRY_MS); // it may still load its model
     return;
   }
-  settings.defaults = server.sampling ?? {};
+  clearFailures();
+  settings.defaults = { ...server.sampling, max_tokens: server.sampling?.max_new_tokens ?? server.sampling?.max_tokens };
   byId("model").textContent = server.model;
   byId("model").title = `${server.model}, forerun ${server.version}`;
   document.title = `${server.model} · forerun`;

@@ -4,6 +4,8 @@ import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
 import { Inked } from "./spans.js";
 
+const MAX_MARKER = 32; // characters of an item's indent and marker, with room for what one event brings
+
 /** The text of one message within `container`. */
 export class Rendered {
   #built = []; // {start, kind, node, to} of every block on the page
@@ -15,6 +17,7 @@ export class Rendered {
   /** Show `source`, with its tokens where `marks` are given. Earlier text must be the beginning of `source`. */
   update(source, marks) {
     const inked = new Inked(source, marks);
+    this.#reopenList(source);
     const last = this.#built.at(-1);
     const blocks = blocksOf(source, last?.start ?? 0);
     if (last && blocks.length && this.#grow(last, blocks[0], inked)) blocks.shift();
@@ -29,6 +32,13 @@ export class Rendered {
     this.update(source, marks);
   }
 
+  // A list may go on after an empty line: until its marker is whole, the next item looks like a paragraph.
+  #reopenList(source) {
+    const last = this.#built.at(-1);
+    if (last?.kind !== "paragraph" || this.#built.at(-2)?.kind !== "list" || source.length - last.start > MAX_MARKER) return;
+    this.#built.pop().node.remove();
+  }
+
   #append(block, inked) {
     const node = built(block, inked);
     this.container.append(node);
@@ -38,7 +48,7 @@ export class Rendered {
   // Code can be long, and grows at its end only: there the new text is appended.
   #grow(last, block, inked) {
     if (last.kind !== "code" || block.kind !== "code" || block.isClosed || last.language !== block.language) return false;
-    inked.plain(last.node.querySelector("code"), last.to, block.code[1]);
+    inked.plain(last.node.querySelector("code"), Math.max(last.to, block.code[0]), block.code[1]);
     last.to = block.code[1];
     return true;
   }
@@ -49,7 +59,7 @@ function built(block, inked) {
     case "code":
       return code(block, inked);
     case "heading":
-      return lines(element(`h${Math.min(block.level + 2, 6)}`), block.lines, inked); // the page's own headings are h1 and h2
+      return lines(element("h2", { class: `level-${block.level}` }), block.lines, inked); // an answer may skip levels, the page's outline may not
     case "rule":
       return element("hr");
     case "quote":
@@ -76,7 +86,7 @@ function code(block, inked) {
   inked.plain(text, ...block.code);
   const copy = element("button", { type: "button", class: "copy-code", "data-copy": "code" }, "Copy");
   const head = element("div", { class: "code-head" }, element("span", {}, block.language || "text"), copy);
-  return element("div", { class: "code" }, head, element("pre", { tabindex: "0", "aria-label": `Code, ${block.language || "text"}` }, text));
+  return element("div", { class: "code" }, head, element("pre", { tabindex: "0", role: "group", "aria-label": `Code, ${block.language || "text"}` }, text));
 }
 
 function table(block, inked) {

@@ -18,6 +18,7 @@ export function summary(message) {
   if (usage.forerun?.tokens_per_round) parts.push(`${usage.forerun.tokens_per_round.toFixed(2)} a round`);
   const cached = usage.prompt_tokens_details?.cached_tokens;
   if (cached) parts.push(`${cached} of ${usage.prompt_tokens} prompt tokens were kept`);
+  if (message.seed !== null && message.seed !== undefined) parts.push(`seed ${message.seed}`);
   return parts.join(" · ");
 }
 

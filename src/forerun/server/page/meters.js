@@ -3,9 +3,13 @@
 import { byId } from "./dom.js";
 
 const STATES = {
-  ready: "drafter ready", late: "drafter is late: the target goes on without it", down: "drafter is down: the text goes on",
-  paused: "drafter rests: it does not pay here",
+  ready: ["drafter ready", "The drafter guesses ahead."],
+  late: ["drafter late", "The drafter was late: the target went on without it."],
+  down: ["drafter down", "The drafter's process has ended: the text goes on without it until it is back."],
+  paused: ["drafter paused", "A plain round is timed, to know what the drafter saves."],
 };
+
+const MIN_TOKENS = 64; // over fewer, the time of one round decides the number
 
 export class Meters {
   #plainTokenMs = null; // as the server measured it last
@@ -26,7 +30,7 @@ export class Meters {
     this.#plainTokenMs = recording.usage?.forerun?.plain_token_ms ?? this.#plainTokenMs;
     if (measured) {
       write(`${measured.value.toFixed(2)}×`, "of plain", `Measured: between ${measured.low.toFixed(2)} and ${measured.high.toFixed(2)} times as fast as plain decoding.`);
-    } else if (!recording.usage && this.#plainTokenMs && speed && perRound) {
+    } else if (!recording.usage && this.#plainTokenMs && speed && recording.numTokens >= MIN_TOKENS) {
       const guess = Math.min((speed * this.#plainTokenMs) / 1000, perRound); // a round costs at least a plain pass
       write(`≈ ${guess.toFixed(1)}×`, "of plain", "Estimated from the time of a plain token in an earlier answer.");
     } else {
@@ -43,10 +47,10 @@ function write(value, words, title) {
 
 export function showState(state) {
   const place = byId("drafter-state");
-  const words = STATES[state] ?? state;
+  const [words, says] = STATES[state] ?? [`drafter ${state}`, ""];
   if (place.dataset.state === state) return;
   place.dataset.state = state;
   place.textContent = words;
-  place.title = words;
-  place.hidden = state === "ready";
+  place.title = says;
+  place.hidden = state === "ready" || state === "paused"; // a pause is one round long
 }

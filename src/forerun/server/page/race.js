@@ -2,7 +2,7 @@
 
 import { record, requestOf } from "./answer.js";
 import { byId, element } from "./dom.js";
-import { failureOf } from "./failures.js";
+import { Failure, failureOf } from "./failures.js";
 import { atNextFrame, notAtNextFrame } from "./frames.js";
 import { Rendered } from "./markdown.js";
 import { clearFailures, say, showFailure } from "./notices.js";
@@ -34,7 +34,7 @@ export class Race {
   }
 
   #build() {
-    const prompt = element("textarea", { id: "race-prompt", rows: 2 });
+    const prompt = element("textarea", { id: "race-prompt", rows: 3 });
     prompt.value = EXAMPLE;
     const start = element("button", { type: "button", class: "send", onclick: () => (this.isBusy ? this.stop() : this.#run()) }, "Start");
     prompt.addEventListener("keydown", (event) => {
@@ -58,6 +58,7 @@ export class Race {
   async #run() {
     const { prompt, start, verdict, plain, drafted } = this.#parts;
     if (!prompt.value.trim()) return prompt.focus();
+    if (this.server.drafter === "none") return showFailure(new Failure("The server was started without a drafter, so nothing can race. Start it with one."));
     clearFailures();
     this.#controller = new AbortController();
     start.textContent = "Stop";
@@ -81,7 +82,7 @@ export class Race {
     const said = [{ role: "user", content: prompt }];
     const messages = system ? [{ role: "system", content: system }, ...said] : said;
     const chosen = this.server.chosen(drafter);
-    const sampling = { max_tokens: MAX_TOKENS, seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1, ...this.settings.sampling() };
+    const sampling = { max_tokens: MAX_TOKENS, ...this.settings.sampling() };
     const one = (name) => requestOf({ model: this.server.model, messages, sampling, drafter: name });
     return { drafted: one(chosen === "none" ? null : chosen), plain: one("none"), seed: sampling.seed };
   }

@@ -14,6 +14,7 @@ export class Scroll {
       toEnd.hidden = this.isAtEnd;
     }, { root: scroller, rootMargin: "0px 0px 96px 0px" });
     watch.observe(byId("end"));
+    new ResizeObserver(() => this.follow()).observe(scroller);
     scroller.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.isAtEnd = false; }, { passive: true });
     toEnd.addEventListener("click", () => this.toEnd());
   }

@@ -34,9 +34,9 @@ export class Settings {
     return this.values.key;
   }
 
-  /** The fields of a request; what is not set is the server's. */
+  /** The fields of a request; what is not set is the server's, but for the seed. */
   sampling() {
-    const fields = {};
+    const fields = { seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 }; // known, so that an answer can be had again
     for (const { name, kind } of FIELDS)
       if (kind === "number" && this.values[name] !== "") fields[name] = Number(this.values[name]);
     return fields;

@@ -41,7 +41,7 @@ function bar(span, xOf) {
 
 // A scale of two to five round numbers.
 function axis(begin, end, xOf, height) {
-  const rough = (end - begin) / 3;
+  const rough = (end - begin) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
   const marks = [];

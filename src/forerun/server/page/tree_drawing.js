@@ -11,7 +11,7 @@ const MAX_LETTERS = 14;
 
 /** A token as one sees it: blanks and ends of lines have a sign. */
 function visible(text) {
-  const shown = text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ /, "·").replace(/ $/, "·") || "∅";
+  const shown = text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/ {2,}/g, "··").replace(/^ /, "·").replace(/ $/, "·") || "∅";
   return shown.length > MAX_LETTERS ? `${shown.slice(0, MAX_LETTERS - 1)}…` : shown;
 }
 
@@ -38,11 +38,15 @@ function placed(parents, isOnPath) {
   return { places, numRows: row + 1 };
 }
 
+function widthOf(label) {
+  return label.length * LETTER + 2 * PADDING;
+}
+
 function columns(labels, places) {
   const widths = [];
   labels.forEach((label, node) => {
     const { depth } = places[node];
-    widths[depth] = Math.max(widths[depth] ?? 0, label.length * LETTER + 2 * PADDING);
+    widths[depth] = Math.max(widths[depth] ?? 0, widthOf(label));
   });
   let x = 1;
   return widths.map((width) => {
@@ -66,7 +70,7 @@ export function tree(round) {
   const boxes = drawn("g", {});
   parents.forEach((parent, node) => {
     const isKept = onPath.has(node);
-    if (parent >= 0) lines.append(edge(places[parent], places[node], grid, isKept));
+    if (parent >= 0) lines.append(edge({ from: places[parent], width: widthOf(labels[parent]), to: places[node], grid, isKept }));
     boxes.append(box({ text: texts[node], label: labels[node], place: places[node], grid, source: sources[node], isKept, isRoot: parent < 0 }));
   });
   picture.append(lines, boxes);
@@ -90,8 +94,8 @@ function spoken(texts, path) {
   return `${texts.length - 1} nodes; kept: ${kept}`;
 }
 
-function edge(from, to, grid, isKept) {
-  const x1 = grid[from.depth].left + grid[from.depth].width;
+function edge({ from, width, to, grid, isKept }) {
+  const x1 = grid[from.depth].left + width;
   const x2 = grid[to.depth].left;
   const y1 = from.row * ROW + ROW / 2;
   const y2 = to.row * ROW + ROW / 2;
@@ -100,7 +104,7 @@ function edge(from, to, grid, isKept) {
 }
 
 function box({ text, label, place, grid, source, isKept, isRoot }) {
-  const width = label.length * LETTER + 2 * PADDING;
+  const width = widthOf(label);
   const x = grid[place.depth].left;
   const y = place.row * ROW + 2;
   const kind = isRoot ? "the text so far" : source === "bonus" ? "chosen by the target itself" : `${wordsOf(source)}, ${isKept ? "kept" : "not kept"}`;
