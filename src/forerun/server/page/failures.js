@@ -43,9 +43,13 @@ export function brokenOff() {
   return new Failure("The connection broke off before the answer was complete. What came is kept; regenerate to have it whole.", "again");
 }
 
-/** Whatever else was thrown by a fetch. */
+/** No connection came about. */
+export function unreachable() {
+  return new Failure(UNREACHABLE, "again");
+}
+
+/** Whatever else was thrown. */
 export function failureOf(error) {
   if (error instanceof Failure) return error;
-  if (error instanceof TypeError) return new Failure(UNREACHABLE, "again");
   return new Failure(`Something unforeseen happened: ${error?.message ?? error}. Reload the page.`);
 }

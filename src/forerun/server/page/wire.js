@@ -1,6 +1,6 @@
 // The server's addresses: questions as fetch, answers as objects, streams as events one by one.
 
-import { brokenOff, failureOf, failureOfAnswer, failureOfEvent } from "./failures.js";
+import { brokenOff, failureOfAnswer, failureOfEvent, unreachable } from "./failures.js";
 
 function address(path) {
   return new URL(path, document.baseURI); // relative, so that a reverse proxy may put the page under a folder
@@ -16,7 +16,7 @@ async function asked(path, options) {
     answer = await fetch(address(path), { cache: "no-store", credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw failureOf(error);
+    throw unreachable();
   }
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => null);
@@ -39,7 +39,9 @@ async function* eventsOf(body) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : brokenOff();
+      });
       if (done) return;
       const parts = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
       rest = parts.pop();
@@ -62,20 +64,11 @@ export async function* complete(request, { key, signal }) {
   const answer = await asked("v1/chat/completions", {
     method: "POST", headers: headers(key), body: JSON.stringify(request), signal,
   });
-  let isWhole = false;
-  try {
-    for await (const data of eventsOf(answer.body)) {
-      if (data === "[DONE]") {
-        isWhole = true;
-        return;
-      }
-      const event = JSON.parse(data);
-      if (event.error) throw failureOfEvent(event.error);
-      yield event;
-    }
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw error instanceof TypeError ? brokenOff() : failureOf(error);
+  for await (const data of eventsOf(answer.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw failureOfEvent(event.error);
+    yield event;
   }
-  if (!isWhole) throw brokenOff();
+  throw brokenOff();
 }
