@@ -5,6 +5,7 @@ import { addMessage, choose, newConversation, requestMessages, shownMessages, si
 import { byId, element } from "./dom.js";
 import { failureOf } from "./failures.js";
 import { atNextFrame, notAtNextFrame } from "./frames.js";
+import { wordsOf } from "./legend.js";
 import { MessageView } from "./message.js";
 import { Meters } from "./meters.js";
 import { clearFailures, say, showFailure } from "./notices.js";
@@ -20,6 +21,9 @@ export class Chat {
   constructor(parts) {
     Object.assign(this, parts);
     byId("messages").addEventListener("click", (event) => this.#clicked(event));
+    byId("messages").addEventListener("pointerover", ({ target }) => {
+      if (target.dataset?.round) target.title = `${wordsOf(target.classList[1].slice(3))}, round ${Number(target.dataset.round) + 1}`;
+    });
   }
 
   get isBusy() {
@@ -44,7 +48,9 @@ export class Chat {
       return view.node;
     });
     byId("messages").replaceChildren(...(views.length ? views : [this.#welcome()]));
-    if (this.#running) this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
+    if (!this.#running) return;
+    this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
+    this.#running.view.isBusy = true;
   }
 
   #welcome() {
@@ -80,6 +86,9 @@ export class Chat {
     this.#running = run;
     run.view.isBusy = true;
     this.onchange();
+    message.note = "The page was left before this answer was complete."; // stands in what is stored now
+    this.keep(conversation);
+    message.note = "";
     this.inspector.follow(run.recording);
     say("The model answers.");
     const failure = await this.#stream(run, requestMessages(conversation, question, this.settings.values.system));
@@ -116,7 +125,7 @@ export class Chat {
     const { text, reasoning, marks, usage, timings, finish } = run.recording;
     Object.assign(message, { text, reasoning, marks, usage, timings });
     if (failure) message.note = failure.message;
-    else if (finish === "length") message.note = "Cut at the limit of tokens; the settings hold it.";
+    else if (finish === "length") message.note = this.#whyCut(usage);
     this.#running = null;
     this.#draw(run);
     run.view.isBusy = false;
@@ -127,14 +136,22 @@ export class Chat {
       showFailure(failure, { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#regenerate(message) });
   }
 
+  #whyCut(usage) {
+    const isFull = usage && usage.prompt_tokens + usage.completion_tokens >= this.server.max_length;
+    return isFull
+      ? `Cut: the ${this.server.max_length} tokens that the model can have in mind are full. Begin a new conversation.`
+      : "Cut at the most tokens of an answer, which the settings hold.";
+  }
+
   async #keep(run) {
     run.conversation.changedMs = Date.now();
-    await this.keep(run.conversation);
+    if (!(await this.keep(run.conversation))) return;
     await this.store.putRounds(run.conversation.id, run.view.message.id, run.recording.rounds).catch(() => {});
   }
 
   #regenerate(message) {
-    if (!this.isBusy) this.#answer(this.conversation.messages[message.parent]);
+    const question = this.conversation.messages[message.parent]; // none where another conversation was opened meanwhile
+    if (!this.isBusy && question) this.#answer(question);
   }
 
   #clicked(event) {

@@ -1,7 +1,7 @@
 // What went wrong, in words, with what to do. Every failure that a user can meet passes through here.
 
 export class Failure extends Error {
-  /** @param {string} message what was seen and what to do; @param {"key"|"settings"|"again"|""} remedy a button */
+  /** @param {string} message what was seen and what to do; @param {"key"|"settings"|"again"|"wait"|""} remedy a button */
   constructor(message, remedy = "") {
     super(message);
     this.remedy = remedy;
@@ -28,6 +28,7 @@ export function failureOfAnswer(status, body, retryAfter) {
     const when = retryAfter ? ` Try again in ${retryAfter} s.` : " Try again in a moment.";
     return new Failure(`The server has as much work as it takes.${when}`, "again");
   }
+  if (status === 503 && body?.error?.code === "model_loading") return new Failure("The model is still being loaded. Try again in a moment.", "wait");
   if (status === 503) return new Failure(`${said || "The server is not ready."} Try again in a moment.`, "again");
   if (status >= 500) return new Failure(`${said || "The server failed."} Its terminal says more. Try again.`, "again");
   return new Failure(said || `The server refused the request with status ${status}. Look at the settings.`, "settings");

@@ -4,6 +4,7 @@ import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
 import { Inked } from "./spans.js";
 
+const MAY_FORM = /[\\`*_~[\]):/]/; // what begins or ends a form within text, or goes on with an address
 const MAX_MARKER = 32; // characters of an item's indent and marker, with room for what one event brings
 
 /** The text of one message within `container`. */
@@ -42,12 +43,25 @@ export class Rendered {
   #append(block, inked) {
     const node = built(block, inked);
     this.container.append(node);
-    this.#built.push({ start: block.start, kind: block.kind, node, to: block.code?.[1], language: block.language });
+    this.#built.push({ start: block.start, kind: block.kind, node, to: (block.code ?? block.lines?.[0])?.[1], language: block.language });
   }
 
-  // Code can be long, and grows at its end only: there the new text is appended.
+  // A long block grows at its end: what cannot have changed its form is appended, instead of building all of it anew.
   #grow(last, block, inked) {
-    if (last.kind !== "code" || block.kind !== "code" || block.isClosed || last.language !== block.language) return false;
+    if (last.kind !== block.kind) return false;
+    if (block.kind === "code") return this.#growCode(last, block, inked);
+    if (block.kind !== "paragraph" || block.start !== last.start) return false;
+    const end = block.lines[0][1];
+    const word = inked.source.slice(Math.max(last.start, inked.source.lastIndexOf(" ", last.to - 1) + 1), last.to);
+    const added = inked.source.slice(last.to, end);
+    if (end < last.to || !inked.reaches(end) || MAY_FORM.test(word) || MAY_FORM.test(added)) return false;
+    inked.plain(last.node, last.to, end);
+    last.to = end;
+    return true;
+  }
+
+  #growCode(last, block, inked) {
+    if (block.isClosed || last.language !== block.language || !inked.reaches(block.code[1])) return false;
     inked.plain(last.node.querySelector("code"), Math.max(last.to, block.code[0]), block.code[1]);
     last.to = block.code[1];
     return true;

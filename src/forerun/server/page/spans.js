@@ -8,11 +8,16 @@ const SPECIAL = /[\\`*_~[!h]/g;
 const PAIRS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
 const MAX_DEPTH = 8; // nested emphasis beyond this is shown as it is written
 
-/** Where marks of a text stand: {end, by, round} in order, or null where tokens are not to be shown. */
+/** A text with its marks, {end, by, round} in order; marks are null where tokens are not to be shown. */
 export class Inked {
   constructor(source, marks) {
     this.source = source;
     this.marks = marks;
+  }
+
+  /** Whether it is known of all text up to `end` who wrote it. */
+  reaches(end) {
+    return !this.marks || (this.marks.at(-1)?.end ?? 0) >= end;
   }
 
   /** Append source[start, end), each token in its own span. */

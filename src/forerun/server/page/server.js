@@ -1,0 +1,74 @@
+// What the server runs, as the page's head shows it; asked again and again until the model is loaded.
+
+import { byId, element } from "./dom.js";
+import { failureOf } from "./failures.js";
+import { showState } from "./meters.js";
+import { clearFailures, say, showFailure } from "./notices.js";
+import { killDrafter, readServer } from "./wire.js";
+
+const RETRY_MS = 1500; // soon enough after a model was loaded, seldom enough for a server that is gone
+
+export class Server {
+  model = "";
+  drafter = null;
+  drafters = [];
+  #timer = 0;
+  #lastSaid = "";
+
+  constructor(settings) {
+    this.settings = settings;
+    byId("kill-drafter").addEventListener("click", () => this.#kill());
+  }
+
+  /** What a request says for the drafter that was selected: null is the engine's own. */
+  chosen(name) {
+    return this.drafters.includes(name) && name !== this.drafter ? name : null;
+  }
+
+  /** Ask the server what it runs, and show it. */
+  async meet() {
+    clearTimeout(this.#timer);
+    try {
+      Object.assign(this, await readServer(this.settings.key));
+    } catch (error) {
+      this.#failed(failureOf(error));
+      return;
+    }
+    if (this.#lastSaid) clearFailures();
+    this.#lastSaid = "";
+    this.#show();
+  }
+
+  // A failure is said once: it stays while the server is asked again.
+  #failed(failure) {
+    if (failure.remedy === "wait") {
+      byId("model").textContent = "The model is being loaded …";
+    } else if (failure.message !== this.#lastSaid) {
+      showFailure(failure, { key: () => this.settings.open("key"), again: () => this.meet() });
+      this.#lastSaid = failure.message;
+    }
+    if (failure.remedy === "wait" || failure.remedy === "again") this.#timer = setTimeout(() => this.meet(), RETRY_MS);
+  }
+
+  #show() {
+    const { model, drafter, drafters, sampling, version, settings } = this;
+    settings.defaults = { ...sampling, max_tokens: sampling?.max_new_tokens ?? null };
+    byId("model").textContent = model;
+    byId("model").title = `${model}, forerun ${version}`;
+    document.title = `${model} · forerun`;
+    const names = drafters.includes(drafter) ? drafters : [drafter, ...drafters];
+    byId("drafter").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    byId("drafter").value = names.includes(settings.values.drafter) ? settings.values.drafter : drafter;
+    byId("kill-drafter").hidden = !this.drafter_process;
+  }
+
+  async #kill() {
+    try {
+      await killDrafter(this.settings.key);
+      showState("down");
+      say("The drafter's process was ended. The text goes on.");
+    } catch (error) {
+      showFailure(failureOf(error), { key: () => this.settings.open("key") });
+    }
+  }
+}
