@@ -91,3 +91,34 @@ def test_a_drawer_of_conversations_keeps_the_rest_out_of_reach(browser: Browser,
         page.keyboard.press("Escape")
         expect(page.locator("#open-sidebar")).to_be_focused()
         assert not page.evaluate("document.querySelector('#middle').inert")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_ink_can_be_read_on_every_ground(browser: Browser, server: Served, theme: Any) -> None:
+    """A ratio of 4.5 is what WCAG 2.2 asks of text, level AA."""
+    tints = ("draft", "lookup", "recycled", "prediction")
+    inks_on = {
+        **{ground: ("ink", "quiet", "accent", "danger") for ground in ("ground", "panel", "raised")},
+        **{ground: ("ink", "quiet", "accent") for ground in tints},  # quotes and links have tokens too
+        "accent": ("on-accent",),
+    }
+    for page in pages(browser, server.url, color_scheme=theme):
+        for ground, inks in inks_on.items():
+            for ink in inks:
+                assert contrast(colour(page, ink), colour(page, ground)) >= 4.5, (ink, ground)
+
+
+def colour(page: Page, name: str) -> str:
+    return str(page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"))
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of two colours written as #rrggbb."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(written: str) -> float:
+    shares = [int(written[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -2,6 +2,7 @@
 
 import { record, requestOf } from "./answer.js";
 import { addMessage, choose, newConversation, requestMessages, shownMessages, siblingsOf } from "./conversation.js";
+import { copiesCode, copy } from "./copying.js";
 import { byId, element } from "./dom.js";
 import { failureOf } from "./failures.js";
 import { atNextFrame, notAtNextFrame } from "./frames.js";
@@ -20,6 +21,7 @@ export class Chat {
   /** @param {object} parts settings, server, store, inspector, scroll; onchange() after the list may differ */
   constructor(parts) {
     Object.assign(this, parts);
+    copiesCode(byId("messages"));
     byId("messages").addEventListener("click", (event) => this.#clicked(event));
     byId("messages").addEventListener("pointerover", ({ target }) => {
       if (target.dataset?.round) target.title = `${wordsOf(target.classList[1].slice(3))}, round ${Number(target.dataset.round) + 1}`;
@@ -160,8 +162,7 @@ export class Chat {
     if (!node) return;
     const { message } = this.#views.get(node.dataset.id);
     const action = event.target.closest("[data-action]")?.dataset.action;
-    if (event.target.closest("[data-copy]")) this.#copy(event.target, event.target.closest(".code").querySelector("code").textContent);
-    else if (action === "copy") this.#copy(event.target, message.text || this.#running?.recording.text || "");
+    if (action === "copy") copy(event.target, message.text || this.#running?.recording.text || "");
     else if (action === "inspect") this.#inspect(message, 0);
     else if (token && this.inspector.isOpen) this.#inspect(message, Number(token.dataset.round));
     else if (action && !this.isBusy) this.#branch(action, message);
@@ -179,21 +180,9 @@ export class Chat {
     return undefined;
   }
 
-  async #copy(button, text) {
-    const words = button.textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-      say("Copied.");
-    } catch {
-      button.textContent = "Not allowed";
-    }
-    setTimeout(() => (button.textContent = words), 1500); // long enough to be read
-  }
-
   async #inspect(message, roundIdx) {
     const running = this.#running?.view.message.id === message.id;
-    const rounds = running ? this.#running.recording.rounds : await this.store.rounds(message.id);
+    const rounds = running ? this.#running.recording.rounds : await this.store.rounds(message.id).catch(() => []);
     this.inspector.open(rounds, roundIdx);
   }
 
@@ -203,7 +192,7 @@ export class Chat {
     field.value = message.text;
     const cancel = () => this.show();
     const send = () => {
-      if (field.value.trim()) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim() }));
+      if (field.value.trim() && !this.isBusy) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim() }));
     };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

@@ -36,7 +36,7 @@ export class Inspector {
   open(rounds, at) {
     this.#rounds = rounds;
     this.#isFollowing = false;
-    this.#at = at;
+    this.#at = Math.max(0, Math.min(at, rounds.length - 1));
     this.#setOpen(true);
     this.#parts.panel.querySelector("input").focus({ preventScroll: true });
   }

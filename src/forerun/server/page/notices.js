@@ -11,8 +11,9 @@ export function say(words) {
 export function showFailure(failure, remedies = {}) {
   const names = { key: "Enter the key", settings: "Open settings", again: "Try again" };
   const close = element("button", { type: "button", class: "icon small", "aria-label": "Close this message", onclick: () => box.remove() }, "✕");
-  const remedy = remedies[failure.remedy];
-  const act = remedy && element("button", { type: "button", onclick: () => { box.remove(); remedy(); } }, names[failure.remedy]);
+  const name = failure.remedy === "wait" ? "again" : failure.remedy;
+  const remedy = remedies[name];
+  const act = remedy && element("button", { type: "button", onclick: () => { box.remove(); remedy(); } }, names[name]);
   const box = element("div", { class: "alert" }, element("p", {}, failure.message), act, close);
   byId("alerts").replaceChildren(box);
 }

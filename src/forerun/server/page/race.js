@@ -1,6 +1,7 @@
 // The same prompt and seed twice: once with the drafter, once without, shown beside each other by their own clocks.
 
 import { record, requestOf } from "./answer.js";
+import { copiesCode } from "./copying.js";
 import { byId, element } from "./dom.js";
 import { Failure, failureOf } from "./failures.js";
 import { atNextFrame, notAtNextFrame } from "./frames.js";
@@ -52,6 +53,7 @@ export class Race {
       element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
       parts.phase, parts.verdict,
       element("div", { class: "lanes" }, parts.drafted.node, parts.plain.node));
+    copiesCode(byId("race"));
     return parts;
   }
 
@@ -89,37 +91,50 @@ export class Race {
 
   async #both({ drafted: draftedRequest, plain: plainRequest, seed }) {
     const { phase, drafted, plain } = this.#parts;
-    const { signal } = this.#controller;
     phase.textContent = `First run, with the drafter (seed ${seed}) …`;
     say("The race begins.");
     const first = await this.#record(draftedRequest, drafted);
-    if (signal.aborted) return this.#stopped();
+    if (!first) return this.#stopped();
     phase.textContent = "Second run, without a drafter; the first is played again beside it by its own clock …";
     drafted.clear();
-    let replay = null;
-    const second = await this.#record(plainRequest, plain, () => (replay ??= new Replay(first, (recording) => drafted.draw(recording))));
-    signal.addEventListener("abort", () => replay?.finish());
-    if (!signal.aborted) await replay?.ended;
-    replay?.finish();
-    if (signal.aborted) return this.#stopped();
+    const second = await this.#beside(first, plainRequest);
+    if (!second) return this.#stopped();
     phase.textContent = `Both have run with seed ${seed}.`;
     return this.#judge(first, second);
+  }
+
+  // Run the plain request; from its first token on, the recording of the other run is played beside it.
+  async #beside(first, request) {
+    const { drafted, plain } = this.#parts;
+    let replay = null;
+    this.#controller.signal.addEventListener("abort", () => replay?.finish());
+    try {
+      const second = await this.#record(request, plain, () => (replay ??= new Replay(first, (recording) => drafted.draw(recording))));
+      if (second) await replay?.ended;
+      return this.#controller.signal.aborted ? null : second;
+    } finally {
+      replay?.finish();
+    }
   }
 
   #stopped() {
     this.#parts.phase.textContent = "Stopped.";
   }
 
+  // The whole recording, or null where it was stopped.
   async #record(request, shown, onFirst = () => {}) {
     const recording = new Recording();
     const onArrival = () => {
       if (recording.rounds.length) onFirst();
       atNextFrame(`race-${shown.title}`, () => shown.draw(recording));
     };
-    await record(recording, request, { key: this.settings.key, signal: this.#controller.signal, onArrival });
-    notAtNextFrame(`race-${shown.title}`);
-    shown.draw(recording);
-    return recording;
+    try {
+      const isWhole = await record(recording, request, { key: this.settings.key, signal: this.#controller.signal, onArrival });
+      return isWhole ? recording : null;
+    } finally {
+      notAtNextFrame(`race-${shown.title}`);
+      shown.draw(recording);
+    }
   }
 
   #judge(drafted, plain) {
@@ -131,7 +146,7 @@ export class Race {
     if (at === null) {
       verdict.textContent = `${speed}. The texts are identical: ${plain.text.length} characters, ${plain.usage?.completion_tokens ?? plain.numTokens} tokens.`;
     } else {
-      verdict.textContent = `${speed}. The texts differ from character ${at + 1} on; this should not be, please report it with the prompt and the seed.`;
+      verdict.textContent = `${speed}. The texts differ from character ${at + 1} on. Where two tokens score nearly the same, rounding may decide; with “--exactness exact” it cannot: if they differ then too, please report it.`;
       draftedLane.markFrom(drafted.text, at);
       plainLane.markFrom(plain.text, at);
     }
