@@ -42,17 +42,22 @@ function fence(source, first) {
     const line = lineAt(source, at);
     const text = line.text.trim();
     if (text.startsWith(opening[1]) && !text.replaceAll(opening[1][0], ""))
-      return { kind: "code", start: first.start, end: line.next, language: opening[2], code: [begin, Math.max(begin, at - 1)], isClosed: true };
+      return code(first, opening, { begin, end: Math.max(begin, at - 1), next: line.next, isClosed: true });
     at = line.next;
   }
-  return { kind: "code", start: first.start, end: source.length, language: opening[2], code: [begin, source.length], isClosed: false };
+  return code(first, opening, { begin, end: source.length, next: source.length, isClosed: false });
+}
+
+function code(first, opening, { begin, end, next, isClosed }) {
+  return { kind: "code", start: first.start, end: next, language: opening[2], code: [begin, end], isClosed };
 }
 
 function heading(line) {
   const marks = HEADING.exec(line.text);
   if (!marks) return null;
   const end = line.start + line.text.replace(/\s+#*\s*$/, "").length;
-  return { kind: "heading", start: line.start, end: line.next, level: marks[1].length, lines: [[line.start + marks[0].length, end]] };
+  const lines = [[line.start + marks[0].length, end]];
+  return { kind: "heading", start: line.start, end: line.next, level: marks[1].length, lines };
 }
 
 function rule(line) {
@@ -100,18 +105,24 @@ function table(source, first) {
   return { kind: "table", start: first.start, end, rows };
 }
 
+function isNumbered(marker) {
+  return /\d/.test(marker[2]);
+}
+
 function list(source, first) {
-  if (!ITEM.test(first.text)) return null;
+  const opening = ITEM.exec(first.text);
+  if (!opening) return null;
   const items = [];
   let end = first.start;
   let isLoose = false; // whether an empty line came just before
   while (end < source.length) {
     const line = lineAt(source, end);
     const marker = ITEM.exec(line.text);
-    const isOther = marker && marker[1].length <= ITEM.exec(first.text)[1].length && /\d/.test(marker[2]) !== /\d/.test(ITEM.exec(first.text)[2]);
+    const isOther = marker && marker[1].length <= opening[1].length && isNumbered(marker) !== isNumbered(opening);
     if (isOther || (!marker && QUOTE.test(line.text)) || RULE.test(line.text)) break;
     if (marker) {
-      items.push({ depth: marker[1].length, isNumbered: /\d/.test(marker[2]), number: parseInt(marker[2], 10), lines: [[line.start + marker[0].length, line.end]] });
+      const lines = [[line.start + marker[0].length, line.end]];
+      items.push({ depth: marker[1].length, isNumbered: isNumbered(marker), number: parseInt(marker[2], 10), lines });
     } else if (!line.text.trim()) {
       isLoose = true;
       end = line.next;

@@ -30,7 +30,9 @@ export function choose(conversation, message) {
 }
 
 export function addMessage(conversation, { parent, role, text }) {
-  const message = { id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", chosen: null };
+  const message = {
+    id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", chosen: null,
+  };
   conversation.messages[message.id] = message;
   choose(conversation, message);
   conversation.changedMs = Date.now();
@@ -42,7 +44,8 @@ export function addMessage(conversation, { parent, role, text }) {
 export function requestMessages(conversation, last, system) {
   const path = [];
   for (let message = last; message; message = conversation.messages[message.parent]) path.unshift(message);
-  const said = path.map(({ role, text }) => ({ role, content: text }));
+  const sent = path.filter(({ role, text }) => role === "user" || text); // an answer that failed was never said
+  const said = sent.map(({ role, text }) => ({ role, content: text }));
   return system ? [{ role: "system", content: system }, ...said] : said;
 }
 
@@ -68,7 +71,8 @@ export function checked(value) {
     if (raw.parent !== null && !Object.hasOwn(value.messages, raw.parent)) return null;
     conversation.messages[id] = {
       id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), reasoning: String(raw.reasoning ?? ""),
-      marks: checkedMarks(raw.marks), usage: checkedUsage(raw.usage), timings: null, seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""),
+      marks: checkedMarks(raw.marks), usage: checkedUsage(raw.usage), timings: null,
+      seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""),
       chosen: childOf(value.messages, raw.chosen, id),
     };
   }
@@ -78,7 +82,8 @@ export function checked(value) {
 
 function checkedMarks(marks) {
   if (!Array.isArray(marks)) return [];
-  return marks.filter((mark) => Number.isInteger(mark?.end) && /^[a-z]{1,16}$/.test(mark.by)).map(({ end, by, round }) => ({ end, by, round }));
+  const known = marks.filter((mark) => Number.isInteger(mark?.end) && /^[a-z]{1,16}$/.test(mark.by));
+  return known.map(({ end, by, round }) => ({ end, by, round }));
 }
 
 // Only numbers are taken from a file, as they are written with toFixed.

@@ -21,14 +21,16 @@ export function failureOfAnswer(status, body, retryAfter) {
   const said = withSentence(body?.error?.message);
   if (status === 401 || status === 403)
     return new Failure(`${said || "The server wants a key."} Enter its key in the settings.`, "key");
-  if (status === 404) return new Failure(`${said || "The server does not know this address."} Reload the page: the server may have been started anew with another model.`);
+  if (status === 404)
+    return new Failure(`${said || "The server does not know this address."} Reload the page: perhaps the server runs another model now.`);
   if (status === 409) return new Failure(said || "The server is in a state that does not allow this.");
   if (status === 413) return new Failure(`${said || "The conversation is too long."} Begin a new one, or shorten what you sent.`);
   if (status === 429) {
     const when = retryAfter ? ` Try again in ${retryAfter} s.` : " Try again in a moment.";
     return new Failure(`The server has as much work as it takes.${when}`, "again");
   }
-  if (status === 503 && body?.error?.code === "model_loading") return new Failure("The model is still being loaded. Try again in a moment.", "wait");
+  if (status === 503 && body?.error?.code === "model_loading")
+    return new Failure("The model is still being loaded. Try again in a moment.", "wait");
   if (status === 503) return new Failure(`${said || "The server is not ready."} Try again in a moment.`, "again");
   if (status >= 500) return new Failure(`${said || "The server failed."} Its terminal says more. Try again.`, "again");
   return new Failure(said || `The server refused the request with status ${status}. Look at the settings.`, "settings");
@@ -41,7 +43,7 @@ export function failureOfEvent(error) {
 
 /** A stream that ended without its end. */
 export function brokenOff() {
-  return new Failure("The connection broke off before the answer was complete. What came is kept; regenerate to have it whole.", "again");
+  return new Failure("The connection broke off before the end. What came is kept; regenerate to have it whole.", "again");
 }
 
 /** No connection came about. */

@@ -43,13 +43,18 @@ export class Race {
       event.preventDefault();
       if (!this.isBusy) this.#run();
     });
-    const parts = { prompt, start, verdict: element("p", { class: "verdict" }), phase: element("p", { class: "phase" }), plain: lane("Without a drafter"), drafted: lane("With the drafter") };
+    const parts = {
+      prompt, start, verdict: element("p", { class: "verdict" }), phase: element("p", { class: "phase" }),
+      plain: lane("Without a drafter"), drafted: lane("With the drafter"),
+    };
     byId("race").replaceChildren(
       element("h2", { id: "race-title" }, "Race"),
       element("p", { class: "explained" },
-        "The same prompt and the same seed, once with the drafter and once without. There is one engine, so the two run one after the other: ",
+        "The same prompt and the same seed, once with the drafter and once without. ",
+        "There is one engine, so the two run one after the other: ",
         "first the one with the drafter, so that it can learn nothing from the other. Then it is played again beside the plain one. ",
-        "Each clock begins with the first token of its own run; reading the prompt is not counted. In a second race over the same prompt, a drafter that keeps what it learnt may be faster."),
+        "Each clock begins with the first token of its own run; reading the prompt is not counted. ",
+        "In a second race over the same prompt, a drafter that keeps what it learnt may be faster."),
       element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
       parts.phase, parts.verdict,
       element("div", { class: "lanes" }, parts.drafted.node, parts.plain.node));
@@ -60,7 +65,8 @@ export class Race {
   async #run() {
     const { prompt, start, verdict, plain, drafted } = this.#parts;
     if (!prompt.value.trim()) return prompt.focus();
-    if (this.server.drafter === "none") return showFailure(new Failure("The server was started without a drafter, so nothing can race. Start it with one."));
+    if (this.server.drafter === "none")
+      return showFailure(new Failure("The server was started without a drafter, so nothing can race. Start it with one."));
     clearFailures();
     this.#controller = new AbortController();
     start.textContent = "Stop";
@@ -70,7 +76,8 @@ export class Race {
     try {
       await this.#both(this.#requests(prompt.value.trim()));
     } catch (error) {
-      showFailure(failureOf(error), { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#run() });
+      const { settings } = this;
+      showFailure(failureOf(error), { key: () => settings.open("key"), settings: () => settings.open(), again: () => this.#run() });
       this.#parts.phase.textContent = "The race ended early.";
     }
     this.#controller = null;
@@ -109,7 +116,8 @@ export class Race {
     let replay = null;
     this.#controller.signal.addEventListener("abort", () => replay?.finish());
     try {
-      const second = await this.#record(request, plain, () => (replay ??= new Replay(first, (recording) => drafted.draw(recording))));
+      const play = () => (replay ??= new Replay(first, (recording) => drafted.draw(recording)));
+      const second = await this.#record(request, plain, play);
       if (second) await replay?.ended;
       return this.#controller.signal.aborted ? null : second;
     } finally {
@@ -139,19 +147,27 @@ export class Race {
 
   #judge(drafted, plain) {
     const { verdict, drafted: draftedLane, plain: plainLane } = this.#parts;
-    const ratio = drafted.tokensPerSecond && plain.tokensPerSecond ? drafted.tokensPerSecond / plain.tokensPerSecond : null;
-    const speed = ratio === null ? "Too short to compare speeds" : ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter` : `Slower with the drafter: ${ratio.toFixed(2)}×`;
     const at = firstDifference(drafted.text, plain.text);
     verdict.classList.toggle("differs", at !== null);
-    if (at === null) {
-      verdict.textContent = `${speed}. The texts are identical: ${plain.text.length} characters, ${plain.usage?.completion_tokens ?? plain.numTokens} tokens.`;
-    } else {
-      verdict.textContent = `${speed}. The texts differ from character ${at + 1} on. Where two tokens score nearly the same, rounding may decide; with “--exactness exact” it cannot: if they differ then too, please report it.`;
+    verdict.textContent = `${speedInWords(drafted, plain)} ${textsInWords(plain, at)}`;
+    if (at !== null) {
       draftedLane.markFrom(drafted.text, at);
       plainLane.markFrom(plain.text, at);
     }
     say(verdict.textContent);
   }
+}
+
+function speedInWords(drafted, plain) {
+  if (!drafted.tokensPerSecond || !plain.tokensPerSecond) return "Too short to compare speeds.";
+  const ratio = drafted.tokensPerSecond / plain.tokensPerSecond;
+  return ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter.` : `Slower with the drafter: ${ratio.toFixed(2)}×.`;
+}
+
+function textsInWords(plain, at) {
+  if (at === null) return `The texts are identical: ${plain.text.length} characters, ${plain.numTokens} tokens.`;
+  return `The texts differ from character ${at + 1} on. Where two tokens score nearly the same, rounding may decide; ` +
+    "with “--exactness exact” it cannot: if they differ then too, please report it.";
 }
 
 function lane(title) {

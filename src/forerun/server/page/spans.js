@@ -4,8 +4,10 @@ import { element } from "./dom.js";
 
 const SAFE_LINK = /^(https?:\/\/|mailto:)/i;
 const BARE_LINK = /^https?:\/\/[^\s<>()"'`]*[^\s<>()"'`.,;:!?]/i;
+const LINK = /^\[((?:[^\]\\\n]|\\.){0,500})\]\(([^\s()]{1,2000})(?:\s+"[^"\n]{0,200}")?\)/;
 const SPECIAL = /[\\`*_~[!h]/g;
 const PAIRS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
+const MAX_SPAN = 2000; // characters; looking farther for what closes would take its square in time
 const MAX_DEPTH = 8; // nested emphasis beyond this is shown as it is written
 
 /** A text with its marks, {end, by, round} in order; marks are null where tokens are not to be shown. */
@@ -83,18 +85,23 @@ export class Inked {
     const source = this.source;
     switch (source[at]) {
       case "\\":
-        return at + 1 < end && /[!-/:-@[-`{-~]/.test(source[at + 1]) ? { inner: [at + 1, at + 2], end: at + 2, isPlain: true } : null;
+        return this.#escaped(at, end);
       case "`":
         return this.#code(at, end);
       case "[":
-        return this.#link(at, at, end);
+        return this.#link(at, end);
       case "!":
-        return source[at + 1] === "[" ? this.#link(at, at + 1, end) : null;
+        return source[at + 1] === "[" ? this.#link(at + 1, end) : null;
       case "h":
         return this.#bareLink(at, start, end);
       default:
         return this.#pair(at, start, end);
     }
+  }
+
+  #escaped(at, end) {
+    const isEscape = at + 1 < end && /[!-/:-@[-`{-~]/.test(this.source[at + 1]);
+    return isEscape ? { inner: [at + 1, at + 2], end: at + 2, isPlain: true } : null;
   }
 
   #code(at, end) {
@@ -104,10 +111,10 @@ export class Inked {
     return { node: element("code"), inner: [at + ticks.length, close], end: close + ticks.length, isPlain: true };
   }
 
-  #link(at, bracket, end) {
-    const found = /^\[((?:[^\]\\\n]|\\.){0,500})\]\(([^\s()]{1,2000})(?:\s+"[^"\n]{0,200}")?\)/.exec(this.source.slice(bracket, end));
+  #link(bracket, end) {
+    const found = LINK.exec(this.source.slice(bracket, end));
     if (!found || !SAFE_LINK.test(found[2])) return null;
-    return { node: linkTo(found[2]), inner: [bracket + 1, bracket + 1 + found[1].length], end: bracket + found[0].length, at };
+    return { node: linkTo(found[2]), inner: [bracket + 1, bracket + 1 + found[1].length], end: bracket + found[0].length };
   }
 
   #bareLink(at, start, end) {
@@ -117,21 +124,26 @@ export class Inked {
   }
 
   #pair(at, start, end) {
-    const source = this.source;
-    for (const [mark, name] of PAIRS) {
-      if (!source.startsWith(mark, at)) continue;
-      const begin = at + mark.length;
-      if (begin >= end || /\s/.test(source[begin])) return null;
-      if (mark[0] === "_" && at > start && /\w/.test(source[at - 1])) return null;
-      for (let close = source.indexOf(mark, begin + 1); close >= 0 && close + mark.length <= end; close = source.indexOf(mark, close + 1)) {
-        const after = source[close + mark.length] ?? " ";
-        if (/\s/.test(source[close - 1]) || (mark.length === 1 && after === mark) || (mark.length === 1 && source[close - 1] === mark)) continue;
-        if (mark[0] === "_" && close + mark.length < end && /\w/.test(after)) continue;
-        return { node: element(name), inner: [begin, close], end: close + mark.length };
-      }
-      if (mark.length === 2) return null;
+    const [mark, name] = PAIRS.find(([each]) => this.source.startsWith(each, at)) ?? [];
+    if (!mark) return null;
+    const begin = at + mark.length;
+    const isInWord = mark[0] === "_" && at > start && /\w/.test(this.source[at - 1]);
+    if (begin >= end || /\s/.test(this.source[begin]) || isInWord) return null;
+    const close = this.#closing(mark, begin, Math.min(end, at + MAX_SPAN));
+    return close < 0 ? null : { node: element(name), inner: [begin, close], end: close + mark.length };
+  }
+
+  // Where the mark that closes begins, or -1. It stands behind a letter, and is not the first half of a longer one.
+  #closing(mark, begin, end) {
+    const { source } = this;
+    for (let at = source.indexOf(mark, begin + 1); at >= 0 && at + mark.length <= end; at = source.indexOf(mark, at + 1)) {
+      const before = source[at - 1];
+      const after = at + mark.length < end ? source[at + mark.length] : " ";
+      const isHalf = after === mark[0] || (mark.length === 1 && before === mark);
+      const isInWord = mark[0] === "_" && /\w/.test(after);
+      if (!/\s/.test(before) && !isHalf && !isInWord) return at;
     }
-    return null;
+    return -1;
   }
 }
 
