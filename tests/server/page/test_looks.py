@@ -8,8 +8,9 @@ pytest.importorskip("playwright")
 pytest.importorskip("forerun.server.app")
 
 from playwright.sync_api import Browser, Page, expect
-from tests.server.page.browsing import CHROMIUM, PHONE, QUESTION, WIDE, ask, choose, pages, send, whole
 from tests.server.serving import Served
+
+from tests.server.page.browsing import CHROMIUM, PHONE, QUESTION, WIDE, ask, choose, pages, send, whole
 
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
 
@@ -98,8 +99,8 @@ def test_every_ink_can_be_read_on_every_ground(browser: Browser, server: Served,
     """A ratio of 4.5 is what WCAG 2.2 asks of text, level AA."""
     tints = ("draft", "lookup", "recycled", "prediction")
     inks_on = {
-        **{ground: ("ink", "quiet", "accent", "danger") for ground in ("ground", "panel", "raised")},
-        **{ground: ("ink", "quiet", "accent") for ground in tints},  # quotes and links have tokens too
+        **dict.fromkeys(("ground", "panel", "raised"), ("ink", "quiet", "accent", "danger")),
+        **dict.fromkeys(tints, ("ink", "quiet", "accent")),  # quotes and links have tokens too
         "accent": ("on-accent",),
     }
     for page in pages(browser, server.url, color_scheme=theme):

@@ -6,6 +6,7 @@ pytest.importorskip("playwright")
 pytest.importorskip("forerun.server.app")
 
 from playwright.sync_api import Page, expect
+
 from tests.server.page.browsing import CHROMIUM, ask, choose
 
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
