@@ -191,6 +191,11 @@ class Engine:
         return self._drafter.process_id
 
     @property
+    def drafters(self) -> tuple[str, ...]:
+        """What `stream` takes as `drafter`, beside None."""
+        return tuple(self._named)
+
+    @property
     def drafter(self) -> Drafter:
         """The drafter, for tools that inspect its learnt state."""
         return self._drafter

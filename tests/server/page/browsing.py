@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
 from tests.server.serving import Served
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

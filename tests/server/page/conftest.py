@@ -7,6 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
     from tests.server.serving import Served
 
 

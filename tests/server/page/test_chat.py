@@ -8,9 +8,9 @@ pytest.importorskip("playwright")
 pytest.importorskip("forerun.server.app")
 
 from playwright.sync_api import Page, expect
-from tests.server.serving import Served
 
 from tests.server.page.browsing import CHROMIUM, QUESTION, STORED, ask, choose, last_answer, send, text_of, whole
+from tests.server.serving import Served
 
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
 

@@ -6,11 +6,11 @@ pytest.importorskip("playwright")
 pytest.importorskip("forerun.server.app")
 
 from playwright.sync_api import Browser, Page, expect
-from tests.server.serving import served
 
 from forerun import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftModel, Parallel
 from tests.server.page.browsing import CHROMIUM, QUESTION, ask, choose, last_answer, pages, send, text_of, whole
+from tests.server.serving import served
 
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
 
