@@ -19,6 +19,7 @@ from forerun import (
     SamplingParams,
     TokenRecycling,
 )
+from forerun.core.config import SAVED_BYTES
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.shared_length import shared_length
 from forerun.drafting.draft_model import DraftModelDrafter
@@ -45,6 +46,7 @@ ASKED = (
     "# the sum of the squares of all numbers up to n\n",
 )
 SETTINGS = {"dtype": "float32", "num_threads": 1, "max_length": 640}
+OWNERS = ("", "ann", "bob", "ann")
 NUM_REQUESTS = 36
 
 
@@ -71,10 +73,10 @@ class Talk:
 class Client:
     """Holds several conversations at once, and goes on with any of them, as the numbers of a seed say."""
 
-    def __init__(self, engine: Engine, seed: int) -> None:
+    def __init__(self, engine: Engine, seed: int, num_talks: int = 4) -> None:
         self._engine, self._rng = engine, random.Random(seed)
         self.asked: list[Asked] = []
-        self._talks = [Talk(owner) for owner in ("", "ann", "bob", "ann")]
+        self._talks = [Talk(OWNERS[number % len(OWNERS)]) for number in range(num_talks)]
         for talk in self._talks:
             talk.answered = engine.encode(self._rng.choice(SYSTEM) + self._rng.choice(ASKED))
 
@@ -138,10 +140,10 @@ class Client:
         )  # fmt: skip
 
 
-def talk_with(engine: Engine, seed: int) -> list[Asked]:
+def talk_with(engine: Engine, seed: int, *, num_talks: int = 4, num_requests: int = NUM_REQUESTS) -> list[Asked]:
     """What a client's requests came to."""
-    client = Client(engine, seed)
-    while len(client.asked) < NUM_REQUESTS:
+    client = Client(engine, seed, num_talks)
+    while len(client.asked) < num_requests:
         client.go_on()
     return client.asked
 
@@ -163,6 +165,19 @@ def test_every_drafter_reuses_what_plain_decoding_does_and_writes_its_texts(engi
     expected, found = talk_with(plain, 1), talk_with(engine, 1)
     for number, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
         assert ours == theirs, f"request {number}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache_bytes", [SAVED_BYTES, 2_000_000], ids=["ample", "short"])
+@pytest.mark.parametrize("drafter", [name for name in DRAFTERS if name != "none"])
+def test_200_conversations_are_reused_as_without_a_drafter(drafter: str, cache_bytes: int) -> None:
+    found = []
+    for config in (NoDrafter(), DRAFTERS[drafter]):
+        with engine_with(config, **SETTINGS, cache_bytes=cache_bytes) as engine:
+            found.append(talk_with(engine, 7, num_talks=200, num_requests=1000))
+    assert found[0] == found[1]
+    num_reused, num_asked = (sum(each) for each in zip(*[(one.num_reused, len(one.prompt_ids)) for one in found[0]]))
+    print(f"{drafter}, {cache_bytes:,} bytes: {num_reused} of {num_asked} prompt tokens reused, both ways")
 
 
 @pytest.mark.parametrize("seed", range(2))

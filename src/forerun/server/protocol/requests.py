@@ -122,11 +122,9 @@ class ChatRequest(WritingRequest):
         """Alternatives per token; None: no log-probabilities at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def predicted(self) -> str | None:
-        """The predicted text."""
-        if self.prediction is None:
-            return None
-        content = self.prediction.content
+    def predicted(self) -> str:
+        """The predicted text; empty where there is none."""
+        content = "" if self.prediction is None else self.prediction.content
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -145,9 +143,6 @@ class CompletionRequest(WritingRequest):
     def num_logprobs(self) -> int | None:
         """As `ChatRequest.num_logprobs`."""
         return self.logprobs
-
-    def predicted(self) -> None:
-        """Completions have no prediction."""
 
     def prompts(self) -> "list[str] | list[list[int]]":
         """One text, or its ids, per prompt."""

@@ -24,7 +24,8 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
         variables["add_generation_prompt"] = asked.add_generation_prompt
     prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables)
     wanted = asked.max_completion_tokens or asked.max_tokens
-    orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages")
+    prediction = await service.prompts.prediction(asked.predicted())
+    orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
     unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
     answering = Answering(
         request, asked, orders, ignored=asked.others | unknown, rendered=rendered if service.splits_thoughts else None

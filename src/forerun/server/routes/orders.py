@@ -22,12 +22,14 @@ def orders_for(
     *,
     wanted: int | None,
     param: str,
+    prediction: Sequence[int] = (),
 ) -> list[Order]:
     """All texts of a request, those of one prompt side by side.
 
     Args:
         wanted: tokens to write at most; what does not fit into the context is cut off. None: as many as fit.
         param: the field that has the prompts.
+        prediction: what the texts probably resemble.
 
     Raises:
         ApiError: a prompt, or an id elsewhere, is not possible.
@@ -51,7 +53,7 @@ def orders_for(
                 prompt_ids=prompt_ids,
                 params=of_choice(params, number),
                 drafter=drafter,
-                prediction=asked.predicted(),
+                prediction=prediction,
                 owner=request.scope["state"]["owner"],
                 times_plain=asked.options.details,
             )

@@ -39,7 +39,7 @@ class Order:
     prompt_ids: Sequence[int]
     params: SamplingParams
     drafter: str | None = None
-    prediction: str | None = None
+    prediction: Sequence[int] = ()
     owner: str = ""
     times_plain: bool = False
 

@@ -70,6 +70,11 @@ class PromptReader:
         """Ids of a plain text."""
         return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
+    async def prediction(self, text: str) -> list[int]:
+        """Ids of a text that the answer may resemble, as many as an answer can have."""
+        ids = await self.text(text, add_special_tokens=False) if text else []
+        return ids[: self._max_length]
+
     def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for ids that the model lacks, and where no room is left for an answer."""
         if not ids:

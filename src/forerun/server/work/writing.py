@@ -12,5 +12,5 @@ if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the se
 def start(engine: "Engine", order: Order) -> "GenerationStream":
     """A stream for one order."""
     return engine.stream(
-        order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction or None, owner=order.owner
+        order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner
     )
