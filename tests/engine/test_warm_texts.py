@@ -176,8 +176,7 @@ def test_200_conversations_are_reused_as_without_a_drafter(drafter: str, cache_b
         with engine_with(config, **SETTINGS, cache_bytes=cache_bytes) as engine:
             found.append(talk_with(engine, 7, num_talks=200, num_requests=1000))
     assert found[0] == found[1]
-    num_reused, num_asked = (sum(each) for each in zip(*[(one.num_reused, len(one.prompt_ids)) for one in found[0]]))
-    print(f"{drafter}, {cache_bytes:,} bytes: {num_reused} of {num_asked} prompt tokens reused, both ways")
+    assert sum(one.num_reused for one in found[0]) > sum(len(one.prompt_ids) for one in found[0]) // 3
 
 
 @pytest.mark.parametrize("seed", range(2))

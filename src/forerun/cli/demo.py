@@ -69,7 +69,7 @@ def demo(
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="Another question, or text to continue.")] = None,
 ) -> None:
-    """Write the same answer twice, plain and drafted, and say what drafting gained."""
+    """Write an answer twice, plain and drafted, and compare the speeds."""
     target = model_options.choose(model)
     config = replace(engine_options.config(target, drafter_options.config(target)), measures_speedup=False)
     sampling.params()  # complains before the model is loaded
