@@ -15,6 +15,7 @@ import torch
 from forerun import Engine, EngineConfig, GenerationStream, SamplingParams
 from forerun.bench.data.datasets import load_dataset
 from forerun.bench.data.prompts import Reader
+from forerun.bench.data.questions import Question
 from forerun.bench.run.machine import describe_machine
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DrafterConfig
@@ -100,17 +101,27 @@ def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
 
 
 def ask(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, list[int]]]:
-    """So many questions of every data set, the sets in turn: the set's name, and the ids that the target reads.
+    """Those questions, each with its set's name, as the ids that the target reads."""
+    reader = reader_of(arguments)
+    return [(name, reader.prompt_after(question, ())) for name, question in questions_of(arguments, number, skip)]
+
+
+def reader_of(arguments: argparse.Namespace) -> Reader:
+    """How the target reads questions."""
+    return Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
+
+
+def questions_of(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, Question]]:
+    """So many questions of every data set that fit, the sets in turn, each question with its set's name.
 
     Those skipped are others: a set's questions come in an order of their own, the same each time.
     """
-    reader = Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
-    sets = {}
+    reader, sets = reader_of(arguments), {}
     for name in arguments.data.split(","):
         rows = load_dataset(name, folder=arguments.data_folder, cache=cache_folder() / "data").questions
         fitting = list(reader.choose(rows, len(rows), arguments.num_new).measured)
         random.Random(0).shuffle(fitting)
-        sets[name] = [reader.prompt_after(question, ()) for question in fitting[skip : skip + number]]
+        sets[name] = fitting[skip : skip + number]
     return [(name, rows[place]) for place in range(number) for name, rows in sets.items() if place < len(rows)]
 
 
