@@ -161,3 +161,12 @@ def test_metrics_count_what_was_written(client: httpx.Client) -> None:
     text = client.get("/metrics").text
     assert "vllm:spec_decode_num_accepted_tokens_total" in text
     assert 'forerun:spec_decode_num_accepted_tokens_per_pos_total{position="0"}' in text
+    assert "_created" not in text  # tools that read counters by a part of their names would add these times
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing", "/v1/completions"])
+def test_the_head_of_an_answer_is_that_of_the_answer(client: httpx.Client, path: str) -> None:
+    whole, head = client.get(path), client.head(path)
+    assert head.status_code == whole.status_code
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    assert head.content == b""

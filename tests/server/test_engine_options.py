@@ -28,7 +28,7 @@ def test_a_completion_says_how_likely_its_tokens_were(client: httpx.Client, own:
     choice = client.post("/v1/completions", json={**ASKED, "logprobs": 3}).json()["choices"][0]
     found = choice["logprobs"]
     assert "".join(found["tokens"]) == choice["text"]
-    assert [len(top) <= 3 for top in found["top_logprobs"]] == [True] * 24
+    assert [len(top) <= 4 for top in found["top_logprobs"]] == [True] * 24
     assert found["text_offset"][0] == 0
     assert all(later - earlier >= 0 for earlier, later in pairwise(found["text_offset"]))
     params = SamplingParams(max_new_tokens=24, temperature=0.7, seed=2, logprobs=3)
@@ -57,6 +57,22 @@ def test_without_alternatives_there_is_the_token_alone(client: httpx.Client) -> 
     asked = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 4, "logprobs": True}
     content = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
     assert [entry["top_logprobs"] for entry in content] == [[]] * 4
+
+
+def test_who_asks_for_alternatives_alone_has_logarithms_too(client: httpx.Client) -> None:
+    asked = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 2, "top_logprobs": 2}
+    content = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
+    assert [len(entry["top_logprobs"]) for entry in content] == [2, 2]
+    answer = client.post("/v1/chat/completions", json={**asked, "logprobs": False}).json()
+    assert answer["choices"][0]["logprobs"] is None
+
+
+def test_a_completion_s_alternatives_have_the_token_itself(client: httpx.Client) -> None:
+    asked = {**ASKED, "temperature": 1.5, "logprobs": 1}
+    found = client.post("/v1/completions", json=asked).json()["choices"][0]["logprobs"]
+    pairs = list(zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True))
+    assert all(token in top and logprob <= max(top.values()) for token, logprob, top in pairs)
+    assert max(len(top) for _, _, top in pairs) == 2
 
 
 def test_echo_has_no_logarithms(client: httpx.Client) -> None:

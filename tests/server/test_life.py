@@ -3,23 +3,13 @@
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from forerun import NumericalError, SamplingParams
-from tests.server.serving import ENGINE, Served, events_of, served
-
-SLOW = replace(ENGINE, device="paced:target=10ms;draft=1ms")
-LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
-SHORT = {"prompt": "def f(", "max_tokens": 2, "ignore_eos": True}
-
-HEAD = (
-    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-)
+from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
+from tests.server.serving import Served, events_of, served
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +17,6 @@ def slow() -> Iterator[Served]:
     """An engine whose passes take long enough to be interrupted."""
     with served(SLOW) as running:
         yield running
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return once this holds; an error after half a minute, however busy the machine is."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def send(server: Served, asked: dict[str, Any]) -> socket.socket:
-    """A request on a socket of its own, whose answer nobody reads yet."""
-    body = json.dumps(asked).encode()
-    sock = socket.create_connection(server.address, timeout=30)
-    sock.sendall(HEAD % len(body) + body)
-    return sock
-
-
-def is_idle(server: Served) -> bool:
-    return server.service.thread.running is None and len(server.service.queue) == 0
 
 
 def num_written(server: Served) -> float:

@@ -42,7 +42,7 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"stop": ["a"] * 5}, None),
         ({"logit_bias": {"x": 1}}, None),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
-        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"content": "hi"}]}, "messages.0.role"),

@@ -34,9 +34,10 @@ PLAIN_HEADERS: Final = (
 )
 PREFLIGHT: Final = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
+    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's client for browsers sends a dozen of its own
     (b"access-control-max-age", b"600"),
 )
+READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # by a page of another site
 MAX_TARGET_BYTES: Final = 4096
 MAX_DIGITS: Final = 20  # of a length; more of them are as much too large
 LINGER_BYTES: Final = 8 * 2**20  # of a body too long that are read: a connection closed early can lose the answer
@@ -75,7 +76,9 @@ class Gate:
             scope["state"]["owner"] = self._owner(scope, headers)
             scope["state"]["request_id"] = request_id
             self._require_small(scope, headers)
-            await self._app(scope, self._bounded(receive), answer.send)
+            # Where there is something to get, its headers are there too; uvicorn leaves the body out.
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            await self._app({**scope, "method": method}, self._bounded(receive), answer.send)
         except ApiError as error:
             await answer.refuse(error)
         except Exception:
@@ -173,7 +176,11 @@ class GuardedAnswer:
         self._send, self._request_id, self._is_begun = send, request_id, False
         self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
         if allowed_origin is not None:
-            self._added += [(b"access-control-allow-origin", allowed_origin), (b"vary", b"origin")]
+            self._added += [
+                (b"access-control-allow-origin", allowed_origin),
+                (b"access-control-expose-headers", READABLE),
+                (b"vary", b"origin"),
+            ]
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

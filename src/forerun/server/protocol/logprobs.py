@@ -47,7 +47,7 @@ class LogprobWriter:
             return {
                 "tokens": [entry["token"] for entry in entries],
                 "token_logprobs": [entry["logprob"] for entry in entries],
-                "top_logprobs": [likeliest(entry["top"]) for entry in entries],
+                "top_logprobs": [likeliest(entry["top"], entry) for entry in entries],
                 "text_offset": [entry["offset"] for entry in entries],
             }
         content = [
@@ -65,10 +65,13 @@ def finite(logprob: float) -> float:
     return max(logprob, IMPOSSIBLE)
 
 
-def likeliest(top: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """By text, likeliest first: tokens may share one, such as parts of a character."""
+def likeliest(top: Sequence[tuple[str, float]], entry: dict[str, Any]) -> dict[str, float]:
+    """By text, likeliest first, and the token itself, as OpenAI and vLLM have it: whoever looks it up finds it.
+
+    Tokens may share a text, such as parts of a character.
+    """
     found: dict[str, float] = {}
-    for text, logprob in top:
+    for text, logprob in (*top, (entry["token"], entry["logprob"])):
         found.setdefault(text, logprob)
     return found
 

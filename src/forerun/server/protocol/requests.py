@@ -86,7 +86,7 @@ class WritingRequest(Fields):
     stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=16)] | None = None
     max_tokens: Count | None = None
     stream: bool | None = None
@@ -119,8 +119,9 @@ class ChatRequest(WritingRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
 
     def num_logprobs(self) -> int | None:
-        """Alternatives per token; None: no log-probabilities at all."""
-        return (self.top_logprobs or 0) if self.logprobs else None
+        """Alternatives per token; None: no log-probabilities at all. Who asks for alternatives alone has both."""
+        is_asked = self.top_logprobs if self.logprobs is None else self.logprobs
+        return (self.top_logprobs or 0) if is_asked else None
 
     def predicted(self) -> str:
         """The predicted text; empty where there is none."""

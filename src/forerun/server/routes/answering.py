@@ -201,6 +201,7 @@ class Answering:
                 return self._round(writer, index, happening)
             case Generation():
                 self._finish(job, index, happening)
+                return self._ending(writer, index)
             case ApiError():
                 return error_event(happening, self._request.scope["state"]["request_id"])
             case Mark.PING:
@@ -213,12 +214,15 @@ class Answering:
         logprobs = choice.logprobs.of(step.logprobs)
         if not self._is_chat:
             added = {"text": added["content"]} if added else {}
-        events = b""
-        if added or roots or logprobs:
-            events = writer.piece(index, added, logprobs=logprobs, **roots, **self._usage_so_far())
-        if choice.finish is not None:
-            events += writer.piece(index, {}, choice.finish, **self._usage_so_far())
-        return events
+        if not (added or roots or logprobs):
+            return b""
+        return writer.piece(index, added, logprobs=logprobs, **roots, **self._usage_so_far())
+
+    def _ending(self, writer: EventWriter, index: int) -> bytes:
+        """The end of a text; the last event of all has the times, as llama-server's has."""
+        is_last = index == len(self._choices) - 1 and not self._asked.says_usage
+        roots = {"timings": self._numbers()["timings"]} if is_last else self._usage_so_far()
+        return writer.piece(index, {}, self._choices[index].finish, **roots)
 
     def _usage_so_far(self) -> dict[str, Any]:
         options = self._asked.stream_options

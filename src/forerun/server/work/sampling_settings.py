@@ -31,7 +31,7 @@ def settings_of(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias={int(token_id): bias for token_id, bias in (request.logit_bias or {}).items()},
-        seed=request.seed,
+        seed=None if request.seed is None else request.seed % SEEDS,  # negative ones are seeds like others
         logprobs=request.num_logprobs(),
         **given,
     )
