@@ -11,9 +11,19 @@ import httpx
 import psutil
 import pytest
 
+from forerun.server.config import ServerConfig
+from forerun.server.guard.listening import bind
 from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
 
 SERVE = ("serve", "builtin", "--port", "0", "--threads", "1", "--drafter", "none")
+
+
+def test_connections_send_at_once() -> None:
+    with bind(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname()[:2]) as client:
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
 
 
 @pytest.fixture
