@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import forerun
+from forerun.server.description import DescribedApi
 from forerun.server.guard.gate import App, Gate
 from forerun.server.protocol.errors import ApiError, internal, invalid
 from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
@@ -16,7 +17,6 @@ from forerun.server.work.service import Service
 
 MAX_PARAM_CHARACTERS: Final = 64
 KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
-PUBLIC_PATHS: Final = ("/health", "/ready")
 
 
 def make_app(service: Service, *, is_loopback: bool) -> App:
@@ -25,7 +25,7 @@ def make_app(service: Service, *, is_loopback: bool) -> App:
     Args:
         is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
     """
-    app = FastAPI(
+    app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
         description="An OpenAI-compatible server that gives the same text for the same seed, whichever drafter runs.",
@@ -46,19 +46,7 @@ def make_app(service: Service, *, is_loopback: bool) -> App:
         (Exception, show_failure),
     ):
         app.add_exception_handler(kind, handler)  # type: ignore[arg-type]
-    if service.config.api_keys:
-        declare_key(app)
     return Gate(app, service.config, is_loopback=is_loopback)
-
-
-def declare_key(app: FastAPI) -> None:
-    """Say in the API's description that a key is needed, and where it is not."""
-    schema = app.openapi()
-    schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    schema["security"] = [{"key": []}]
-    for path in PUBLIC_PATHS:
-        for operation in schema["paths"][path].values():
-            operation["security"] = []
 
 
 async def show_api_error(request: Request, error: ApiError) -> Response:

@@ -1,20 +1,43 @@
 """Requests, field by field, with bounds on every number, text and list."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from forerun.server.protocol.unsupported import not_yet
 
-MAX_TOKENS = 2**20  # more than any model's context; what does not fit is cut off
+MAX_TOKENS: Final = 2**20  # more than any model's context; what does not fit is cut off
+TOKEN_IDS: Final = 2**31  # more than any vocabulary
+KEY_PATTERN: Final = "^(0|[1-9][0-9]{0,8})$"  # without leading zeros, so that no token has two biases
+
+
+def whole(value: Any) -> Any:
+    """3.0 as 3: JSON has one kind of number, and some clients write all of theirs with a point."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list) and float in set(map(type, value)):
+        return [whole(item) for item in value]
+    return value
+
+
 StopText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
-TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS), BeforeValidator(whole)]
 # One fault of a list is enough: a report of each would take a thousand times the memory of the list itself.
-Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)]
+Ids: TypeAlias = Annotated[
+    list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)
+]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+
+
+def has(*names: str) -> dict[str, Any]:
+    """The part of a description that says that these fields are there and not null."""
+    return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
+
+
+ECHO_WITH_LOGPROBS: Final = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
 
 
 class Fields(BaseModel):
@@ -77,17 +100,17 @@ class WritingRequest(Fields):
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**20)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**20), BeforeValidator(whole)] | None = None
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64), BeforeValidator(whole)] | None = None
     ignore_eos: bool | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), BeforeValidator(whole)] | None = None
+    n: Annotated[int, Field(ge=1, le=16), BeforeValidator(whole)] | None = None
     max_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -113,7 +136,7 @@ class ChatRequest(WritingRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
     prediction: PredictedContent | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
@@ -132,6 +155,7 @@ class ChatRequest(WritingRequest):
 class CompletionRequest(WritingRequest):
     """POST /v1/completions."""
 
+    model_config = ConfigDict(json_schema_extra={"not": ECHO_WITH_LOGPROBS})
     prompt: (
         Text
         | Annotated[list[Text], Field(min_length=1, max_length=16, fail_fast=True)]
@@ -139,7 +163,7 @@ class CompletionRequest(WritingRequest):
         | Annotated[list[Ids], Field(min_length=1, max_length=16, fail_fast=True)]
     )
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
 
     def num_logprobs(self) -> int | None:
         """As `ChatRequest.num_logprobs`."""
@@ -158,6 +182,7 @@ class CompletionRequest(WritingRequest):
 class TokenizeRequest(Fields):
     """POST /tokenize: a text, or messages for the chat template."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [has("prompt"), has("messages")]})
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)] | None = None
@@ -170,7 +195,7 @@ class DetokenizeRequest(Fields):
     """POST /detokenize."""
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)]
 
 
 def refuse_missing_parts(request: CompletionRequest) -> None:

@@ -40,6 +40,7 @@ def orders_for(
         raise invalid(MAX_CHOICES_MESSAGE.format(most), param="n")
     reader, engine = service.prompts, service.engine
     reader.require_vocabulary([int(key) for key in asked.logit_bias or ()], param="logit_bias")
+    reader.require_vocabulary(asked.stop_token_ids or (), param="stop_token_ids")
     drafter = named_drafter(asked, service)
     orders = []
     for prompt_ids in prompts:

@@ -38,7 +38,9 @@ TEXT_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
         "description": "The text, whole or as events.",
         "content": {
             "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {  # of one event
+                "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+            },
         },
     }
 }
