@@ -3,9 +3,11 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from forerun.server.guard.gate import HostNames
 from forerun.server.guard.keys import KeyRing, read_api_keys
 from forerun.server.guard.strict_json import read_json
 from forerun.server.protocol.errors import ApiError
+from tests.server.holding import until
 from tests.server.serving import Served, served
 
 KEY = "a-key-of-more-than-sixteen"
@@ -104,6 +107,52 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_live_on(strict: 
     assert ended == 8  # four at once, and four that said nothing
     with strict.client() as client:
         assert client.get("/health").status_code == 200
+
+
+def test_one_address_cannot_have_all_connections() -> None:
+    with served(max_connections_per_client=2) as server:
+        held = [socket.create_connection(server.address, timeout=20) for _ in range(2)]
+        with socket.create_connection(server.address, timeout=20) as third:
+            assert was_closed(third)
+        held[0].close()
+        with server.client() as client:
+            until(lambda: is_answered(client))
+        held[1].close()
+
+
+def was_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def is_answered(client: httpx.Client) -> bool:
+    """Closing takes the server a moment."""
+    with suppress(httpx.TransportError):
+        return client.get("/health").status_code == 200
+    return False
+
+
+@pytest.mark.parametrize(
+    "body", [b"zz\r\n{}\r\n", b"5\r\n{}", b"-1\r\n", b"2\r\n{}\r\nx", b"ffffffffffffffffffffffff\r\n"]
+)
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+def test_a_body_that_is_no_http_ends_its_request_without_a_word_in_the_log(
+    server: Served, caplog: pytest.LogCaptureFixture, method: bytes, body: bytes
+) -> None:
+    with socket.create_connection(server.address, timeout=20) as sock:
+        sock.sendall(
+            method + b" /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n" + body
+        )
+        sock.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: sock.recv(4096), b""))
+    if received and method == b"POST":
+        head, _, said = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert json.loads(said)["error"]["type"] == "invalid_request_error"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_keys_are_read_line_by_line(tmp_path: Path) -> None:

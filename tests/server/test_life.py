@@ -1,5 +1,6 @@
 """Clients that leave, wait, crowd and read slowly; a server that ends; an engine that fails."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from forerun import NumericalError, SamplingParams
+from forerun.server.work import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served
 
@@ -79,6 +81,31 @@ def test_too_many_requests_are_told_when_to_come_back() -> None:
         for sock in held[1:]:
             assert sock.recv(100).startswith(b"HTTP/1.1 200")  # who was admitted is served
             sock.close()
+
+
+def test_a_crowd_that_is_refused_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with served(SLOW, max_queued=1) as server, server.client() as client, send(server, LONG):
+        until(lambda: server.service.thread.running is not None)
+        with send(server, SHORT):
+            until(lambda: len(server.service.queue) == 1)
+            assert {client.post("/v1/completions", json=SHORT).status_code for _ in range(20)} == {429}
+    assert len([record for record in caplog.records if "refused" in record.getMessage()]) == 1
+
+
+def test_refusals_that_were_not_told_are_summed_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusal_log, "EVERY_S", 0.05)
+
+    async def refuse() -> None:
+        log = refusal_log.RefusalLog()
+        for _ in range(6):
+            log.note("rate_limit_exceeded")
+        await asyncio.sleep(0.2)
+        log.close()
+
+    asyncio.run(refuse())
+    assert [record.args and record.args[0] for record in caplog.records] == ["rate_limit_exceeded", 5]
 
 
 def test_a_reader_that_does_not_read_is_given_up() -> None:

@@ -8,6 +8,9 @@ from forerun.core.field_types import read_fields, setting
 
 MAX_PORT: Final = 65535
 MIN_KEY_CHARACTERS: Final = 16
+COUNTS: Final = (
+    "max_connections", "max_connections_per_client", "max_queued", "max_queued_per_key", "max_queued_tokens",
+)  # fmt: skip
 
 
 class AddressError(ConfigError):
@@ -33,7 +36,7 @@ class ServerConfig:
         is_demo: has a route that kills the drafter's process.
         max_body_bytes, max_header_bytes: of a request.
         max_json_depth: nesting of a request.
-        max_connections: open at once.
+        max_connections, max_connections_per_client: open at once, of all and of one address; a reverse proxy is one.
         max_choices: texts for one request, that is n times the number of prompts.
         max_queued, max_queued_per_key: requests that wait.
         max_queued_tokens: of all requests that wait, prompts and longest answers together; one key has half of it.
@@ -68,6 +71,9 @@ class ServerConfig:
     max_header_bytes: int = 16 * 2**10
     max_json_depth: int = 64
     max_connections: int = setting(512, "--max-connections", help="Connections open at once.")
+    max_connections_per_client: int = setting(
+        256, "--max-connections-per-client", help="Of them those of one address; a reverse proxy is one."
+    )
     max_choices: int = 16
     max_queued: int = setting(64, "--max-queued", help="Requests that wait; more are answered with 429.")
     max_queued_per_key: int = setting(32, "--max-queued-per-key", help="Of them those of one key.")
@@ -94,7 +100,7 @@ class ServerConfig:
             f"{short_keys} of {len(self.api_keys)} API keys are shorter than {MIN_KEY_CHARACTERS} characters, so they "
             "can be guessed: make one with openssl rand -hex 24",
         )
-        for name in ("max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens"):
+        for name in COUNTS:
             require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")
         for name in ("max_request_s", "drain_s"):
             value = getattr(self, name)

@@ -74,7 +74,7 @@ def make_server(service: Service, listener: socket.socket) -> DrainingServer:
     server = DrainingServer(
         uvicorn.Config(
             make_app(service, is_loopback=is_loopback(str(listener.getsockname()[0]))),
-            http=connection_class(header_s=config.header_s, max_connections=config.max_connections),
+            http=connection_class(config),
             ws="none",
             loop="asyncio",
             lifespan="off",

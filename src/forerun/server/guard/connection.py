@@ -1,34 +1,51 @@
 """A connection to the server: how long it may take, and how many there may be."""
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from typing import Any, Final
+from uuid import uuid4
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from forerun.server.config import ServerConfig
+from forerun.server.protocol.errors import invalid
 
 ABORT: Final = "abort"  # in a request's state: ends its connection at once
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's connection with limits that it lacks: the time for a request's head, and the number of connections.
+    """uvicorn's connection with limits that it lacks: the time for a request's head, and the number of connections, of
+    all clients and of one address.
 
     A connection too many is closed without a word: an answer would cost what the limit is to save.
     """
 
     header_s: float = 10.0
     max_connections: int = 512
+    max_connections_per_client: int = 256
+    held: Counter[str]  # by address, of all connections of a server
 
     _head_timer: asyncio.TimerHandle | None = None
+    _holder: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state = {**self.app_state, ABORT: transport.abort}
-        if len(self.connections) > self.max_connections:
+        self._holder = self.client[0] if self.client else ""
+        self.held[self._holder] += 1
+        if len(self.connections) > self.max_connections or self.held[self._holder] > self.max_connections_per_client:
             transport.abort()
             return
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
+        if self._holder is not None:
+            self.held[self._holder] -= 1
+            if not self.held[self._holder]:
+                del self.held[self._holder]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -38,6 +55,25 @@ class BoundedConnection(H11Protocol):
             self._forget_head()
         elif self._head_timer is None and self._is_idle():
             self._expect_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP, and close. A request that they were to be the rest of has lost its client:
+        uvicorn lets it go on, and then fails to send its answer.
+        """
+        request = self._request()
+        if request is not None and not request.response_complete:
+            request.disconnected = True
+            request.message_event.set()
+        body = invalid("This is no HTTP request.", code="bad_http").json(uuid4().hex)
+        headers = [
+            ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
+        ]  # fmt: skip
+        with suppress(h11.LocalProtocolError):  # an answer was begun, or may have no body
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                head = h11.Response(status_code=400, headers=headers, reason="Bad Request")
+                for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                    self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _request(self) -> Any:
         """The newest request; None before the first."""
@@ -61,7 +97,12 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
 
-def connection_class(*, header_s: float, max_connections: int) -> type[Any]:
-    """The class of connections with these limits, as uvicorn wants it."""
-    limits = {"header_s": header_s, "max_connections": max_connections}
-    return type("LimitedConnection", (BoundedConnection,), limits)
+def connection_class(config: ServerConfig) -> type[Any]:
+    """The class of one server's connections, as uvicorn wants it."""
+    shared = {
+        "header_s": config.header_s,
+        "max_connections": config.max_connections,
+        "max_connections_per_client": config.max_connections_per_client,
+        "held": Counter(),
+    }
+    return type("LimitedConnection", (BoundedConnection,), shared)

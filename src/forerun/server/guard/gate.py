@@ -10,6 +10,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from starlette.requests import ClientDisconnect
+
 from forerun.server.config import ServerConfig
 from forerun.server.guard.keys import KeyRing
 from forerun.server.protocol.errors import ApiError, internal
@@ -81,6 +83,8 @@ class Gate:
             await self._app({**scope, "method": method}, self._bounded(receive), answer.send)
         except ApiError as error:
             await answer.refuse(error)
+        except ClientDisconnect:  # in the middle of its body: nobody is left to be told
+            return
         except Exception:
             logger.exception("request %s failed", request_id)
             await answer.refuse(internal())

@@ -15,6 +15,7 @@ from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEng
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
+from forerun.server.work.refusal_log import RefusalLog
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -57,6 +58,7 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prompts: PromptReader | None = None
         self._jobs: set[Job] = set()
+        self._refusals = RefusalLog()
 
     def begin(self) -> None:
         """Start to load the model."""
@@ -126,6 +128,7 @@ class Service:
             self.queue.put(job)
         except ApiError as error:
             self.metrics.refuse(error.code)
+            self._refusals.note(error.code)
             raise
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
@@ -161,6 +164,7 @@ class Service:
         """End everything; nothing of it is left afterwards."""
         self.is_draining = True
         self._end_all()
+        self._refusals.close()
         self.thread.stop()
         patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
         await asyncio.to_thread(self.thread.join, patience_s)
