@@ -37,7 +37,8 @@ def has(*names: str) -> dict[str, Any]:
     return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
-ECHO_WITH_LOGPROBS: Final = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
+ECHO_WITH_LOGPROBS: Final[Any] = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
+ONE_OF_TWO: Final[Any] = [has("prompt"), has("messages")]
 
 
 class Fields(BaseModel):
@@ -182,7 +183,7 @@ class CompletionRequest(WritingRequest):
 class TokenizeRequest(Fields):
     """POST /tokenize: a text, or messages for the chat template."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [has("prompt"), has("messages")]})
+    model_config = ConfigDict(json_schema_extra={"oneOf": ONE_OF_TWO})
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)] | None = None
