@@ -132,6 +132,7 @@ export class Chat {
     this.#draw(run);
     run.view.isBusy = false;
     run.view.showEnd();
+    this.scroll.follow();
     this.onchange();
     say(failure ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
     if (failure)
@@ -142,7 +143,7 @@ export class Chat {
     const isFull = usage && usage.prompt_tokens + usage.completion_tokens >= this.server.max_length;
     return isFull
       ? `Cut: the ${this.server.max_length} tokens that the model can have in mind are full. Begin a new conversation.`
-      : "Cut at the most tokens of an answer, which the settings hold.";
+      : "Cut at the longest answer that the settings allow.";
   }
 
   async #keep(run) {

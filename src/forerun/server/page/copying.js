@@ -5,15 +5,20 @@ import { say } from "./notices.js";
 const SHOWN_MS = 1500; // long enough to be read
 
 export async function copy(button, text) {
-  const words = button.dataset.words ?? button.textContent;
-  button.dataset.words = words; // a second press must not take “Copied” for the button's own words
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
+    answer(button, "Copied");
     say("Copied.");
   } catch {
-    button.textContent = "Not allowed"; // browsers allow it to pages of this machine and over https
+    answer(button, "Not allowed"); // browsers allow it to pages of this machine and over https
   }
+}
+
+/** Show a word on a button for a moment. */
+export function answer(button, word) {
+  const words = button.dataset.words ?? button.textContent;
+  button.dataset.words = words; // a second press must not take the word for the button's own
+  button.textContent = word;
   setTimeout(() => (button.textContent = words), SHOWN_MS);
 }
 

@@ -1,11 +1,11 @@
-// The panel beside the text: one round at a time, its tree, and when target and draft worked.
+// The panel beside the text: one round at a time, its tree, and when model and drafter worked.
 
 import { byId, element } from "./dom.js";
 import { atNextFrame } from "./frames.js";
 import { wordsOf } from "./legend.js";
 import { strip } from "./strip_drawing.js";
 import { timeline } from "./timeline_drawing.js";
-import { tree } from "./tree_drawing.js";
+import { tree, visible } from "./tree_drawing.js";
 
 const INTERVAL_MS = 100; // nobody reads more than ten trees a second
 
@@ -16,6 +16,7 @@ export class Inspector {
   #isFollowing = true;
   #timer = 0;
   #parts = null;
+  #opener = null; // what had the focus, and gets it back
 
   /** Show a recording's rounds as they come, from now on. */
   follow(recording) {
@@ -38,16 +39,17 @@ export class Inspector {
     this.#isFollowing = false;
     this.#at = Math.max(0, Math.min(at, rounds.length - 1));
     this.#setOpen(true);
-    this.#parts.panel.querySelector("input").focus({ preventScroll: true });
+    this.#parts.slider.focus({ preventScroll: true });
   }
 
   toggle() {
     this.#setOpen(!this.isOpen);
     if (this.isOpen) this.#parts.slider.focus({ preventScroll: true });
-    else byId("open-inspector").focus();
+    else (this.#opener?.isConnected ? this.#opener : byId("open-inspector")).focus();
   }
 
   #setOpen(isOpen) {
+    if (isOpen && !this.isOpen) this.#opener = document.activeElement;
     this.isOpen = isOpen;
     byId("inspector").hidden = !isOpen;
     byId("open-inspector").setAttribute("aria-expanded", String(isOpen));
@@ -78,17 +80,17 @@ export class Inspector {
     });
     const parts = {
       panel, slider, follow, title: element("h2", {}), words: element("p", { class: "round-words" }),
-      strip: element("div", { class: "strip" }), tree: element("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Draft tree" }),
+      strip: element("div", { class: "strip" }), tree: element("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Guesses of this round as a tree" }),
       hovered: element("p", { class: "hovered" }), timeline: element("div", { class: "timeline" }), empty: element("p", { class: "nothing" }),
     };
-    parts.body = element("div", {}, parts.strip,
+    parts.body = element("div", {}, element("h3", {}, "Tokens of each round"), parts.strip,
       element("div", { class: "steps" },
         step("«", "First round", () => this.#go(0)), step("‹", "The round before", () => this.#go(this.#at - 1)), slider,
         step("›", "The next round", () => this.#go(this.#at + 1)), step("»", "Last round", () => this.#go(this.#rounds.length - 1)),
         element("label", { class: "switch" }, follow, " Follow")),
-      parts.words, element("h3", {}, "Draft tree"), parts.tree, parts.hovered, element("h3", {}, "Time"), parts.timeline);
+      parts.words, element("h3", {}, "What was guessed"), parts.tree, parts.hovered, element("h3", {}, "Who worked when"), parts.timeline);
     panel.replaceChildren(
-      element("div", { class: "inspector-head" }, parts.title, step("✕", "Close the inspector", () => this.toggle())), parts.empty, parts.body);
+      element("div", { class: "inspector-head" }, parts.title, step("✕", "Close the rounds", () => this.toggle())), parts.empty, parts.body);
     panel.addEventListener("keydown", (event) => this.#key(event));
     parts.strip.addEventListener("click", (event) => {
       const bar = event.target.closest("[data-round]");
@@ -121,7 +123,7 @@ export class Inspector {
     const num = this.#rounds.length;
     body.hidden = !num;
     empty.hidden = num > 0;
-    empty.textContent = "No rounds to show yet. Ask something; or choose “Inspect” below an answer of this browser.";
+    empty.textContent = "No rounds to show yet. Ask something, or choose “Rounds” below an answer.";
     title.textContent = num ? `Round ${this.#at + 1} of ${num}` : "Rounds";
     if (!num) return;
     const round = this.#rounds[this.#at];
@@ -132,7 +134,7 @@ export class Inspector {
     words.textContent = inWords(round);
     hovered.textContent = "";
     this.#parts.strip.replaceChildren(strip(this.#rounds, this.#at));
-    this.#parts.tree.replaceChildren(round.tree ? tree(round) : element("p", { class: "nothing" }, "Nothing was drafted in this round: the target wrote one token."));
+    this.#parts.tree.replaceChildren(round.tree ? tree(round) : element("p", { class: "nothing" }, "Nothing was guessed in this round: the model wrote one token."));
     this.#parts.timeline.replaceChildren(timeline(this.#rounds, this.#at));
   }
 }
@@ -143,11 +145,12 @@ function inWords(round) {
   const accepted = round.tokens.filter((token) => token.by !== "bonus");
   const bonus = round.tokens.find((token) => token.by === "bonus");
   const kinds = [...new Set(accepted.map((token) => wordsOf(token.by)))].join(", ");
-  const parts = [`${drafted} guessed, ${accepted.length} kept${kinds ? ` (${kinds})` : ""}`];
-  if (bonus) parts.push(`then “${bonus.text}” by the target`);
+  const guesses = `${drafted} ${drafted === 1 ? "token" : "tokens"} guessed, ${accepted.length || "none"} kept${kinds ? ` (${kinds})` : ""}`;
+  const parts = [drafted ? guesses : "Nothing guessed"];
+  if (bonus) parts.push(`the model itself wrote “${visible(bonus.text)}”`);
   const times = [];
-  if (Number.isFinite(round.draft_ms)) times.push(`draft ${round.draft_ms.toFixed(1)} ms`);
-  if (Number.isFinite(round.verify_ms)) times.push(`check ${round.verify_ms.toFixed(1)} ms`);
-  if (round.drafter_state && round.drafter_state !== "ready") times.push(`drafter ${round.drafter_state}`);
-  return `${parts.join("; ")}. ${times.join(", ")}${times.length ? "." : ""}`;
+  if (drafted && Number.isFinite(round.draft_ms)) times.push(`guessing ${round.draft_ms.toFixed(1)} ms`);
+  if (Number.isFinite(round.verify_ms)) times.push(`the model's pass ${round.verify_ms.toFixed(1)} ms`);
+  const state = round.drafter_state && round.drafter_state !== "ready" ? ` Drafter: ${round.drafter_state}.` : "";
+  return `${parts.join("; ")}. Time: ${times.join(", ")}.${state}`;
 }

@@ -3,11 +3,11 @@
 import { element } from "./dom.js";
 
 export const WRITERS = [
-  { by: "draft", words: "drafted", says: "guessed by the draft model, kept by the target" },
-  { by: "lookup", words: "looked up", says: "found earlier in the text, kept by the target" },
-  { by: "recycled", words: "recycled", says: "what followed this token earlier, kept by the target" },
+  { by: "draft", words: "drafted", says: "guessed by the draft model, and what the model itself would have written" },
+  { by: "lookup", words: "looked up", says: "guessed from an earlier place in the text, and kept" },
+  { by: "recycled", words: "recycled", says: "guessed from what followed this token earlier, and kept" },
   { by: "prediction", words: "predicted", says: "taken from the prediction that came with the request" },
-  { by: "bonus", words: "target", says: "chosen by the target itself" },
+  { by: "bonus", words: "the model itself", says: "written by the model itself, without a guess" },
 ];
 
 export function wordsOf(by) {
@@ -15,5 +15,6 @@ export function wordsOf(by) {
 }
 
 export function fillLegend(place) {
-  place.replaceChildren(...WRITERS.map(({ by, words, says }) => element("span", { class: "key", title: says }, element("span", { class: `by by-${by}` }, words))));
+  const shown = WRITERS.filter(({ by }) => by !== "prediction"); // this page sends none; imported answers may have some
+  place.replaceChildren(...shown.map(({ by, words, says }) => element("span", { class: "key", title: says }, element("span", { class: `by by-${by}` }, words))));
 }

@@ -1,6 +1,7 @@
 // Markdown on the page, built node by node. While text streams in, only the last block is built anew.
 
 import { blocksOf } from "./blocks.js";
+import { colourSoon } from "./code_colours.js";
 import { element } from "./dom.js";
 import { Inked } from "./spans.js";
 
@@ -24,6 +25,7 @@ export class Rendered {
     if (last && blocks.length && this.#grow(last, blocks[0], inked)) blocks.shift();
     else if (last) this.#built.pop().node.remove();
     for (const block of blocks) this.#append(block, inked);
+    colourSoon();
   }
 
   /** Show it from nothing, as when marks are switched on or off. */
@@ -96,7 +98,7 @@ function lines(node, ranges, inked) {
 }
 
 function code(block, inked) {
-  const text = element("code");
+  const text = element("code", { "data-language": block.language.toLowerCase(), "data-closed": block.isClosed });
   inked.plain(text, ...block.code);
   const copy = element("button", { type: "button", class: "copy-code", "data-copy": "code" }, "Copy");
   const head = element("div", { class: "code-head" }, element("span", {}, block.language || "text"), copy);

@@ -14,10 +14,10 @@ export function summary(message) {
   const parts = [`${usage.completion_tokens} tokens`];
   if (timings?.predicted_per_second) parts.push(`${timings.predicted_per_second.toFixed(1)} tokens/s`);
   const speedup = usage.forerun?.speedup;
-  if (speedup) parts.push(`${speedup.value.toFixed(2)}× plain (${speedup.low.toFixed(2)}–${speedup.high.toFixed(2)})`);
-  if (usage.forerun?.tokens_per_round) parts.push(`${usage.forerun.tokens_per_round.toFixed(2)} a round`);
+  if (speedup) parts.push(`${speedup.value.toFixed(2)}× as fast as without drafter (${speedup.low.toFixed(2)}–${speedup.high.toFixed(2)})`);
+  if (usage.forerun?.tokens_per_round) parts.push(`${usage.forerun.tokens_per_round.toFixed(2)} tokens a round`);
   const cached = usage.prompt_tokens_details?.cached_tokens;
-  if (cached) parts.push(`${cached} of ${usage.prompt_tokens} prompt tokens were kept`);
+  if (cached) parts.push(`${cached} of ${usage.prompt_tokens} prompt tokens were known already`);
   if (message.seed !== null && message.seed !== undefined) parts.push(`seed ${message.seed}`);
   return parts.join(" · ");
 }
@@ -75,7 +75,7 @@ export class MessageView {
   #actions(siblings) {
     const own = this.isUser
       ? [button("copy", "Copy"), button("edit", "Edit")]
-      : [button("copy", "Copy"), button("regenerate", "Regenerate"), button("inspect", "Inspect")];
+      : [button("copy", "Copy"), button("inspect", "Rounds"), button("regenerate", "Regenerate")];
     const place = siblings.indexOf(this.message);
     const arrows = siblings.length < 2 ? [] : [element("span", { class: "branches" },
       button("before", "‹", "The version before"),

@@ -9,8 +9,9 @@ import { Rendered } from "./markdown.js";
 import { clearFailures, say, showFailure } from "./notices.js";
 import { firstDifference, Replay } from "./replay.js";
 import { Recording } from "./recording.js";
+import { inWords } from "./server.js";
 
-const EXAMPLE = "Write a Python function that reads a file of comma separated values and returns the mean of every column.";
+const EXAMPLE = "Write a Python function that returns the mean of every column of a CSV file.";
 const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
 
 export class Race {
@@ -35,7 +36,7 @@ export class Race {
   }
 
   #build() {
-    const prompt = element("textarea", { id: "race-prompt", rows: 3 });
+    const prompt = element("textarea", { id: "race-prompt", rows: 2 });
     prompt.value = EXAMPLE;
     const start = element("button", { type: "button", class: "send", onclick: () => (this.isBusy ? this.stop() : this.#run()) }, "Start");
     prompt.addEventListener("keydown", (event) => {
@@ -50,11 +51,13 @@ export class Race {
     byId("race").replaceChildren(
       element("h2", { id: "race-title" }, "Race"),
       element("p", { class: "explained" },
-        "The same prompt and the same seed, once with the drafter and once without. ",
-        "There is one engine, so the two run one after the other: ",
-        "first the one with the drafter, so that it can learn nothing from the other. Then it is played again beside the plain one. ",
-        "Each clock begins with the first token of its own run; reading the prompt is not counted. ",
-        "In a second race over the same prompt, a drafter that keeps what it learnt may be faster."),
+        "The same prompt and the same seed, with the drafter and without. At the end the texts are compared."),
+      element("details", { class: "explained" }, element("summary", {}, "How it is timed"),
+        element("p", {},
+          "There is one engine, so the two run one after the other: ",
+          "first the one with the drafter, so that it can learn nothing from the other. Then it is played again beside the plain one. ",
+          "Each clock begins with the first token of its own run; reading the prompt is not counted. ",
+          "Drafters learn: in its first answers “auto” tries several, and in a second race over the same prompt one may be faster.")),
       element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
       parts.phase, parts.verdict,
       element("div", { class: "lanes" }, parts.drafted.node, parts.plain.node));
@@ -73,6 +76,7 @@ export class Race {
     start.classList.add("stop");
     verdict.textContent = "";
     for (const each of [plain, drafted]) each.clear();
+    drafted.name(`With the drafter: ${inWords(this.#drafter() ?? this.server.drafter)}`);
     try {
       await this.#both(this.#requests(prompt.value.trim()));
     } catch (error) {
@@ -86,14 +90,19 @@ export class Race {
     return undefined;
   }
 
+  // The one that was chosen, or null for the engine's own.
+  #drafter() {
+    const chosen = this.server.chosen(this.settings.values.drafter);
+    return chosen === "none" ? null : chosen;
+  }
+
   #requests(prompt) {
-    const { system, drafter } = this.settings.values;
+    const { system } = this.settings.values;
     const said = [{ role: "user", content: prompt }];
     const messages = system ? [{ role: "system", content: system }, ...said] : said;
-    const chosen = this.server.chosen(drafter);
     const sampling = { max_tokens: MAX_TOKENS, ...this.settings.sampling() };
     const one = (name) => requestOf({ model: this.server.model, messages, sampling, drafter: name });
-    return { drafted: one(chosen === "none" ? null : chosen), plain: one("none"), seed: sampling.seed };
+    return { drafted: one(this.#drafter()), plain: one("none"), seed: sampling.seed };
   }
 
   async #both({ drafted: draftedRequest, plain: plainRequest, seed }) {
@@ -161,7 +170,7 @@ export class Race {
 function speedInWords(drafted, plain) {
   if (!drafted.tokensPerSecond || !plain.tokensPerSecond) return "Too short to compare speeds.";
   const ratio = drafted.tokensPerSecond / plain.tokensPerSecond;
-  return ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter.` : `Slower with the drafter: ${ratio.toFixed(2)}×.`;
+  return ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter.` : `Slower with the drafter this time: ${ratio.toFixed(2)}×.`;
 }
 
 function textsInWords(plain, at) {
@@ -172,20 +181,26 @@ function textsInWords(plain, at) {
 
 function lane(title) {
   const text = element("div", { class: "text", tabindex: "0", role: "group", "aria-label": `Text: ${title}` });
-  const numbers = element("p", { class: "numbers" }, "–");
+  const heading = element("h3", {}, title);
+  const speed = element("b");
+  const rest = element("span");
   const rendered = new Rendered(text);
   return {
-    title, node: element("section", { class: "lane", "aria-label": title }, element("h3", {}, title), numbers, text),
+    title, node: element("section", { class: "lane", "aria-label": title }, heading, element("p", { class: "numbers" }, speed, rest), text),
+    name(words) {
+      heading.textContent = words;
+    },
     clear() {
       rendered.rebuild("", null);
-      numbers.textContent = "–";
+      speed.textContent = "";
+      rest.textContent = "";
     },
     draw(recording) {
       rendered.update(recording.text, recording.marks);
       text.scrollTop = text.scrollHeight;
       const seconds = ((recording.lastMs ?? 0) - (recording.beganMs ?? 0)) / 1000;
-      const speed = recording.tokensPerSecond;
-      numbers.textContent = `${seconds.toFixed(1)} s · ${recording.numTokens} tokens${speed ? ` · ${speed.toFixed(1)} tokens/s` : ""}`;
+      speed.textContent = recording.tokensPerSecond ? recording.tokensPerSecond.toFixed(1) : "";
+      rest.textContent = `${speed.textContent && " tokens/s · "}${recording.numTokens} tokens in ${seconds.toFixed(1)} s`;
     },
     markFrom(source, at) {
       text.replaceChildren(element("p", { class: "literal" }, source.slice(0, at), element("mark", {}, source.slice(at) || "(ends here)")));

@@ -1,5 +1,6 @@
 // What the server runs, as the page's head shows it; asked again and again until the model is loaded.
 
+import { answer } from "./copying.js";
 import { byId, element } from "./dom.js";
 import { failureOf } from "./failures.js";
 import { showState } from "./meters.js";
@@ -7,6 +8,11 @@ import { clearFailures, say, showFailure } from "./notices.js";
 import { killDrafter, readServer } from "./wire.js";
 
 const RETRY_MS = 1500; // soon enough after a model was loaded, seldom enough for a server that is gone
+
+/** A drafter's name as a reader sees it. */
+export function inWords(name) {
+  return name.replaceAll("_", " ");
+}
 
 export class Server {
   model = "";
@@ -57,7 +63,7 @@ export class Server {
     byId("model").title = `${model}, forerun ${version}`;
     document.title = `${model} · forerun`;
     const names = drafters.includes(drafter) ? drafters : [drafter, ...drafters];
-    byId("drafter").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    byId("drafter").replaceChildren(...names.map((name) => element("option", { value: name }, inWords(name))));
     byId("drafter").value = names.includes(settings.values.drafter) ? settings.values.drafter : drafter;
     byId("kill-drafter").hidden = !this.drafter_process;
   }
@@ -66,6 +72,7 @@ export class Server {
     try {
       await killDrafter(this.settings.key);
       showState("down");
+      answer(byId("kill-drafter"), "Killed");
       say("The drafter's process was ended. The text goes on.");
     } catch (error) {
       showFailure(failureOf(error), { key: () => this.settings.open("key") });

@@ -6,10 +6,10 @@ const KEPT = "forerun.settings";
 const KEY = "forerun.key";
 const FIELDS = [
   { name: "system", label: "System prompt", kind: "textarea", hint: "Said to the model before every conversation." },
-  { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0 always takes the most probable token." },
-  { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Only the most probable tokens that make up this share." },
-  { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: another one each time." },
-  { name: "max_tokens", label: "Most tokens of an answer", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: what the server has." },
+  { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0: always the most probable token. Higher: more varied." },
+  { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Leaves out the least probable tokens. 1: none." },
+  { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: a new one each time." },
+  { name: "max_tokens", label: "Longest answer, in tokens", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: as long as there is room." },
   { name: "key", label: "Key", kind: "password", hint: "Only where the server was started with one. Forgotten with this tab." },
 ];
 
@@ -43,15 +43,16 @@ export class Settings {
   }
 
   /** Open the dialog, with the cursor in the field `focus`. */
-  open(focus = "temperature") {
+  open(focus = "system") {
     const dialog = byId("settings");
-    const close = element("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Done");
-    dialog.replaceChildren(
+    dialog.replaceChildren(element("form", { method: "dialog", novalidate: true },
       element("h2", { id: "settings-title" }, "Settings"),
       ...FIELDS.map((field) => this.#row(field)),
-      element("div", { class: "dialog-foot" }, close),
-    );
-    dialog.onclick = (event) => event.target === dialog && dialog.close();
+      element("div", { class: "dialog-foot" }, element("button", { class: "primary" }, "Done")),
+    ));
+    dialog.onclick = ({ target }) => {
+      if (target === dialog) dialog.close();
+    };
     dialog.showModal();
     byId(`setting-${focus}`).focus();
   }
@@ -72,7 +73,7 @@ export class Settings {
       problem.textContent = isRight ? "" : field.validationMessage;
       if (isRight) this.set(name, field.value);
     });
-    return element("div", { class: "setting" }, element("label", { for: id }, label), field, element("small", { id: `${id}-hint` }, hint), problem);
+    return element("div", { class: `setting ${kind}` }, element("label", { for: id }, label), field, element("small", { id: `${id}-hint` }, hint), problem);
   }
 }
 

@@ -38,10 +38,10 @@ export class Sidebar {
       type: "button", class: "title", "aria-current": isOpen ? "true" : null, onclick: () => this.actions.open(conversation.id),
     }, conversation.title);
     const rename = element("button", {
-      type: "button", class: "icon small", "aria-label": `Rename ${conversation.title}`, onclick: () => this.#rename(row, conversation),
-    }, "✎");
+      type: "button", class: "icon small", "aria-label": `Rename ${conversation.title}`, title: "Rename", onclick: () => this.#rename(row, conversation),
+    }, "✎\uFE0E");
     const remove = element("button", {
-      type: "button", class: "icon small", "aria-label": `Delete ${conversation.title}`, onclick: () => this.#confirm(row, conversation),
+      type: "button", class: "icon small", "aria-label": `Delete ${conversation.title}`, title: "Delete", onclick: () => this.#confirm(row, conversation),
     }, "✕");
     const row = element("li", { class: isOpen ? "open" : null }, open, rename, remove);
     return row;

@@ -1,4 +1,4 @@
-// When target and draft worked in the rounds around the chosen one, to scale.
+// When model and drafter worked in the rounds around the chosen one, to scale.
 
 import { drawn, element } from "./dom.js";
 
@@ -7,9 +7,9 @@ const NUM_AFTER = 3;
 const WIDTH = 340; // units of the drawing, which fills the panel
 const LEFT = 44;
 const LANE = 26;
-const LANES = [["target", "target"], ["draft", "draft"]];
+const LANES = [["target", "model"], ["draft", "drafter"]];
 
-/** Lanes of target and draft; a wait is an outlined stretch in the target's lane. */
+/** Lanes of model and drafter; a wait is an outlined stretch in the model's lane. */
 export function timeline(rounds, at) {
   const first = Math.max(0, at - NUM_BEFORE);
   const shown = rounds.slice(first, at + NUM_AFTER + 1);
@@ -33,7 +33,7 @@ function bar(span, xOf) {
   const lane = span.who === "draft" ? 1 : 0;
   const x = xOf(span.begin_ms);
   const width = Math.max(1, xOf(span.end_ms) - x);
-  const name = { target: "the target checks", draft: "the draft guesses", wait: "the target waits for the draft" }[span.who] ?? span.who;
+  const name = { target: "the model checks", draft: "the drafter guesses", wait: "the model waits for the drafter" }[span.who] ?? span.who;
   const says = `Round ${span.number}: ${name}, ${(span.end_ms - span.begin_ms).toFixed(2)} ms`;
   return drawn("g", { class: `span span-${span.who}${span.isChosen ? " chosen" : ""}`, "data-says": says },
     drawn("title", {}, says), drawn("rect", { x, y: lane * LANE + 5, width, height: LANE - 9, rx: 2 }));
@@ -55,5 +55,5 @@ function axis(begin, end, xOf, height) {
 
 function spoken(spans) {
   const sum = (who) => spans.filter((span) => span.isChosen && span.who === who).reduce((all, span) => all + span.end_ms - span.begin_ms, 0);
-  return `In this round the target worked ${sum("target").toFixed(1)} ms, the draft ${sum("draft").toFixed(1)} ms, and the target waited ${sum("wait").toFixed(1)} ms.`;
+  return `In this round the model worked ${sum("target").toFixed(1)} ms, the drafter ${sum("draft").toFixed(1)} ms, and the model waited ${sum("wait").toFixed(1)} ms.`;
 }

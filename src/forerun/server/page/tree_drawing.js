@@ -10,7 +10,7 @@ const LETTER = 7.3; // width of a letter of the drawing's 12 pixel monospace typ
 const MAX_LETTERS = 14;
 
 /** A token as one sees it: blanks and ends of lines have a sign. */
-function visible(text) {
+export function visible(text) {
   const shown = text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/ {2,}/g, "··").replace(/^ /, "·").replace(/ $/, "·") || "∅";
   return shown.length > MAX_LETTERS ? `${shown.slice(0, MAX_LETTERS - 1)}…` : shown;
 }
@@ -91,7 +91,7 @@ function withBonus({ tree: drafted, tokens }) {
 
 function spoken(texts, path) {
   const kept = path.slice(1).map((node) => texts[node]).join("");
-  return `${texts.length - 1} nodes; kept: ${kept}`;
+  return `${texts.length - 1} tokens after “${texts[0]}”; kept: “${kept}”`;
 }
 
 function edge({ from, width, to, grid, isKept }) {
@@ -107,7 +107,7 @@ function box({ text, label, place, grid, source, isKept, isRoot }) {
   const width = widthOf(label);
   const x = grid[place.depth].left;
   const y = place.row * ROW + 2;
-  const kind = isRoot ? "the text so far" : source === "bonus" ? "chosen by the target itself" : `${wordsOf(source)}, ${isKept ? "kept" : "not kept"}`;
+  const kind = isRoot ? "the last token so far" : source === "bonus" ? "written by the model itself" : `${wordsOf(source)}, ${isKept ? "kept" : "not kept"}`;
   const says = `“${text.replaceAll("\n", "↵")}”: ${kind}, depth ${place.depth}`;
   return drawn("g", { class: `node ${isKept ? "kept" : "missed"} ${isRoot ? "root" : `node-${source}`}`, "data-says": says },
     drawn("title", {}, says),
