@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from forerun import Engine, EngineConfig
+from forerun.cli.drafter_options import NAMES
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftModel
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind, url_of
@@ -56,7 +57,8 @@ def served(engine_config: EngineConfig = ENGINE, *, waits: bool = True, **settin
     listener = bind(config)
     is_ready, errors = threading.Event(), []
     service = Service(
-        config, lambda: Engine(engine_config), target=engine_config.target, drafter_name="draft_model",
+        config, lambda: Engine(engine_config), target=engine_config.target,
+        drafter_name=NAMES[type(engine_config.drafter)],
         on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip
     server = make_server(service, listener)

@@ -21,10 +21,13 @@ def test_nothing_is_wider_than_the_window(browser: Browser, server: Served, them
     size = {"width": width, "height": 780}
     for page in pages(browser, server.url, viewport=size, color_scheme=theme, reduced_motion="reduce"):
         choose(page, max_tokens="40")
-        ask(page)
+        ask(page, f"{QUESTION}  # a title that is longer than the list of conversations is wide")
         page.click("[data-action=inspect]")
-        page.click("[aria-label='Close the inspector']")
+        page.click("[aria-label='Close the rounds']")
         page.click("#open-race")
+        sidebar = page.locator("#sidebar").bounding_box()
+        assert sidebar is not None
+        assert sidebar["width"] <= 300
         for place in ("document.documentElement", "document.querySelector('#race')"):
             assert page.evaluate(f"{place}.scrollWidth - {place}.clientWidth") <= 0
 
@@ -98,9 +101,10 @@ def test_a_drawer_of_conversations_keeps_the_rest_out_of_reach(browser: Browser,
 def test_every_ink_can_be_read_on_every_ground(browser: Browser, server: Served, theme: Any) -> None:
     """A ratio of 4.5 is what WCAG 2.2 asks of text, level AA."""
     tints = ("draft", "lookup", "recycled", "prediction")
+    code = ("keyword", "string", "number")
     inks_on = {
-        **dict.fromkeys(("ground", "panel", "raised"), ("ink", "quiet", "accent", "danger")),
-        **dict.fromkeys(tints, ("ink", "quiet", "accent")),  # quotes and links have tokens too
+        **dict.fromkeys(("ground", "panel", "raised"), ("ink", "quiet", "accent", "danger", *code)),
+        **dict.fromkeys(tints, ("ink", "quiet", "accent", *code)),  # quotes, links and code have tokens too
         "accent": ("on-accent",),
     }
     for page in pages(browser, server.url, color_scheme=theme):

@@ -12,6 +12,12 @@ from tests.server.page.browsing import CHROMIUM, ask, choose
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
 
 
+CODE = """def find(a):  # what: 'it' does
+    \"\"\"one
+two\"\"\"
+    return '#3', 42, None, 0x1f, defer
+"""
+
 MARKDOWN = """# Head
 
 A *word*, a **strong _one_**, `code * here`, snake_case_name, 2 * 3 * 4 and [a link](https://example.com/a).
@@ -79,3 +85,41 @@ def test_what_a_user_writes_never_becomes_markup(page: Page) -> None:
     ask(page, text)
     expect(page.locator(".user .text")).to_have_text(text)
     assert page.evaluate("window.isBroken") is None
+
+
+def test_code_has_colours_that_leave_its_text_and_tokens_alone(page: Page) -> None:
+    found = page.evaluate(
+        """async (source) => {
+          const { Rendered } = await import("/page/markdown.js");
+          const marks = [...source].map((_, i) => ({ end: i + 1, by: "draft", round: i }));
+          const into = document.createElement("div");
+          document.querySelector("#messages").replaceChildren(into);
+          const rendered = new Rendered(into);
+          for (let end = 9; end < source.length; end += 9) {
+            rendered.update(source.slice(0, end), marks);
+            await new Promise(requestAnimationFrame);
+          }
+          rendered.update(source, marks);
+          await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const words = {};
+          for (const [name, ranges] of CSS.highlights) {
+            words[name] = [...ranges].map(({ startContainer, startOffset, endContainer, endOffset }) => {
+              const range = new Range();
+              range.setStart(startContainer, startOffset);
+              range.setEnd(endContainer, endOffset);
+              return range.toString();
+            });
+          }
+          const code = into.querySelector("code");
+          return { words, text: code.textContent, spans: code.querySelectorAll(".by").length };
+        }""",
+        f"```python\n{CODE}```\n\nafterwards",
+    )
+    assert found["text"].rstrip() == CODE.rstrip()
+    assert found["spans"] == len(found["text"])
+    assert found["words"] == {
+        "code-keyword": ["def", "return", "None"],
+        "code-comment": ["# what: 'it' does"],
+        "code-string": ['"""one\ntwo"""', "'#3'"],
+        "code-number": ["42", "0x1f"],
+    }

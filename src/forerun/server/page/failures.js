@@ -23,6 +23,8 @@ export function failureOfAnswer(status, body, retryAfter) {
     return new Failure(`${said || "The server wants a key."} Enter its key in the settings.`, "key");
   if (status === 404)
     return new Failure(`${said || "The server does not know this address."} Reload the page: perhaps the server runs another model now.`);
+  if (body?.error?.code === "context_length_exceeded")
+    return new Failure(`${said} Begin a new conversation, or edit an earlier question.`);
   if (status === 409) return new Failure(said || "The server is in a state that does not allow this.");
   if (status === 413) return new Failure(`${said || "The conversation is too long."} Begin a new one, or shorten what you sent.`);
   if (status === 429) {
