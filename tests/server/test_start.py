@@ -4,6 +4,8 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +103,28 @@ def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> 
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+
+
+def test_open_shows_the_page_in_the_browser_that_is_named(tmp_path: Path) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    fetch = "import sys, urllib.request; print(sys.argv[1], urllib.request.urlopen(sys.argv[1]).read().decode())"
+    browser.write_text(f"#!/bin/sh\n{sys.executable} -c '{fetch}' \"$1\" > {seen}.part && mv {seen}.part {seen}\n")
+    browser.chmod(0o755)
+    with subprocess.Popen(
+        command(*SERVE, "--open"), env=environment() | {"BROWSER": str(browser)}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            until = time.monotonic() + 60
+            while not seen.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert process.stderr is not None
+            page = re.search(r"(http://\S+) in a browser", process.stderr.read())
+            assert page is not None
+            assert seen.read_text().startswith(f"{page[1]} <!doctype html>")
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow

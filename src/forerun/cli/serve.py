@@ -86,9 +86,15 @@ def serve(
 
 def tell(url: str, *, opens_page: bool) -> None:
     """Say where the server is, and show it in a browser; that one is started aside, since it may take its time."""
-    say(f"ready: {url}/v1 (Ctrl-C ends it)")
+    say(f"ready: {url}/v1 for programs, {url} in a browser (Ctrl-C ends it)")
     if opens_page:
-        Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        Thread(target=show, args=(url,), daemon=True).start()
+
+
+def show(url: str) -> None:
+    """Show the page, or say that nothing here can."""
+    if not webbrowser.open(url):
+        say(f"no browser was found here (the variable BROWSER names one): open {url} in yours")
 
 
 def require_packages() -> None:
