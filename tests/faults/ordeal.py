@@ -186,6 +186,7 @@ class Interrupter:
             return True
         finally:
             sys.settrace(before)
+            self._callers.clear()
         return False
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
