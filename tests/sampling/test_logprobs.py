@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from forerun.sampling.logprobs import token_logprobs
+from forerun.sampling.sample import sample
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, -math.inf], [0.0, 0.0, 5.0, 4.0]])
 
@@ -35,3 +36,27 @@ def test_a_row_alone_has_the_same_bits() -> None:
     together = token_logprobs(logits, range(16), 20)
     alone = [token_logprobs(logits[row : row + 1], (row,), 20)[0] for row in range(16)]
     assert list(together) == alone
+
+
+@pytest.mark.parametrize("vocab_size", [8, 50, 5000])
+@pytest.mark.parametrize("num_top", [1, 2, 5])
+def test_of_equally_likely_tokens_the_lowest_ids_are_named_and_come_first(vocab_size: int, num_top: int) -> None:
+    """As the choice itself is made, so that a greedy token comes first; ties are common in bfloat16."""
+    logits = torch.zeros(3, vocab_size, dtype=torch.bfloat16)
+    logits[1, vocab_size // 2 :] = 1.0
+    logits[2, [3, 7]] = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
+    chosen = sample(logits, None).token_ids
+    found = token_logprobs(logits, chosen, num_top)
+    expected = [list(range(num_top)), [vocab_size // 2 + place for place in range(num_top)], [7, 3, 0, 1, 2][:num_top]]
+    if vocab_size == 8:
+        expected[1] = [4, 5, 6, 7, 0][:num_top]
+    assert [[token for token, _ in item.top] for item in found] == expected
+    assert [item.top[0] for item in found] == [(item.token_id, item.logprob) for item in found]
+
+
+def test_what_rounding_makes_equal_is_in_the_order_of_the_scores() -> None:
+    logits = torch.zeros(1, 5000)
+    logits[0, 4000] = 1e-8
+    (item,) = token_logprobs(logits, sample(logits, None).token_ids, 2)
+    assert [token for token, _ in item.top] == [4000, 0]
+    assert item.top[0][1] == item.top[1][1]

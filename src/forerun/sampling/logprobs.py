@@ -21,10 +21,26 @@ def token_logprobs(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) ->
 
 def _of_rows(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
     log_probs_TV = logits_TV.log_softmax(-1, dtype=torch.float32)
-    ids_T1 = torch.tensor(token_ids, device=logits_TV.device)[:, None]
-    best_TK, best_ids_TK = log_probs_TV.topk(min(num_top, log_probs_TV.shape[-1]), dim=-1)
-    columns = token_ids, log_probs_TV.gather(1, ids_T1)[:, 0].tolist(), best_ids_TK.tolist(), best_TK.tolist()
-    return tuple(
-        TokenLogprob(token_id=token_id, logprob=logprob, top=tuple(zip(top_ids, top, strict=True)))
-        for token_id, logprob, top_ids, top in zip(*columns, strict=True)
+    best_ids = likeliest(logits_TV, min(num_top, logits_TV.shape[-1]))
+    ids_TK = torch.tensor(
+        [[token_id, *ids] for token_id, ids in zip(token_ids, best_ids, strict=True)], device=logits_TV.device
     )
+    return tuple(
+        TokenLogprob(token_id=token_id, logprob=values[0], top=tuple(zip(ids, values[1:], strict=True)))
+        for token_id, ids, values in zip(token_ids, best_ids, log_probs_TV.gather(1, ids_TK).tolist(), strict=True)
+    )
+
+
+def likeliest(logits_TV: Tensor, num_top: int) -> list[list[int]]:
+    """The tokens with the highest scores in each row, best first; of equal ones those with the lowest ids, these first.
+
+    So a greedy token comes first, as `sample` picks it. topk names any of equal ones, other ones for another K.
+    """
+    found: list[list[int]] = [[] for _ in logits_TV]
+    if num_top == 0:
+        return found
+    least_T1 = logits_TV.topk(num_top, dim=-1).values[:, -1:]
+    rows, ids = (logits_TV >= least_T1).nonzero(as_tuple=True)
+    for row, _, token_id in sorted(zip(rows.tolist(), (-logits_TV[rows, ids]).tolist(), ids.tolist(), strict=True)):
+        found[row].append(token_id)
+    return [token_ids[:num_top] for token_ids in found]
