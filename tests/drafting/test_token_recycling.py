@@ -14,7 +14,7 @@ from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.successor_table import HEADER, NUM_KEPT, ROW, SuccessorTable
-from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
 from forerun.speculation.walk import walk
@@ -50,6 +50,29 @@ def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParam
     assert ids_of(first) == ids_of(second) == ids_of(rounds_of(NoneDrafter(), params))
     assert sum(done.stats.num_accepted for done in second) > 0.3 * NUM_TOKENS
     assert len(second) < len(first)
+
+
+def test_an_owner_begins_with_nothing_and_finds_its_own_table_again() -> None:
+    drafter = drafter_of(policy=NO_CHAIN)
+    rounds_of(drafter, GREEDY)
+    kept, num_known = drafter.state(), drafter.table.num_known
+    tables = {}
+    for owner in map(str, range(MOST_OWNERS + 1)):
+        drafter.change_owner(owner)
+        assert drafter.table.num_known == 0 < num_known
+        rounds_of(drafter, GREEDY)
+        tables[owner] = drafter.table
+    drafter.change_owner("1")
+    assert drafter.table is tables["1"]
+    drafter.change_owner("0")
+    assert drafter.table.num_known == 0, "the one used least recently went"
+    drafter.change_owner("2")
+    assert drafter.table.num_known == 0
+    drafter.change_owner("1")
+    assert drafter.table is tables["1"]
+    assert drafter.state() == kept, "of an owner's text nothing is kept for the next start"
+    drafter.change_owner("")
+    assert drafter.table.num_known == num_known
 
 
 @PARAMS

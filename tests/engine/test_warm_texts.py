@@ -22,8 +22,10 @@ from forerun import (
 from forerun.core.config import SAVED_BYTES
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.shared_length import shared_length
+from forerun.core.steps import DraftedTree
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.model.runner import LEAST_ROWS
+from forerun.text.tokenizer import Tokenizer
 from tests.varied import engine_with
 
 DRAFTERS: dict[str, DrafterConfig] = {
@@ -224,6 +226,29 @@ PROMPTS = (
     "import os\n\nfor name in os.listdir('.'):\n" * 4,
 )
 GREEDY = SamplingParams(max_new_tokens=16, ignore_eos=True)
+
+
+def shown(trees: Sequence[DraftedTree | None], tokenizer: Tokenizer) -> str:
+    """The text of every path of these trees."""
+    paths = []
+    for tree in trees:
+        for node in range(1, 0 if tree is None else len(tree.token_ids)):
+            path: list[int] = []
+            while node > 0:
+                path.append(tree.token_ids[node])
+                node = tree.parents[node]
+            paths.append(tokenizer.decode(path[::-1]))
+    return "\n".join(paths)
+
+
+def test_no_tree_shows_what_another_owner_wrote() -> None:
+    """A table that learnt from one's text would propose its words to the next one, who can look at the trees."""
+    secret, asked = "password = 'hunter2zebra'\n" * 3, "password = '"
+    with engine_with(DRAFTERS["recycling"], **SETTINGS) as engine:
+        for owner, expected in (("ann", False), ("bob", True)):
+            engine.generate(secret, GREEDY, owner=owner)
+            trees = [step.stats.tree for step in engine.stream(asked, GREEDY, owner="bob")]
+            assert ("hunter2" in shown(trees, engine.tokenizer)) == expected
 
 
 def test_a_draft_stays_warm_beside_its_target() -> None:

@@ -34,19 +34,24 @@ LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2
 PATIENCE: Final = 4  # times the rounds of a trial elsewhere: a losing one costs a tenth, and the table begins empty
 RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
 BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
+MOST_OWNERS: Final = 4  # with tables at a time: 6 MB each for SmolLM2's vocabulary, 20 MB for one of 152,000 tokens
 
 
 class TokenRecyclingDrafter(Drafter):
     """Grows a tree from a table of successors, which every verified row of the target renews.
 
     No draft passes: all rows are the target's own, those of rejected nodes too.
+
+    Every owner has a table of its own: one that learnt from a text proposes words of it. What is kept for the next
+    start is of texts without an owner.
     """
 
     num_successors = NUM_KEPT
 
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
         self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
-        self.table = SuccessorTable(target_vocab_size)
+        self.table = self._nobodys = SuccessorTable(target_vocab_size)
+        self._tables: dict[str, SuccessorTable] = {}  # by owner, the one used least recently first
         self._guessed = GuessedTree(
             replace(policy, min_mass=0.0),  # an expansion costs next to nothing
             verify_width=config.verify_width,
@@ -63,6 +68,15 @@ class TokenRecyclingDrafter(Drafter):
             target = measure(widths_up_to(self.verify_width))
             self._guessed.rule = WidthRule(target, EXPANSION)
             self._payoffs = PayoffByTemperature(target.step_s(1), patience=PATIENCE)
+
+    def change_owner(self, owner: str) -> None:
+        if not owner:
+            self.table = self._nobodys
+            return
+        known = self._tables.pop(owner, None)
+        self.table = self._tables[owner] = SuccessorTable(self._nobodys.vocab_size) if known is None else known
+        while len(self._tables) > MOST_OWNERS:
+            del self._tables[next(iter(self._tables))]
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
@@ -111,10 +125,10 @@ class TokenRecyclingDrafter(Drafter):
         self._pending += acceptance.tokens
 
     def state(self) -> bytes:
-        return self.table.to_bytes()
+        return self._nobodys.to_bytes()
 
     def restore(self, state: bytes) -> bool:
-        return self.table.restore(state)
+        return self._nobodys.restore(state)
 
     def _tell(self) -> None:
         """Apply the tokens committed since the last proposal to the tree."""
