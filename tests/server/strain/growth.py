@@ -1,0 +1,62 @@
+"""How memory grows: samples over time, and the slope with its bounds."""
+
+import time
+from itertools import combinations
+from math import sqrt
+from statistics import median
+from typing import Final
+
+from tests.server.strain.process import ServingProcess
+
+WARM_SHARE: Final = 0.25  # of the time, in which pools and caches come to their size
+MAX_SAMPLES: Final = 400  # for the slope: pairs of them are compared
+NORMAL_95: Final = 1.96
+S_PER_H: Final = 3600.0
+
+
+class Growth:
+    """Memory of a server and its children over time."""
+
+    def __init__(self, server: ServingProcess) -> None:
+        self._server, self._began = server, time.monotonic()
+        self._samples: list[tuple[float, float]] = []
+
+    def sample_every(self, seconds: float) -> None:
+        """Take a sample where the last one is older."""
+        now = time.monotonic() - self._began
+        if not self._samples or now - self._samples[-1][0] >= seconds:
+            self._samples.append((now, self._server.footprint().rss_mib))
+
+    def series(self) -> list[tuple[int, float]]:
+        """Some samples to look at: second and MiB."""
+        step = max(1, len(self._samples) // 20)
+        return [(round(second), round(mib, 1)) for second, mib in self._samples[::step]]
+
+    def warm(self) -> list[tuple[float, float]]:
+        """Samples after the first part of the time."""
+        return self._samples[int(WARM_SHARE * len(self._samples)) :]
+
+    def since_warm(self) -> float:
+        """MiB from the end of the first part to the end, as medians of ten samples."""
+        values = [mib for _, mib in self.warm()]
+        return median(values[-10:]) - median(values[:10])
+
+    def slope(self) -> tuple[float, float]:
+        """MiB an hour, and the upper end of its 95 % interval."""
+        return theil_sen(self.warm())
+
+
+def theil_sen(samples: list[tuple[float, float]]) -> tuple[float, float]:
+    """The median of the slopes between all pairs, and the upper end of its 95 % interval, by the hour.
+
+    Source: Sen, Estimates of the regression coefficient based on Kendall's tau, 1968. It takes samples for independent;
+    steps of an allocator are not, so that a longer run is worth more than closer samples.
+    """
+    samples = samples[:: max(1, len(samples) // MAX_SAMPLES)]
+    number = len(samples)
+    slopes = sorted((second[1] - first[1]) / (second[0] - first[0]) for first, second in combinations(samples, 2))
+    if not slopes:
+        return 0.0, 0.0
+    spread = NORMAL_95 * sqrt(number * (number - 1) * (2 * number + 5) / 18)
+    upper = min(len(slopes) - 1, round((len(slopes) + spread) / 2))
+    return S_PER_H * median(slopes), S_PER_H * slopes[upper]
