@@ -170,3 +170,11 @@ def test_a_screen_reader_hears_names_and_what_happens(page: Page) -> None:
     page.locator("[data-action=inspect]").click()
     expect(page.locator("#inspector .round-words")).to_contain_text("the model")
     expect(page.locator("#inspector .timeline svg")).to_have_accessible_name(re.compile("the model worked"))
+
+
+def test_escape_closes_rounds_that_are_empty_too(page: Page) -> None:
+    page.locator("#open-inspector").press("Enter")
+    expect(page.locator("[aria-label='Close the rounds']")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#inspector")).to_be_hidden()
+    expect(page.locator("#open-inspector")).to_be_focused()

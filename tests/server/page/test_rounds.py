@@ -137,8 +137,9 @@ def test_a_conversation_that_fills_the_context_says_so(browser: Browser) -> None
         for page in pages(browser, small.url):
             ask(page)
             expect(page.locator(".note").last).to_contain_text("the 96 tokens that the model can have in mind are full")
-            send(page, QUESTION)
-            expect(page.locator("#alerts")).to_contain_text("Begin a new conversation")
+            ask(page)
+            expect(page.locator(".note").last).to_contain_text("Begin a new conversation, or edit an earlier question.")
+            expect(page.locator("#alerts")).to_be_empty()
 
 
 def test_a_server_with_too_much_work_says_when_to_come_back(page: Page) -> None:

@@ -126,7 +126,7 @@ export class Chat {
     const { message } = run.view;
     const { text, reasoning, marks, usage, timings, finish } = run.recording;
     Object.assign(message, { text, reasoning, marks, usage, timings });
-    if (failure) message.note = failure.message;
+    if (failure) message.note = failure.remedy ? "This answer is not complete." : failure.message;
     else if (finish === "length") message.note = this.#whyCut(usage);
     this.#running = null;
     this.#draw(run);
@@ -134,8 +134,8 @@ export class Chat {
     run.view.showEnd();
     this.scroll.follow();
     this.onchange();
-    say(failure ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
-    if (failure)
+    say(failure?.remedy ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
+    if (failure?.remedy)
       showFailure(failure, { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#regenerate(message) });
   }
 

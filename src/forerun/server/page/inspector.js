@@ -39,12 +39,17 @@ export class Inspector {
     this.#isFollowing = false;
     this.#at = Math.max(0, Math.min(at, rounds.length - 1));
     this.#setOpen(true);
-    this.#parts.slider.focus({ preventScroll: true });
+    this.#focus();
+  }
+
+  #focus() {
+    const { slider, close } = this.#parts;
+    (this.#rounds.length ? slider : close).focus({ preventScroll: true });
   }
 
   toggle() {
     this.#setOpen(!this.isOpen);
-    if (this.isOpen) this.#parts.slider.focus({ preventScroll: true });
+    if (this.isOpen) this.#focus();
     else (this.#opener?.isConnected ? this.#opener : byId("open-inspector")).focus();
   }
 
@@ -79,7 +84,7 @@ export class Inspector {
       this.#show();
     });
     const parts = {
-      panel, slider, follow, title: element("h2", {}), words: element("p", { class: "round-words" }),
+      panel, slider, follow, close: step("✕", "Close the rounds", () => this.toggle()), title: element("h2", {}), words: element("p", { class: "round-words" }),
       strip: element("div", { class: "strip" }), tree: element("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Guesses of this round as a tree" }),
       hovered: element("p", { class: "hovered" }), timeline: element("div", { class: "timeline" }), empty: element("p", { class: "nothing" }),
     };
@@ -90,7 +95,7 @@ export class Inspector {
         element("label", { class: "switch" }, follow, " Follow")),
       parts.words, element("h3", {}, "What was guessed"), parts.tree, parts.hovered, element("h3", {}, "Who worked when"), parts.timeline);
     panel.replaceChildren(
-      element("div", { class: "inspector-head" }, parts.title, step("✕", "Close the rounds", () => this.toggle())), parts.empty, parts.body);
+      element("div", { class: "inspector-head" }, parts.title, parts.close), parts.empty, parts.body);
     panel.addEventListener("keydown", (event) => this.#key(event));
     parts.strip.addEventListener("click", (event) => {
       const bar = event.target.closest("[data-round]");

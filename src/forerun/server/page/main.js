@@ -19,7 +19,7 @@ const settings = new Settings();
 const server = new Server(settings);
 const store = await openStore();
 const inspector = new Inspector();
-const race = new Race({ settings, server });
+const race = new Race({ settings, server, inspector });
 const chat = new Chat({ settings, server, store, inspector, scroll: new Scroll(), onchange: showChat, keep: (conversation) => library.keep(conversation) });
 const library = new Library({ store, chat, onopen: showOpened });
 
@@ -76,7 +76,8 @@ function fitQuestion() {
 function onEscape() {
   if (document.body.classList.contains("sidebar-open")) setSidebar(false);
   else if (race.isBusy) race.stop();
-  else chat.stop();
+  else if (chat.isBusy) chat.stop();
+  else if (inspector.isOpen) inspector.toggle();
 }
 
 function onKey(event) {

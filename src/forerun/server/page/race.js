@@ -141,7 +141,9 @@ export class Race {
   // The whole recording, or null where it was stopped.
   async #record(request, shown, onFirst = () => {}) {
     const recording = new Recording();
+    if (shown === this.#parts.drafted) this.inspector.follow(recording);
     const onArrival = () => {
+      this.inspector.grow(recording);
       if (recording.rounds.length) onFirst();
       atNextFrame(`race-${shown.title}`, () => shown.draw(recording));
     };
