@@ -66,6 +66,30 @@ def test_the_inspector_steps_through_the_rounds_by_keys(page: Page) -> None:
     expect(page.locator("#inspector")).to_be_hidden()
 
 
+def test_the_drafter_that_is_selected_drafts_and_the_text_stays(page: Page) -> None:
+    choose(page, seed="3", temperature="0.7", max_tokens="60")
+    ask(page)
+    drafted = page.inner_text(".assistant .text")
+    expect(page.locator(".assistant .by-draft, .assistant .by-lookup")).not_to_have_count(0)
+    page.select_option("#drafter", "none")
+    page.click("#new-conversation")
+    ask(page)
+    expect(page.locator(".assistant .by-bonus")).not_to_have_count(0)
+    expect(page.locator(".assistant .by-draft, .assistant .by-lookup")).to_have_count(0)
+    assert page.inner_text(".assistant .text") == drafted
+
+
+def test_rounds_outlive_the_page(page: Page) -> None:
+    choose(page, seed="3", max_tokens="60")
+    ask(page)
+    page.wait_for_function(f"async () => (await ({ROUNDS})()).length > 0")
+    page.reload()
+    page.click("#conversations .title")
+    page.click("[data-action=inspect]")
+    expect(page.locator("#inspector h2")).to_contain_text("Round 1 of")
+    expect(page.locator("#inspector .tree .node").first).to_be_visible()
+
+
 def test_a_race_ends_with_a_verdict_on_speed_and_text(page: Page) -> None:
     choose(page, max_tokens="60")
     page.click("#open-race")
