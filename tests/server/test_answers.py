@@ -161,6 +161,7 @@ def test_metrics_count_what_was_written(client: httpx.Client) -> None:
     text = client.get("/metrics").text
     assert "vllm:spec_decode_num_accepted_tokens_total" in text
     assert 'forerun:spec_decode_num_accepted_tokens_per_pos_total{position="0"}' in text
+    assert "forerun:e2e_request_latency_seconds_bucket" in text
     assert "_created" not in text  # tools that read counters by a part of their names would add these times
 
 

@@ -113,7 +113,7 @@ def test_brackets_in_texts_are_no_depth(client: httpx.Client) -> None:
 
 
 def test_what_is_not_there(client: httpx.Client) -> None:
-    refused(client.get("/nothing"), 404, "not_found")
+    assert "/v1" in refused(client.post("/chat/completions", json=CHAT), 404, "not_found")["message"]
     refused(client.get("/page/../app.py"), 404)
     refused(client.get("/page/%2e%2e/app.py"), 404)
     answer = client.get("/v1/chat/completions")

@@ -76,7 +76,8 @@ async def show_http_error(request: Request, error: HTTPException) -> Response:
     phrase = HTTPStatus(error.status_code).phrase
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
     code = phrase.lower().replace(" ", "_")
-    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.", code=code, allow=allow))
+    hint = " OpenAI's routes are below /v1." if error.status_code == HTTPStatus.NOT_FOUND else ""
+    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.{hint}", code=code, allow=allow))
 
 
 async def show_failure(request: Request, error: Exception) -> Response:
