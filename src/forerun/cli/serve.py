@@ -1,6 +1,9 @@
 """forerun serve: an OpenAI-compatible server."""
 
 import webbrowser
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from threading import Thread
 from typing import Annotated, Final
@@ -13,13 +16,16 @@ from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
+from forerun.cli.ray_settings import prepare_ray, require_ray
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
+from forerun.server.replicas.shares import threads_of
 
 NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
 SHOWN: Final = (
-    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens", "max_request_s",
-    "drain_s",
+    "host", "port", "num_replicas", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
+    "max_request_s", "drain_s",
 )  # fmt: skip
 
 
@@ -64,24 +70,38 @@ def serve(
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
+    if config.num_replicas > 1:
+        require_ray()
     listener = bind(config)
     with listener, logs.speaking():
         model = model_options.choose(model)
         drafter = drafter_options.config(model)
         engine_config = engine_options.config(model, drafter)
+        if config.num_replicas > 1 and engine_config.num_threads is None:
+            engine_config = replace(engine_config, num_threads=threads_of(config.num_replicas))
         find_model(model)
         say(f"forerun listens on {url_of(listener)} and loads {model}")
         note_all(config=engine_config)
-        from forerun.server.run import serve as run_server
-
-        run_server(
+        serving(config, engine_config)(
             config,
             listener,
-            lambda: open_engine(engine_config),
+            partial(open_engine, engine_config),
             target=model,
             drafter_name=NAMES[type(drafter)],
             on_ready=lambda url: tell(url, opens_page=opens_page),
         )
+
+
+def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., None]:
+    """What serves: one engine in this process, or several in processes of their own."""
+    if config.num_replicas == 1:
+        from forerun.server.run import serve as run_server
+
+        return run_server
+    prepare_ray()
+    from forerun.server.replicas.front import serve_replicas
+
+    return partial(serve_replicas, uses_gpus=engine_config.device.startswith(("auto", "cuda")))
 
 
 def tell(url: str, *, opens_page: bool) -> None:

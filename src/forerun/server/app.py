@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -20,11 +20,16 @@ KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members 
 
 
 def make_app(service: Service, *, is_loopback: bool) -> App:
-    """The app of a service.
+    """The app of a service, behind the gate.
 
     Args:
         is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
     """
+    return Gate(make_routes(service), service.config, is_loopback=is_loopback)
+
+
+def make_routes(service: Service) -> FastAPI:
+    """The routes of a service, for requests that passed the gate."""
     app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
@@ -39,6 +44,12 @@ def make_app(service: Service, *, is_loopback: bool) -> App:
     if service.config.is_demo:
         app.include_router(drafter.demo_router)
     app.include_router(page.page_router())
+    show_errors(app)
+    return app
+
+
+def show_errors(app: FastAPI) -> None:
+    """Have every error of an app in the one form."""
     for kind, handler in (
         (ApiError, show_api_error),
         (RequestValidationError, show_fault),
@@ -46,7 +57,6 @@ def make_app(service: Service, *, is_loopback: bool) -> App:
         (Exception, show_failure),
     ):
         app.add_exception_handler(kind, handler)  # type: ignore[arg-type]
-    return Gate(app, service.config, is_loopback=is_loopback)
 
 
 async def show_api_error(request: Request, error: ApiError) -> Response:

@@ -11,6 +11,7 @@ MIN_KEY_CHARACTERS: Final = 16
 COUNTS: Final = (
     "max_connections", "max_connections_per_client", "max_queued", "max_queued_per_key", "max_queued_tokens",
 )  # fmt: skip
+MAX_REPLICAS: Final = 64  # of one machine
 
 
 class AddressError(ConfigError):
@@ -34,6 +35,7 @@ class ServerConfig:
         allowed_hosts: names in the Host header that are taken beside those of loopback.
         allowed_origins: pages of other sites, such as https://chat.example, that may call the server.
         is_demo: has a route that kills the drafter's process.
+        num_replicas: engines, each with a process of its own, by which as many texts are written at once.
         max_body_bytes, max_header_bytes: of a request.
         max_json_depth: nesting of a request.
         max_connections, max_connections_per_client: open at once, of all and of one address; a reverse proxy is one.
@@ -67,6 +69,9 @@ class ServerConfig:
     is_demo: bool = setting(
         False, "--demo", help="Have a route that kills the drafter's process, to show that no text changes."
     )
+    num_replicas: int = setting(
+        1, "--replicas", help="Engines that write at once, each in a process of its own by Ray Serve."
+    )
     max_body_bytes: int = 2 * 2**20
     max_header_bytes: int = 16 * 2**10
     max_json_depth: int = 64
@@ -94,6 +99,9 @@ class ServerConfig:
         require(self.host != "", "host is empty: name one, 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
         require(self.model_name != "", "model_name is empty: leave it out, or give a name")
+        require(
+            1 <= self.num_replicas <= MAX_REPLICAS, f"num_replicas {self.num_replicas} must lie in [1, {MAX_REPLICAS}]"
+        )
         short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
         require(
             short_keys == 0,

@@ -12,6 +12,7 @@ import uvicorn
 from forerun.server.app import make_app
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class
+from forerun.server.guard.gate import App
 from forerun.server.guard.listening import url_of
 from forerun.server.work.engine_thread import MakeEngine
 from forerun.server.work.service import Service
@@ -23,13 +24,13 @@ SPARE_S: Final = 5.0  # for the last events to be sent, after requests were ende
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, which drains at the first signal and then exits with 0, and ends at once at the second."""
 
-    service: Service
+    drain: Callable[[], None]  # for the handler of a signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
-        self.service.drain_soon()
+        self.drain()
 
 
 def serve(
@@ -70,10 +71,24 @@ def serve(
 
 def make_server(service: Service, listener: socket.socket) -> DrainingServer:
     """The server of a service."""
-    config = service.config
+    app = make_app(service, is_loopback=is_local(listener))
+    return server_of(app, service.config, drain=service.drain_soon)
+
+
+def is_local(listener: socket.socket) -> bool:
+    """True where only this machine can connect."""
+    return is_loopback(str(listener.getsockname()[0]))
+
+
+def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> DrainingServer:
+    """A server with the limits of this config.
+
+    Args:
+        drain: called by the first signal's handler.
+    """
     server = DrainingServer(
         uvicorn.Config(
-            make_app(service, is_loopback=is_loopback(str(listener.getsockname()[0]))),
+            app,
             http=connection_class(config),
             ws="none",
             loop="asyncio",
@@ -88,7 +103,7 @@ def make_server(service: Service, listener: socket.socket) -> DrainingServer:
             h11_max_incomplete_event_size=config.max_header_bytes,
         )
     )
-    server.service = service
+    server.drain = drain
     return server
 
 

@@ -1,0 +1,64 @@
+"""Ray, on this machine alone: one deployment for each replica, and no proxy, since the front has the only open socket.
+
+Ray's own processes talk over sockets of their own, which need the token that the environment holds.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import ray
+from ray import serve
+
+from forerun.runtime.affinity import own_cores
+from forerun.server.replicas.replica import Replica
+from forerun.server.replicas.shares import cores_of, gpu_share
+
+# Ray puts the machine's address on the network in the place of 127.0.0.1; of another address of loopback it makes no
+# more than it is.
+LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+OBJECT_STORE_BYTES: Final = 80 * 2**20  # the least that Ray takes: what is sent is small
+MAX_ONGOING: Final = 100_000  # a replica's own queue says when it is full
+HEALTH_EVERY_S: Final = 2.0
+FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
+
+
+def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: bool, folder: str) -> Sequence[Any]:
+    """Ray Serve's handles of the replicas, which load their models from now on.
+
+    Args:
+        about: what every replica is made of.
+        folder: where Ray keeps its sockets and logs.
+    """
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        _node_ip_address=LOOPBACK,
+        _temp_dir=folder,
+        object_store_memory=OBJECT_STORE_BYTES,
+        logging_level=logging.ERROR,
+    )
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    serve.start(proxy_location="Disabled", logging_config=FEW_LINES)
+    num_gpus = ray.cluster_resources().get("GPU", 0.0) if uses_gpus else 0.0
+    options = {"num_cpus": 0, "num_gpus": gpu_share(num_gpus, num_replicas)}
+    targets = []
+    for index, cores in enumerate(cores_of(own_cores(), num_replicas)):
+        deployment = serve.deployment(
+            Replica,
+            name=f"replica-{index}",
+            num_replicas=1,
+            max_ongoing_requests=MAX_ONGOING,
+            ray_actor_options=options,
+            health_check_period_s=HEALTH_EVERY_S,
+            logging_config=FEW_LINES,
+        )
+        targets.append(serve.RunTarget(deployment.bind(**about, cores=cores), name=deployment.name, route_prefix=None))
+    handles: Sequence[Any] = serve.run_many(targets, wait_for_applications_running=False)
+    return handles
+
+
+def stop_cluster() -> None:
+    """End Ray with all its processes; without effect where it does not run."""
+    ray.shutdown()

@@ -1,0 +1,204 @@
+"""The replicas: started by Ray Serve, asked how they are, and asked for answers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
+
+from forerun.server.config import ServerConfig
+from forerun.server.guard.gate import Message, Scope
+from forerun.server.protocol.errors import loading
+from forerun.server.replicas.cluster import start_cluster, stop_cluster
+from forerun.server.replicas.homes import Homes
+from forerun.server.replicas.relay import ReplicaLostError
+from forerun.server.replicas.replica import ReplicaReport
+from forerun.server.work.engine_thread import MakeEngine
+
+logger = logging.getLogger(__name__)
+
+ASK_EVERY_S: Final = 1.0
+PATIENCE_S: Final = 5.0  # for a report, which takes milliseconds
+SIGNALS_EVERY_S: Final = 0.05
+HIDDEN_KEY: Final = "known to the front process only"  # replicas describe that a key is needed, and see none
+
+
+class Link:
+    """The front's end of one replica.
+
+    Args:
+        handle: Ray Serve's.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.is_ready = False
+        self.lost: dict[object, Callable[[], None]] = {}  # who is told where it is lost: its open requests
+
+    def lose(self) -> None:
+        """Give it no more requests, and end those it has."""
+        self.is_ready = False
+        for tell in list(self.lost.values()):
+            tell()
+
+
+class Fleet:
+    """All replicas of a server. Lives in the event loop's thread.
+
+    Args:
+        uses_gpus: the engines may run on GPUs, which the replicas share.
+        keep_signals: handles signals again; Ray's start takes them over, and its handler of SIGTERM aborts.
+        on_ready: called when the first requests can be answered.
+        on_end: called where no replica can be opened.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        make_engine: MakeEngine,
+        *,
+        target: str,
+        drafter_name: str,
+        uses_gpus: bool,
+        keep_signals: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        self.config = config
+        hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
+        self._about = {"config": hidden, "make_engine": make_engine, "target": target, "drafter_name": drafter_name}
+        self._keep_signals, self._uses_gpus, self._on_ready, self._on_end = keep_signals, uses_gpus, on_ready, on_end
+        self._homes, self._links, self._tasks = Homes(), dict[int, Link](), list[asyncio.Task[None]]()
+        self._folder = TemporaryDirectory(prefix="forerun-", ignore_cleanup_errors=True)
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Start the replicas."""
+        self._tasks.append(asyncio.create_task(self._start()))
+
+    async def end(self) -> None:
+        """End them; nothing of them is left afterwards."""
+        for task in self._tasks[1:]:
+            task.cancel()
+        await self._tasks[0]  # Ray cannot be interrupted while it starts
+        with suppress(RayError, RayServeException, TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(*(link.handle.end.remote() for link in self._links.values() if link.is_ready))
+        await asyncio.to_thread(stop_cluster)
+        self._folder.cleanup()
+
+    @property
+    def num_ready(self) -> int:
+        return sum(link.is_ready for link in self._links.values())
+
+    @contextmanager
+    def visit(self, session: str, *, on_lost: Callable[[], None]) -> Iterator[Link]:
+        """The replica that answers this conversation, which counts as busier meanwhile.
+
+        Args:
+            on_lost: called where the replica is lost.
+
+        Raises:
+            ApiError: none is there.
+        """
+        num_open = {index: len(link.lost) for index, link in self._links.items() if link.is_ready}
+        if not num_open:
+            raise loading()
+        link, visitor = self._links[self._homes.choose(session, num_open)], object()
+        link.lost[visitor] = on_lost
+        try:
+            yield link
+        finally:
+            del link.lost[visitor]
+
+    async def pages(self) -> Mapping[int, str | None]:
+        """The page of numbers of every replica; None where it does not answer."""
+
+        async def page(link: Link) -> str | None:
+            with suppress(RayError, RayServeException, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    return str(await link.handle.metrics.remote()) if link.is_ready else None
+            return None
+
+        links = dict(self._links)
+        return dict(zip(links, await asyncio.gather(*map(page, links.values())), strict=True))
+
+    async def _start(self) -> None:
+        starting = asyncio.create_task(
+            asyncio.to_thread(
+                start_cluster,
+                self._about,
+                num_replicas=self.config.num_replicas,
+                uses_gpus=self._uses_gpus,
+                folder=self._folder.name,
+            )
+        )
+        while not starting.done():
+            await asyncio.wait([starting], timeout=SIGNALS_EVERY_S)
+            self._keep_signals()
+        error = starting.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        for index, handle in enumerate(starting.result()):
+            self._links[index] = Link(handle)
+            self._tasks.append(asyncio.create_task(self._watch(index, self._links[index])))
+
+    async def _watch(self, index: int, link: Link) -> None:
+        """Ask a replica again and again how it is."""
+        while True:
+            report = await self._report(link)
+            if report is None or not report.is_ready:
+                if link.is_ready:
+                    logger.warning("replica %d does not answer; it is started anew", index)
+                link.lose()
+            if report is not None and report.failure is not None:
+                self._fail(report.failure)
+            if report is not None and report.is_ready and not link.is_ready:
+                is_first = self.num_ready == 0
+                link.is_ready = True
+                logger.info("replica %d is ready", index)
+                if is_first:
+                    self._on_ready()
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _report(self, link: Link) -> ReplicaReport | None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                report = await link.handle.report.remote()
+        except DeploymentUnavailableError as error:
+            self._fail(ReplicaLostError("the replicas cannot be started; the lines above say why"))
+            raise asyncio.CancelledError from error
+        except (RayError, RayServeException, TimeoutError):
+            return None
+        assert isinstance(report, ReplicaReport), "it is what a replica's method gives"
+        return report
+
+    def _fail(self, error: BaseException) -> None:
+        """A replica could not be opened; at the start that is everybody's fault."""
+        if self.num_ready > 0:
+            logger.error("a replica could not be opened: %s", error)
+        elif not self.is_over:
+            self.is_over = True
+            self._on_end(error)
+
+
+async def messages_of(link: Link, scope: Scope, body: bytes) -> AsyncIterator[Message]:
+    """A replica's answer to a request, which ends there too where it is not read to its end.
+
+    Raises:
+        ReplicaLostError: the replica ended meanwhile.
+    """
+    messages = link.handle.options(stream=True).answer.remote(scope, body)
+    try:
+        async for message in messages:
+            yield message
+    except (RayError, RayServeException) as error:
+        raise ReplicaLostError("a replica ended before its answer") from error
+    finally:
+        messages.cancel()

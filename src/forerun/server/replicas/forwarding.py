@@ -1,0 +1,57 @@
+"""Requests handed on to replicas."""
+
+from typing import Final
+
+from forerun.server.guard.connection import ABORT
+from forerun.server.guard.gate import Receive, Scope, Send
+from forerun.server.protocol.errors import stopping
+from forerun.server.replicas.fleet import Fleet, messages_of
+from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lost
+from forerun.server.replicas.sessions import session_of
+
+KEPT: Final = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
+MAX_TRIES: Final = 2  # a request that ends every replica it meets must not meet them all
+
+
+class Forwarder:
+    """An ASGI app whose answers are replicas'."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self.is_draining = fleet, False
+        self._open: set[Relay] = set()
+
+    def end_all(self) -> None:
+        """End what is open, with an error."""
+        for relay in self._open:
+            relay.put(AnswerEnd.SHUTDOWN)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_draining:
+            raise stopping()
+        body, config, state = await whole(receive), self._fleet.config, scope["state"]
+        session = session_of(state["owner"], dict(scope["headers"]), body, max_json_depth=config.max_json_depth)
+        handed_on = {name: scope[name] for name in KEPT if name in scope}
+        handed_on["headers"] = list(scope["headers"])
+        handed_on["state"] = {name: state[name] for name in ("owner", "request_id")}
+        for _ in range(MAX_TRIES):
+            relay = Relay(send, max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
+            self._open.add(relay)
+            try:
+                with self._fleet.visit(session, on_lost=relay.lose) as link:
+                    await relay.run(messages_of(link, handed_on, body), receive, state["request_id"])
+                    return
+            except ReplicaLostError:
+                continue
+            finally:
+                self._open.discard(relay)
+        raise lost()
+
+
+async def whole(receive: Receive) -> bytes:
+    """The body of a request, which the gate has bounded; what there is of it where the client left."""
+    parts = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts)

@@ -1,0 +1,110 @@
+"""The process with the server's socket: the gate, the page, how all are, and every other request handed on."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from forerun.server.app import show_errors
+from forerun.server.config import ServerConfig
+from forerun.server.guard.gate import Gate
+from forerun.server.guard.listening import url_of
+from forerun.server.replicas.fleet import Fleet
+from forerun.server.replicas.forwarding import Forwarder
+from forerun.server.replicas.merged_metrics import merged
+from forerun.server.routes.page import page_router
+from forerun.server.run import is_local, server_of
+from forerun.server.work.engine_thread import MakeEngine
+
+
+def serve_replicas(
+    config: ServerConfig,
+    listener: socket.socket,
+    make_engine: MakeEngine,
+    *,
+    target: str,
+    drafter_name: str,
+    uses_gpus: bool,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until a signal comes or no replica can be opened; see `run.serve`.
+
+    Args:
+        make_engine: opens an engine in a replica's process; it can be sent there.
+        uses_gpus: the engines may run on GPUs.
+
+    Raises:
+        whatever kept the replicas from opening.
+    """
+    failures: list[BaseException] = []
+    make_fleet = partial(
+        Fleet, config, make_engine, target=target, drafter_name=drafter_name, uses_gpus=uses_gpus,
+        on_ready=lambda: on_ready(url_of(listener)),
+    )  # fmt: skip
+    asyncio.run(run_front(config, listener, make_fleet, failures))
+    if failures:
+        raise failures[0]
+
+
+async def run_front(
+    config: ServerConfig, listener: socket.socket, make_fleet: Callable[..., Fleet], failures: list[BaseException]
+) -> None:
+    """Start the replicas and serve them; nothing is left open afterwards.
+
+    Args:
+        failures: gets what kept the replicas from opening.
+    """
+
+    def end(error: BaseException) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    def keep_signals() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, server.handle_exit)
+
+    def drain() -> None:
+        forwarder.is_draining = True
+        loop.call_later(config.drain_s, forwarder.end_all)
+
+    def drain_soon() -> None:
+        loop.call_soon_threadsafe(drain)
+
+    fleet, loop = make_fleet(keep_signals=keep_signals, on_end=end), asyncio.get_running_loop()
+    forwarder = Forwarder(fleet)
+    app = Gate(front_app(fleet, forwarder), config, is_loopback=is_local(listener))
+    server = server_of(app, config, drain=drain_soon)
+    fleet.begin()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await fleet.end()
+
+
+def front_app(fleet: Fleet, forwarder: Forwarder) -> FastAPI:
+    """What the front answers itself, and the way on for all else."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    show_errors(app)
+
+    @app.get("/health")
+    async def show_health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/ready")
+    async def show_readiness(request: Request) -> JSONResponse:
+        state = "stopping" if forwarder.is_draining else "ready" if fleet.num_ready else "loading"
+        answer = {"status": state, "replicas": fleet.config.num_replicas, "replicas_ready": fleet.num_ready}
+        return JSONResponse(answer, status_code=200 if state == "ready" else 503)
+
+    @app.get("/metrics")
+    async def show_metrics(request: Request) -> Response:
+        return Response(merged(await fleet.pages()), media_type=CONTENT_TYPE_LATEST)
+
+    app.include_router(page_router())
+    app.mount("", forwarder)
+    return app

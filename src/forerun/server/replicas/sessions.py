@@ -1,0 +1,49 @@
+"""Which conversation a request belongs to, so that it comes back to the engine that has read most of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forerun.core.errors import ForerunError
+from forerun.server.guard.strict_json import read_json
+
+SESSION_HEADER: Final = b"x-session-id"
+SESSION_FIELD: Final = "prompt_cache_key"  # OpenAI's name for it
+MAX_NAME_BYTES: Final = 256  # of a name that a client gives; longer ones are cut off
+MAX_BEGINNING: Final = 256  # characters or ids of a prompt: what later prompts of the same text begin with too
+
+
+def session_of(owner: str, headers: Mapping[bytes, bytes], body: bytes, *, max_json_depth: int) -> str:
+    """A name for the conversation: what the client calls it, else how it begins, which every later turn repeats.
+
+    Conversations of different keys never have the same name. What is no request has some name too: a replica refuses
+    it.
+    """
+    named = headers.get(SESSION_HEADER, b"")[:MAX_NAME_BYTES]
+    name = b"named " + named if named else _from_body(body, max_json_depth)
+    return hashlib.sha256(owner.encode() + b"\0" + name).hexdigest()
+
+
+def _from_body(body: bytes, max_json_depth: int) -> bytes:
+    try:
+        asked = read_json(body, max_depth=max_json_depth)
+    except ForerunError:
+        return b""
+    if not isinstance(asked, dict):
+        return b""
+    named = asked.get(SESSION_FIELD)
+    if isinstance(named, str) and named:
+        return b"named " + named.encode()[:MAX_NAME_BYTES]
+    return json.dumps(beginning_of(asked)).encode()
+
+
+def beginning_of(asked: Mapping[str, Any]) -> Any:
+    """The messages up to the user's first one, or the first part of the prompt."""
+    messages = asked.get("messages")
+    if isinstance(messages, list):
+        roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+        return messages[: roles.index("user") + 1] if "user" in roles else messages[:1]
+    prompt = asked.get("prompt")
+    first = prompt[0] if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else prompt
+    return first[:MAX_BEGINNING] if isinstance(first, str | list) else None
