@@ -128,6 +128,30 @@ def test_open_shows_the_page_in_the_browser_that_is_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_second_signal_ends_it_at_once() -> None:
+    slow = ("serve", "builtin", "--port", "0", "--threads", "1", "--drafter", "none", "--device", "paced:target=50ms")
+    with subprocess.Popen(command(*slow), env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            while "ready" not in (line := process.stderr.readline()):
+                assert line
+            found = re.search(r"http://([\d.]+):(\d+)(?=/v1)", line)
+            assert found is not None
+            asked = {"prompt": "def", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+            with httpx.stream("POST", f"{found[0]}/v1/completions", json=asked, timeout=60, trust_env=False) as answer:
+                events = answer.iter_raw()
+                next(events)
+                process.send_signal(signal.SIGTERM)
+                next(events)  # what was admitted is written on
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(1)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(10) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
 def test_a_signal_while_the_model_is_read_ends_it_too() -> None:
     process = subprocess.Popen(command(*SERVE), env=environment(), stderr=subprocess.PIPE, text=True)
     with process:

@@ -1,11 +1,15 @@
 """forerun serve: an OpenAI-compatible server."""
 
+import os
+import signal
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from threading import Thread
+from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -73,7 +77,7 @@ def serve(
     if config.num_replicas > 1:
         require_ray()
     listener = bind(config)
-    with listener, logs.speaking():
+    with ending_at_signals(), listener, logs.speaking():
         model = model_options.choose(model)
         drafter = drafter_options.config(model)
         engine_config = engine_options.config(model, drafter)
@@ -102,6 +106,25 @@ def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., 
     from forerun.server.replicas.front import serve_replicas
 
     return partial(serve_replicas, uses_gpus=engine_config.device.startswith(("auto", "cuda")))
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """While the server has no handlers of its own yet, a signal ends the process as it does later: with 0, and at once
+    where it is the second.
+    """
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, frame: os._exit(128 + number))
+    raise SystemExit(0)
 
 
 def tell(url: str, *, opens_page: bool) -> None:

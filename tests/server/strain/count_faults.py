@@ -1,6 +1,6 @@
 """What strangers, crowds and faults do to a server: every part against a process of its own, in numbers and as JSON.
 
-scripts/test_server                                 everything at its full counts: about an hour and a half on two cores
+scripts/test_server                                  everything at its full counts: an hour or two
 scripts/test_server malformed --malformed 5000       one part, and fewer requests
 scripts/test_server --record found.json              the figures as JSON as well
 
