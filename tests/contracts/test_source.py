@@ -1,11 +1,14 @@
 """What no source file may do or be: run pickled data, grow without end, speak to the terminal from the inside."""
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "forerun"
+ROOT = SOURCE.parents[1]
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50
@@ -71,6 +74,20 @@ def relative(path: Path) -> str:
 
 def folder(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0]
+
+
+FLOORS = {"jinja2": (3, 1, 6), "starlette": (1, 0, 1), "h11": (0, 16)}  # earlier ones have known holes
+
+
+def test_no_requirement_allows_a_version_with_a_known_hole() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = (project["dependencies"], *project["optional-dependencies"].values())
+    asked = [
+        found.groups() for group in groups for line in group if (found := re.match(r"([a-z0-9-]+)>=([\d.]+)", line))
+    ]
+    lowest = [(name, tuple(map(int, version.split(".")))) for name, version in asked if name in FLOORS]
+    assert {name for name, _ in lowest} == set(FLOORS)
+    assert [(name, version) for name, version in lowest if version < FLOORS[name]] == []
 
 
 def test_there_is_source_to_check() -> None:

@@ -137,6 +137,40 @@ def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(client: httpx.C
     refused(client.post("/v1/completions", json={"prompt": [999_999]}), 400, param="prompt")
 
 
+BOUNDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # the most that is taken, and one more
+    ({"stop": ["x"] * 4}, {"stop": ["x"] * 5}),
+    ({"stop": "x" * 256}, {"stop": "x" * 257}),
+    ({"n": 16, "max_tokens": 1}, {"n": 17, "max_tokens": 1}),
+    ({"logprobs": True, "top_logprobs": 20}, {"logprobs": True, "top_logprobs": 21}),
+    ({"logit_bias": {str(i): 0 for i in range(1024)}}, {"logit_bias": {str(i): 0 for i in range(1025)}}),
+    ({"stop_token_ids": [5] * 64}, {"stop_token_ids": [5] * 65}),
+    ({"max_tokens": 2**20, "stop": ["e", "t", " ", "\n"]}, {"max_tokens": 2**20 + 1}),
+    ({"temperature": 2.0}, {"temperature": 2.1}),
+    ({"seed": 2**63 - 1}, {"seed": 2**63}),
+    ({"user": "u" * 256}, {"user": "u" * 257}),
+    ({"model": "builtin"}, {"model": "m" * 257}),
+    (
+        {"chat_template_kwargs": {str(i): 0 for i in range(64)}},
+        {"chat_template_kwargs": {str(i): 0 for i in range(65)}},
+    ),
+    ({"x": {str(i): 0 for i in range(4096)}}, {"x": {str(i): 0 for i in range(4097)}}),
+    ({"x": 10**19 - 1}, {"x": 10**19}),
+]
+
+
+@pytest.mark.parametrize(("most", "more"), BOUNDS, ids=[str(next(iter(more))) for _, more in BOUNDS])
+def test_bounds(client: httpx.Client, most: dict[str, Any], more: dict[str, Any]) -> None:
+    asked = {**CHAT, "max_tokens": 1}
+    assert client.post("/v1/chat/completions", json={**asked, **most}).status_code == 200
+    refused(client.post("/v1/chat/completions", json={**asked, **more}), 400)
+
+
+def test_more_messages_and_longer_addresses_than_there_may_be(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "hi"}] * 2049
+    refused(client.post("/v1/chat/completions", json={"messages": messages}), 400, param="messages")
+    refused(client.get("/health?" + "x" * 5000), 414)
+
+
 def test_other_hosts_and_origins_may_not_come_in(client: httpx.Client, server: Served) -> None:
     refused(client.get("/v1/models", headers={"host": "evil.example"}), 403, "host_not_allowed")
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "file://"):

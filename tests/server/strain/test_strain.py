@@ -7,6 +7,7 @@ import pytest
 from tests.server.serving import Served
 from tests.server.strain import crowd, description, endurance, leaving, malformed, raw_http
 from tests.server.strain.growth import theil_sen
+from tests.server.strain.process import serving
 from tests.server.strain.wire import Outcome
 
 
@@ -35,6 +36,15 @@ def test_a_slope_is_that_of_most_samples() -> None:
 def test_more_of_both(server: Served) -> None:
     fine(malformed.run(server.address, 5000, seed=2))
     fine(raw_http.run(server.address, 2000, seed=2))
+
+
+@pytest.mark.soak
+def test_nothing_depends_on_asserts_or_on_warnings_being_silent() -> None:
+    with serving("--fixed-widths", PYTHONOPTIMIZE="1", PYTHONDEVMODE="1") as server:
+        fine(malformed.run(server.address, 1000, seed=3))
+        fine(raw_http.run(server.address, 1000, seed=3))
+        assert "Traceback" not in server.said()
+        assert "Warning" not in server.said()
 
 
 @pytest.mark.soak
