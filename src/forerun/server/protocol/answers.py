@@ -66,9 +66,11 @@ def timings(stats: GenerationStats) -> Body:
     return {
         "prompt_n": num_read,
         "prompt_ms": round(stats.prefill_s * 1e3, 3),
+        "prompt_per_token_ms": round(stats.prefill_s * 1e3 / max(1, num_read), 3),
         "prompt_per_second": round(stats.prompt_tokens_per_s, 2),
         "predicted_n": stats.num_new_tokens,
         "predicted_ms": round(stats.decode_s * 1e3, 3),
+        "predicted_per_token_ms": round(stats.decode_s * 1e3 / max(1, stats.num_new_tokens), 3),
         "predicted_per_second": round(stats.tokens_per_s, 2),
         "cache_n": stats.num_reused_tokens,
         "draft_n": stats.num_drafted,
