@@ -53,6 +53,23 @@ def test_a_chat_says_it_in_its_own_form_and_the_same_in_a_stream(client: httpx.C
     assert [entry for item in streamed if item for entry in item["content"]] == content
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_are_the_text_also_where_it_ends_within_a_character(client: httpx.Client, stream: bool) -> None:
+    first = client.post("/tokenize", json={"prompt": "\U0001f600"}).json()["tokens"][0]
+    asked = {
+        "prompt": PROMPT, "max_tokens": 3, "logit_bias": {str(first): 100.0}, "logprobs": 0, "stream": stream,
+        "forerun": {"details": True},
+    }  # fmt: skip
+    answer = client.post("/v1/completions", json=asked)
+    bodies = [json.loads(event) for event in events_of(answer.text)[:-1]] if stream else [answer.json()]
+    choices = [body["choices"][0] for body in bodies]
+    assert "".join(choice["text"] for choice in choices) == "\ufffd" * 3
+    tokens = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
+    assert "".join(tokens) == "\ufffd" * 3
+    pieces = [token["text"] for body in bodies for token in body.get("forerun", {}).get("tokens", ())]
+    assert "".join(pieces) == ("\ufffd" * 3 if stream else "")
+
+
 def test_without_alternatives_there_is_the_token_alone(client: httpx.Client) -> None:
     asked = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 4, "logprobs": True}
     content = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]

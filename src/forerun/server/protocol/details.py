@@ -25,11 +25,13 @@ class RoundDetails:
         if self._began_s is None and stats.spans:
             self._began_s = min(span.start_s for span in stats.spans)
         makers = who_guessed(stats.tree, len(step.token_ids), stats.num_accepted)
+        texts = [self._pieces.feed((id_,)) for id_ in step.token_ids]
+        if step.finish is not None:
+            texts[-1] += self._pieces.flush()
         return {
             "round": self._num_rounds,
             "tokens": [
-                {"id": id_, "text": self._pieces.feed((id_,)), "by": by}
-                for id_, by in zip(step.token_ids, makers, strict=True)
+                {"id": id_, "text": text, "by": by} for id_, text, by in zip(step.token_ids, texts, makers, strict=True)
             ],
             "tree": None if stats.tree is None else tree_body(stats.tree, self._text_of),
             "spans": [

@@ -5,7 +5,7 @@ penalties and filters.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from forerun.core.steps import TokenLogprob
+from forerun.core.steps import DecodeStep, TokenLogprob
 from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 
 IMPOSSIBLE: Final = -9999.0
@@ -26,9 +26,11 @@ class LogprobWriter:
         self._pieces = IncrementalDecoder(tokenizer)
         self._all: list[dict[str, Any]] = []
 
-    def of(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def of(self, step: DecodeStep) -> dict[str, Any] | None:
         """Those of the next tokens; None where none were asked for."""
-        entries = [self._entry(item) for item in logprobs]
+        entries = [self._entry(item) for item in step.logprobs]
+        if entries and step.finish is not None:
+            entries[-1]["token"] += self._pieces.flush()
         self._all += entries
         return self._body(entries) if entries else None
 

@@ -127,7 +127,7 @@ class Answering:
                     raise happening
                 case DecodeStep():
                     self._choices[index].take(happening)
-                    self._choices[index].logprobs.of(happening.logprobs)
+                    self._choices[index].logprobs.of(happening)
                 case Generation():
                     self._finish(job, index, happening)
         if job.early_end is not None:
@@ -211,7 +211,7 @@ class Answering:
     def _round(self, writer: EventWriter, index: int, step: DecodeStep) -> bytes:
         choice = self._choices[index]
         added, roots = choice.take(step)
-        logprobs = choice.logprobs.of(step.logprobs)
+        logprobs = choice.logprobs.of(step)
         if not self._is_chat:
             added = {"text": added["content"]} if added else {}
         if not (added or roots or logprobs):
