@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +59,23 @@ def test_a_site_that_is_named_may_read_the_answers(strict: Served) -> None:
         assert "retry-after" in answer.headers["access-control-expose-headers"]
         assert client.get("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
         assert client.options("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
+
+
+def test_a_client_that_reads_no_answer_does_not_stay() -> None:
+    with served(unread_s=0.3) as server, socket.socket() as sock:
+        server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # for what it accepts from now on
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sock.connect(server.address)
+        sock.setblocking(False)
+        deadline, is_gone = time.monotonic() + 30, False
+        while not is_gone and time.monotonic() < deadline:
+            try:
+                sock.send(b"GET /page/chat.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50)
+            except BlockingIOError:
+                time.sleep(0.01)
+            except ConnectionError:
+                is_gone = True
+        assert is_gone
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])

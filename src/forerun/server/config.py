@@ -47,6 +47,7 @@ class ServerConfig:
         max_template_s, max_template_bytes: time and memory for the chat template.
         max_stalled_s: a pass of the target that takes longer makes the server not ready.
         header_s, body_s, idle_s: how long a connection may take to send these, and may stay open between requests.
+        unread_s: how long a client may take nothing of an answer that is ready to be sent.
         ping_s: between comments that keep a waiting stream open.
         drain_s: time that running requests have to end after SIGTERM.
     """
@@ -91,6 +92,7 @@ class ServerConfig:
     header_s: float = 10.0
     body_s: float = 30.0
     idle_s: float = 30.0
+    unread_s: float = 60.0
     ping_s: float = 15.0
     drain_s: float = setting(30.0, "--drain-timeout", help="Seconds that running requests have to end after SIGTERM.")
 

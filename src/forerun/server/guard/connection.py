@@ -16,19 +16,21 @@ ABORT: Final = "abort"  # in a request's state: ends its connection at once
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's connection with limits that it lacks: the time for a request's head, and the number of connections, of
-    all clients and of one address.
+    """uvicorn's connection with limits that it lacks: the time for a request's head, the time in which nobody reads an
+    answer, and the number of connections, of all clients and of one address.
 
     A connection too many is closed without a word: an answer would cost what the limit is to save.
     """
 
     header_s: float = 10.0
+    unread_s: float = 60.0
     max_connections: int = 512
     max_connections_per_client: int = 256
     held: Counter[str]  # by address, of all connections of a server
 
     _head_timer: asyncio.TimerHandle | None = None
     _holder: str | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -46,7 +48,16 @@ class BoundedConnection(H11Protocol):
             self.held[self._holder] -= 1
             if not self.held[self._holder]:
                 del self.held[self._holder]
+        self._forget_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._forget_unread()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         before = self._request()
@@ -91,6 +102,11 @@ class BoundedConnection(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _forget_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
     def _give_up(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing() and self._is_idle():
@@ -101,6 +117,7 @@ def connection_class(config: ServerConfig) -> type[Any]:
     """The class of one server's connections, as uvicorn wants it."""
     shared = {
         "header_s": config.header_s,
+        "unread_s": config.unread_s,
         "max_connections": config.max_connections,
         "max_connections_per_client": config.max_connections_per_client,
         "held": Counter(),
