@@ -175,14 +175,18 @@ def test_a_server_with_too_much_work_says_when_to_come_back(page: Page) -> None:
 
 def test_killing_the_drafters_process_changes_no_text(browser: Browser, parallel: Served) -> None:
     for page in pages(browser, parallel.url):
-        choose(page, seed="5", temperature="0.6", max_tokens="300")
+        choose(page, seed="5", temperature="0.6", max_tokens="500")
         send(page, QUESTION)
         expect(page.locator(".assistant .by").first).to_be_visible()
         page.click("#kill-drafter")
         expect(page.locator("#drafter-state")).to_have_text("drafter down")
         whole(page)
-        asked = {"seed": 5, "temperature": 0.6, "max_tokens": 300, "forerun": {"drafter": "none"}}
+        asked = {"seed": 5, "temperature": 0.6, "max_tokens": 500, "forerun": {"drafter": "none"}}
         assert last_answer(page)["text"] == text_of(parallel, **asked)
         page.wait_for_function(f"async () => (await ({ROUNDS})()).some((one) => one.drafter_state === 'down')")
+        rounds = page.evaluate(ROUNDS)
         page.click("[data-action=inspect]")
-        expect(page.locator("#inspector .state-down").first).to_be_attached()
+        number = 1 + next(i for i, one in enumerate(rounds) if one["drafter_state"] == "down")
+        page.get_by_role("slider", name="Round").fill(str(number))
+        expect(page.locator("#inspector .chosen .state-down")).to_be_attached()
+        expect(page.locator("#inspector .round-words")).to_contain_text("Drafter: down.")
