@@ -61,18 +61,26 @@ def speculation(stats: GenerationStats, drafter: str, last: StepStats | None) ->
 
 
 def timings(stats: GenerationStats) -> Body:
-    """The times of one text, with llama-server's names."""
+    """The times of one text, with llama-server's names.
+
+    The last prompt token is read with the first round, so it is in prompt_n, and in none of the times of the prompt.
+    """
     num_read = stats.num_prompt_tokens - stats.num_reused_tokens
     return {
         "prompt_n": num_read,
         "prompt_ms": round(stats.prefill_s * 1e3, 3),
-        "prompt_per_token_ms": round(stats.prefill_s * 1e3 / max(1, num_read), 3),
+        "prompt_per_token_ms": token_ms(stats.prompt_tokens_per_s),
         "prompt_per_second": round(stats.prompt_tokens_per_s, 2),
         "predicted_n": stats.num_new_tokens,
         "predicted_ms": round(stats.decode_s * 1e3, 3),
-        "predicted_per_token_ms": round(stats.decode_s * 1e3 / max(1, stats.num_new_tokens), 3),
+        "predicted_per_token_ms": token_ms(stats.tokens_per_s),
         "predicted_per_second": round(stats.tokens_per_s, 2),
         "cache_n": stats.num_reused_tokens,
         "draft_n": stats.num_drafted,
         "draft_n_accepted": stats.num_accepted,
     }
+
+
+def token_ms(tokens_per_s: float) -> float:
+    """Milliseconds for a token; 0 where there was none."""
+    return round(1e3 / tokens_per_s, 3) if tokens_per_s else 0.0
