@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
 
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
+from forerun.checkpoints.open import open_source
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.text.tokenizer import Tokenizer
+from forerun.text.tokenizer import LONG_TEXT, Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
 TEXTS = (
@@ -44,6 +48,24 @@ def test_ids_and_text_equal_those_of_transformers(pair: tuple[Tokenizer, Any], t
     ids = theirs.encode(text, add_special_tokens=special)
     assert ours.encode(text, add_special_tokens=special) == ids
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_long_text_has_the_same_ids(pair: tuple[Tokenizer, Any], special: bool) -> None:
+    ours, theirs = pair
+    text = "\n".join(TEXTS) * (1 + LONG_TEXT // len("\n".join(TEXTS)))
+    assert ours.encode(text, add_special_tokens=special) == theirs.encode(text, add_special_tokens=special)
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
+    """A server's engine is one of them."""
+    tokenizer, num_turns = open_source(BUILTIN_TARGET).tokenizer(), 0
+    thread = Thread(target=lambda: tokenizer.encode("hello world " * 80_000))
+    thread.start()
+    while thread.is_alive():
+        sleep(1e-3)
+        num_turns += 1
+    assert num_turns > 10
 
 
 @pytest.mark.parametrize("messages", CHATS)

@@ -19,6 +19,7 @@ REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
 NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
+LONG_TEXT: Final = 16_384  # characters, some 10 ms
 
 
 class Tokenizer:
@@ -54,7 +55,7 @@ class Tokenizer:
                 f"the text holds {text[error.start]!r} at place {error.start}, which is no character: read files and "
                 'input as UTF-8, or decode them with errors="replace"'
             ) from None
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids_of(self._backend, text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
@@ -107,7 +108,7 @@ class Tokenizer:
         for part in others:
             found = self._added.search(part)
             place = found.start() if found else len(part)
-            ids += self._goes_on.encode(part[:place], add_special_tokens=False).ids
+            ids += ids_of(self._goes_on, part[:place], add_special_tokens=False)
             ids += self.encode(part[place:], add_special_tokens=False)
         return ids
 
@@ -209,6 +210,13 @@ class IncrementalDecoder:
 
     def _advance(self) -> None:
         self._context, self._pending, self._next_look = self._pending, [], 1
+
+
+def ids_of(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """The ids of a text. While a long one is encoded, Python's other threads go on: `encode` would stop them all."""
+    if len(text) <= LONG_TEXT:
+        return backend.encode(text, add_special_tokens=add_special_tokens).ids
+    return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def any_of(texts: Sequence[str]) -> re.Pattern[str]:
