@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -139,3 +140,24 @@ def test_keys_do_not_share_what_was_computed(shared: Served) -> None:
     assert cached(KEYS[0], prompt) == 0
     assert cached(KEYS[1], prompt) == 0
     assert cached(KEYS[1], prompt) > 0
+
+
+def test_the_long_texts_of_one_key_keep_no_other_one_waiting() -> None:
+    first, second = ({"authorization": f"Bearer {key}"} for key in KEYS)
+    with served(api_keys=KEYS) as server, server.client() as client:
+        answers: list[int] = []
+
+        def hold_up() -> None:
+            asked = {"prompt": "hello world " * 80_000}
+            answers.append(client.post("/v1/completions", json=asked, headers=first).status_code)
+
+        threads = [threading.Thread(target=hold_up) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while not any(turn.locked() for turn in server.service.prompts._turns.values()):
+            assert any(thread.is_alive() for thread in threads)
+        assert client.post("/v1/completions", json=ASKED, headers=second).status_code == 200
+        assert len(answers) < len(threads), "the other one's texts were still to be read"
+        for thread in threads:
+            thread.join()
+        assert set(answers) <= {400, 503}

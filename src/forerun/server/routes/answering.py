@@ -21,7 +21,7 @@ from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 from forerun.server.protocol.thinking import ThinkingSplit
 from forerun.server.protocol.unsupported import ignored_header
 from forerun.server.routes.streaming import ClientWatch, EventStream
-from forerun.server.routes.strict_route import service_of
+from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Event, Job, Mark, Order
 
 GONE = 499  # nginx's status for a client that went away; nobody reads it
@@ -104,9 +104,8 @@ class Answering:
 
     async def respond(self) -> Response:
         """The response; a stream begins once there is something to say: what fails before has its own status."""
-        state = self._request.scope["state"]
-        abort = state.get(ABORT, job_alone) if self._asked.stream else None
-        job = self._service.submit(self._orders, owner=state["owner"], on_slow_reader=abort)
+        abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.stream else None
+        job = self._service.submit(self._orders, owner=owner_of(self._request), on_slow_reader=abort)
         watch = ClientWatch(self._request.receive, job)
         try:
             if self._asked.stream:

@@ -8,7 +8,7 @@ from forerun.server.protocol.requests import ChatMessage, ChatRequest
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
@@ -22,9 +22,10 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt
-    prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables)
+    async with service.prompts.turn(owner_of(request)):
+        prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables)
+        prediction = await service.prompts.prediction(asked.predicted())
     wanted = asked.max_completion_tokens or asked.max_tokens
-    prediction = await service.prompts.prediction(asked.predicted())
     orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
     unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
     answering = Answering(

@@ -8,7 +8,7 @@ from forerun.server.protocol.requests import CompletionRequest, refuse_missing_p
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 DEFAULT_TOKENS: Final = 16  # OpenAI's
@@ -22,10 +22,11 @@ async def completions(request: Request, asked: CompletionRequest) -> Response:
     refuse_missing_parts(asked)
     service.require_model(asked.model)
     reader, prompts = service.prompts, asked.prompts()
-    prompt_ids = [await reader.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    orders = orders_for(request, asked, prompt_ids, wanted=asked.max_tokens or DEFAULT_TOKENS, param="prompt")
-    echoes = None
-    if asked.echo:
-        texts = [prompt if isinstance(prompt, str) else await reader.decode(prompt) for prompt in prompts]
-        echoes = [text for text in texts for _ in range(asked.num_choices)]
+    async with reader.turn(owner_of(request)):
+        prompt_ids = [await reader.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        orders = orders_for(request, asked, prompt_ids, wanted=asked.max_tokens or DEFAULT_TOKENS, param="prompt")
+        echoes = None
+        if asked.echo:
+            texts = [prompt if isinstance(prompt, str) else await reader.decode(prompt) for prompt in prompts]
+            echoes = [text for text in texts for _ in range(asked.num_choices)]
     return await Answering(request, asked, orders, ignored=asked.others, echoes=echoes).respond()

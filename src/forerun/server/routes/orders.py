@@ -7,7 +7,7 @@ from fastapi import Request
 
 from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import ChatRequest, CompletionRequest
-from forerun.server.routes.strict_route import service_of
+from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Order
 from forerun.server.work.sampling_settings import of_choice, settings_of
 from forerun.server.work.service import Service
@@ -55,7 +55,7 @@ def orders_for(
                 params=of_choice(params, number),
                 drafter=drafter,
                 prediction=prediction,
-                owner=request.scope["state"]["owner"],
+                owner=owner_of(request),
                 times_plain=asked.options.details,
             )
             for number in range(num_choices)

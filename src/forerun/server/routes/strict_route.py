@@ -78,3 +78,9 @@ def service_of(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service), "the app was made with one"
     return service
+
+
+def owner_of(request: Request) -> str:
+    """Whose request it is, by its key."""
+    owner: str = request.scope["state"]["owner"]
+    return owner

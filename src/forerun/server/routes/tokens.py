@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from forerun.server.routes.chat import messages_of
-from forerun.server.routes.strict_route import REFUSALS, StrictRoute, service_of
+from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
@@ -19,13 +19,14 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     service.require_model(asked.model)
     if (asked.prompt is None) == (asked.messages is None):
         raise invalid("Give either prompt or messages.", param="prompt")
-    if asked.messages is None:
-        ids = await service.prompts.text(asked.prompt or "", add_special_tokens=asked.add_special_tokens)
-    else:
-        variables = dict(asked.chat_template_kwargs or {})
-        if asked.add_generation_prompt is not None:
-            variables["add_generation_prompt"] = asked.add_generation_prompt
-        ids, _ = await service.prompts.chat(messages_of(asked.messages), variables)
+    variables = dict(asked.chat_template_kwargs or {})
+    if asked.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = asked.add_generation_prompt
+    async with service.prompts.turn(owner_of(request)):
+        if asked.messages is None:
+            ids = await service.prompts.text(asked.prompt or "", add_special_tokens=asked.add_special_tokens)
+        else:
+            ids, _ = await service.prompts.chat(messages_of(asked.messages), variables)
     return {"count": len(ids), "max_model_len": service.engine.max_length, "tokens": ids}
 
 
@@ -35,4 +36,5 @@ async def detokenize(request: Request, asked: DetokenizeRequest) -> dict[str, st
     service = service_of(request)
     service.require_model(asked.model)
     service.prompts.require_vocabulary(asked.tokens, param="tokens")
-    return {"prompt": await service.prompts.decode(asked.tokens)}
+    async with service.prompts.turn(owner_of(request)):
+        return {"prompt": await service.prompts.decode(asked.tokens)}

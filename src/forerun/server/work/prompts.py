@@ -1,8 +1,9 @@
 """From what a request says to token ids, away from the event loop and within bounds."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forerun.core.errors import ConfigError
@@ -15,11 +16,15 @@ if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the se
 
 Found = TypeVar("Found")
 ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
-ENCODE_S: Final = 10.0  # 2 MiB of text take the slowest tokenizer tried about a second
+ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and more where the engine has all cores
+NUM_READERS: Final = 4  # owners whose prompts are read at a time: one that sends much keeps no other one waiting
 
 
 class PromptReader:
-    """Token ids of prompts, by the engine's tokenizer, in a thread of its own."""
+    """Token ids of prompts, by the engine's tokenizer, in threads of their own.
+
+    An owner has one at a time, see `turn`, so that no number of long prompts keeps another owner from being read.
+    """
 
     def __init__(self, engine: "Engine", config: ServerConfig) -> None:
         self._tokenizer, self._vocab_size, self._max_length = (
@@ -28,7 +33,8 @@ class PromptReader:
             engine.max_length,
         )
         self._variables = engine.config.chat_template_kwargs
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._threads = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="tokenizer")
+        self._turns: dict[str, asyncio.Lock] = {}
         template = engine.tokenizer.chat_template
         self._renderer = None if template is None else TemplateRenderer(template, config)
         self._known = engine.tokenizer.template_variables()
@@ -39,9 +45,27 @@ class PromptReader:
             await self._renderer.begin()
 
     async def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._renderer is not None:
             await self._renderer.close()
+
+    @asynccontextmanager
+    async def turn(self, owner: str) -> AsyncIterator[None]:
+        """While it lasts, nothing else of this owner is read.
+
+        Raises:
+            ApiError: it does not come soon.
+        """
+        lock = self._turns.setdefault(owner, asyncio.Lock())
+        try:
+            async with asyncio.timeout(ENCODE_S):
+                await lock.acquire()
+        except TimeoutError:
+            raise too_slow() from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
         """Those that the chat template does not ask for."""
@@ -102,8 +126,12 @@ class PromptReader:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ENCODE_S):
-                return await loop.run_in_executor(self._thread, work)
+                return await loop.run_in_executor(self._threads, work)
         except TimeoutError:
-            raise ApiError(503, "Reading the prompt took too long.", code="prompt_timeout", retry_after_s=10) from None
+            raise too_slow() from None
         except ConfigError:
             raise invalid("The prompt is no text that the tokenizer can read.", param="messages") from None
+
+
+def too_slow() -> ApiError:
+    return ApiError(503, "Reading the prompt took too long.", code="prompt_timeout", retry_after_s=10)
