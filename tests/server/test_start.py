@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -71,6 +72,11 @@ def test_a_key_that_can_be_guessed_and_a_port_that_is_none(
     assert "short" not in message.replace("shorter", "")
     monkeypatch.delenv("FORERUN_API_KEY")
     assert "65535" in refused(run, 2, "--port", "70000")
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="the extra replicas is installed")
+def test_replicas_need_their_extra(run: Run) -> None:  # noqa: F811
+    assert "forerun[serve,replicas]" in refused(run, 2, "--replicas", "2", "--port", "0")
 
 
 def test_no_such_model(run: Run) -> None:  # noqa: F811

@@ -38,6 +38,7 @@ class ModelNotFoundError(CheckpointError):
 
 SETTINGS: Final = {  # of the API, by the parameter whose flag has another name
     "num_threads": "threads",
+    "num_replicas": "replicas",
     "sets": "skip_sets",
 }
 EXIT_CODES: Final = (

@@ -10,7 +10,7 @@ from forerun.core.errors import ConfigError
 def require_ray() -> None:
     """Raise ConfigError where Ray Serve is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("num_replicas > 1 needs ray: run pip install 'forerun[serve,replicas]', or leave it out")
+        raise ConfigError("num_replicas needs ray for more than one: run pip install 'forerun[serve,replicas]'")
 
 
 def prepare_ray() -> None:

@@ -1,18 +1,24 @@
 """Ray, on this machine alone: one deployment for each replica, and no proxy, since the front has the only open socket.
 
-Ray's own processes talk over sockets of their own, which need the token that the environment holds.
+Ray's own processes talk over sockets of their own, which need the token that the environment holds. Importing this
+takes seconds.
 """
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
 from forerun.runtime.affinity import own_cores
-from forerun.server.replicas.replica import Replica
+from forerun.server.guard.gate import Message, Scope
+from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
+from forerun.server.replicas.replica import Replica, ReplicaReport
 from forerun.server.replicas.shares import cores_of, gpu_share
 
 # Ray puts the machine's address on the network in the place of 127.0.0.1; of another address of loopback it makes no
@@ -24,8 +30,57 @@ HEALTH_EVERY_S: Final = 2.0
 FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
 
 
-def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: bool, folder: str) -> Sequence[Any]:
-    """Ray Serve's handles of the replicas, which load their models from now on.
+class RayReplica:
+    """A replica as Ray Serve reaches it. What is asked of one that has ended raises ReplicaLostError.
+
+    Args:
+        handle: Ray Serve's.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    async def report(self) -> ReplicaReport:
+        """See `Replica.report`."""
+        with loses_replica():
+            report = await self._handle.report.remote()
+        assert isinstance(report, ReplicaReport), "it is what a replica's method gives"
+        return report
+
+    async def metrics(self) -> str:
+        """See `Replica.metrics`."""
+        with loses_replica():
+            return str(await self._handle.metrics.remote())
+
+    async def end(self) -> None:
+        """See `Replica.end`."""
+        with loses_replica():
+            await self._handle.end.remote()
+
+    async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
+        """See `Replica.answer`; it ends there too where it is not read to its end."""
+        messages = self._handle.options(stream=True).answer.remote(scope, body)
+        try:
+            with loses_replica():
+                async for message in messages:
+                    yield message
+        finally:
+            messages.cancel()
+
+
+@contextmanager
+def loses_replica() -> Iterator[None]:
+    """Ray's errors as ours."""
+    try:
+        yield
+    except DeploymentUnavailableError as error:
+        raise NoReplicaError("no replica can be started: the lines of Ray Serve above say why") from error
+    except (RayError, RayServeException) as error:
+        raise ReplicaLostError("a replica ended before its answer") from error
+
+
+def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: bool, folder: str) -> Sequence[RayReplica]:
+    """The replicas, which load their models from now on.
 
     Args:
         about: what every replica is made of.
@@ -55,8 +110,7 @@ def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: boo
             logging_config=FEW_LINES,
         )
         targets.append(serve.RunTarget(deployment.bind(**about, cores=cores), name=deployment.name, route_prefix=None))
-    handles: Sequence[Any] = serve.run_many(targets, wait_for_applications_running=False)
-    return handles
+    return [RayReplica(handle) for handle in serve.run_many(targets, wait_for_applications_running=False)]
 
 
 def stop_cluster() -> None:

@@ -2,23 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import Any, Final
-
-from ray.exceptions import RayError
-from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
+from typing import TYPE_CHECKING, Final
 
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.protocol.errors import loading
-from forerun.server.replicas.cluster import start_cluster, stop_cluster
 from forerun.server.replicas.homes import Homes
-from forerun.server.replicas.relay import ReplicaLostError
+from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import ReplicaReport
 from forerun.server.work.engine_thread import MakeEngine
+
+if TYPE_CHECKING:  # Ray, which is loaded after the server listens
+    from forerun.server.replicas.cluster import RayReplica
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +27,10 @@ HIDDEN_KEY: Final = "known to the front process only"  # replicas describe that 
 
 
 class Link:
-    """The front's end of one replica.
+    """The front's end of one replica."""
 
-    Args:
-        handle: Ray Serve's.
-    """
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    def __init__(self, replica: "RayReplica") -> None:
+        self.replica = replica
         self.is_ready = False
         self.lost: dict[object, Callable[[], None]] = {}  # who is told where it is lost: its open requests
 
@@ -86,10 +80,10 @@ class Fleet:
         for task in self._tasks[1:]:
             task.cancel()
         await self._tasks[0]  # Ray cannot be interrupted while it starts
-        with suppress(RayError, RayServeException, TimeoutError):
+        with suppress(ReplicaLostError, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
-                await asyncio.gather(*(link.handle.end.remote() for link in self._links.values() if link.is_ready))
-        await asyncio.to_thread(stop_cluster)
+                await asyncio.gather(*(link.replica.end() for link in self._links.values() if link.is_ready))
+        await asyncio.to_thread(self._stop)
         self._folder.cleanup()
 
     @property
@@ -120,24 +114,16 @@ class Fleet:
         """The page of numbers of every replica; None where it does not answer."""
 
         async def page(link: Link) -> str | None:
-            with suppress(RayError, RayServeException, TimeoutError):
+            with suppress(ReplicaLostError, TimeoutError):
                 async with asyncio.timeout(PATIENCE_S):
-                    return str(await link.handle.metrics.remote()) if link.is_ready else None
+                    return await link.replica.metrics() if link.is_ready else None
             return None
 
         links = dict(self._links)
         return dict(zip(links, await asyncio.gather(*map(page, links.values())), strict=True))
 
     async def _start(self) -> None:
-        starting = asyncio.create_task(
-            asyncio.to_thread(
-                start_cluster,
-                self._about,
-                num_replicas=self.config.num_replicas,
-                uses_gpus=self._uses_gpus,
-                folder=self._folder.name,
-            )
-        )
+        starting = asyncio.create_task(asyncio.to_thread(self._start_cluster))
         while not starting.done():
             await asyncio.wait([starting], timeout=SIGNALS_EVERY_S)
             self._keep_signals()
@@ -145,39 +131,56 @@ class Fleet:
         if error is not None:
             self._fail(error)
             return
-        for index, handle in enumerate(starting.result()):
-            self._links[index] = Link(handle)
+        for index, replica in enumerate(starting.result()):
+            self._links[index] = Link(replica)
             self._tasks.append(asyncio.create_task(self._watch(index, self._links[index])))
+
+    def _start_cluster(self) -> "Sequence[RayReplica]":
+        """Runs in a thread of its own, since it takes seconds."""
+        from forerun.server.replicas.cluster import start_cluster
+
+        return start_cluster(
+            self._about,
+            num_replicas=self.config.num_replicas,
+            uses_gpus=self._uses_gpus,
+            folder=self._folder.name,
+        )
+
+    def _stop(self) -> None:
+        from forerun.server.replicas.cluster import stop_cluster
+
+        stop_cluster()
 
     async def _watch(self, index: int, link: Link) -> None:
         """Ask a replica again and again how it is."""
-        while True:
-            report = await self._report(link)
-            if report is None or not report.is_ready:
-                if link.is_ready:
-                    logger.warning("replica %d does not answer; it is started anew", index)
-                link.lose()
-            if report is not None and report.failure is not None:
-                self._fail(report.failure)
-            if report is not None and report.is_ready and not link.is_ready:
-                is_first = self.num_ready == 0
-                link.is_ready = True
-                logger.info("replica %d is ready", index)
-                if is_first:
-                    self._on_ready()
-            await asyncio.sleep(ASK_EVERY_S)
+        try:
+            while True:
+                self._note(index, link, await self._report(link))
+                await asyncio.sleep(ASK_EVERY_S)
+        except NoReplicaError as error:
+            link.lose()
+            self._fail(error)
+
+    def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
+        """What a replica said of itself; None: nothing."""
+        if report is not None and report.failure is not None:
+            self._fail(report.failure)
+        is_ready, is_first = report is not None and report.is_ready, self.num_ready == 0
+        if link.is_ready and not is_ready:
+            logger.warning("replica %d does not answer; it is started anew", index)
+            link.lose()
+        if is_ready and not link.is_ready:
+            logger.info("replica %d is ready", index)
+            link.is_ready = True
+            if is_first:
+                self._on_ready()
 
     async def _report(self, link: Link) -> ReplicaReport | None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                report = await link.handle.report.remote()
-        except DeploymentUnavailableError as error:
-            self._fail(ReplicaLostError("the replicas cannot be started; the lines above say why"))
-            raise asyncio.CancelledError from error
-        except (RayError, RayServeException, TimeoutError):
+                return await link.replica.report()
+        except (ReplicaLostError, TimeoutError):
             return None
-        assert isinstance(report, ReplicaReport), "it is what a replica's method gives"
-        return report
 
     def _fail(self, error: BaseException) -> None:
         """A replica could not be opened; at the start that is everybody's fault."""
@@ -186,19 +189,3 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
-
-
-async def messages_of(link: Link, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-    """A replica's answer to a request, which ends there too where it is not read to its end.
-
-    Raises:
-        ReplicaLostError: the replica ended meanwhile.
-    """
-    messages = link.handle.options(stream=True).answer.remote(scope, body)
-    try:
-        async for message in messages:
-            yield message
-    except (RayError, RayServeException) as error:
-        raise ReplicaLostError("a replica ended before its answer") from error
-    finally:
-        messages.cancel()

@@ -5,7 +5,7 @@ from typing import Final
 from forerun.server.guard.connection import ABORT
 from forerun.server.guard.gate import Receive, Scope, Send
 from forerun.server.protocol.errors import stopping
-from forerun.server.replicas.fleet import Fleet, messages_of
+from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lost
 from forerun.server.replicas.sessions import session_of
 
@@ -38,7 +38,7 @@ class Forwarder:
             self._open.add(relay)
             try:
                 with self._fleet.visit(session, on_lost=relay.lose) as link:
-                    await relay.run(messages_of(link, handed_on, body), receive, state["request_id"])
+                    await relay.run(link.replica.answer(handed_on, body), receive, state["request_id"])
                     return
             except ReplicaLostError:
                 continue

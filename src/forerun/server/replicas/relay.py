@@ -18,6 +18,10 @@ class ReplicaLostError(ForerunError):
     """A replica ended, or does not answer any more."""
 
 
+class NoReplicaError(ForerunError):
+    """No replica can be started."""
+
+
 class AnswerEnd(Enum):
     """What ends the reading of an answer beside its own end."""
 
