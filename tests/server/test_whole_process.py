@@ -59,6 +59,8 @@ def test_it_calls_nobody_listens_once_and_reads_no_pickle(tmp_path: Path) -> Non
         ]
         assert listening == [server.address]
         assert KEY not in " ".join(known.cmdline())
+        for child in known.children(recursive=True):
+            assert KEY not in " ".join([*child.cmdline(), *child.environ().values()])
         said = server.said()
     assert SECRET not in said
     assert KEY not in said

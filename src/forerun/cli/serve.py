@@ -74,6 +74,7 @@ def serve(
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
+    os.environ.pop("FORERUN_API_KEY", None)  # the processes that are started need no key
     if config.num_replicas > 1:
         require_ray()
     listener = bind(config)
