@@ -93,6 +93,21 @@ def test_what_is_too_much_is_refused(limits: dict[str, int], owners: str, num_to
     in_loop(check)
 
 
+def test_where_nothing_has_room_it_is_known_without_a_job() -> None:
+    def check() -> None:
+        queue = FairQueue(ServerConfig(max_queued_per_key=1, max_queued=2))
+        queue.require_room("a")
+        queue.put(job("a"))
+        queue.require_room("b")
+        with pytest.raises(ApiError):
+            queue.require_room("a")
+        queue.put(job("b"))
+        with pytest.raises(ApiError):
+            queue.require_room("c")
+
+    in_loop(check)
+
+
 def test_one_request_alone_is_taken_however_long() -> None:
     in_loop(lambda: FairQueue(ServerConfig(max_queued_tokens=10)).put(job("a", 1000)))
 

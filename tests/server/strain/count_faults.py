@@ -9,6 +9,8 @@ Exits with 1 where a part found a fault.
 
 import argparse
 import json
+import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Print a line for every figure; 1 where something was wrong."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the servers that were started
     counts = parser().parse_args()
     known = parts(counts)
     unknown = set(counts.part) - set(known)

@@ -19,6 +19,7 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     service = service_of(request)
     refuse_unsupported(asked.others)
     service.require_model(asked.model)
+    service.require_room(request.scope["state"]["owner"])
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt

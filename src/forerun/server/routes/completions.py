@@ -21,6 +21,7 @@ async def completions(request: Request, asked: CompletionRequest) -> Response:
     refuse_unsupported(asked.others)
     refuse_missing_parts(asked)
     service.require_model(asked.model)
+    service.require_room(request.scope["state"]["owner"])
     reader, prompts = service.prompts, asked.prompts()
     async with reader.turn(owner_of(request)):
         prompt_ids = [await reader.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]

@@ -45,26 +45,31 @@ class FairQueue:
             ApiError: too much waits already; it says when to come back.
         """
         with self._changed:
-            line = self._lines.get(job.owner, ())
-            num_own = sum(waiting.num_tokens for waiting in line)
-            limit, config = self._config.max_queued_tokens, self._config
-            is_full = (
-                len(self) >= config.max_queued
-                or len(line) >= config.max_queued_per_key
-                or self._num_tokens + job.num_tokens > limit
-                or (num_own > 0 and num_own + job.num_tokens > limit * SHARE_OF_A_KEY)
-            )
-            if is_full and len(self) > 0:
-                raise ApiError(
-                    429, "Too many requests wait already: try again later.", code="rate_limit_exceeded",
-                    retry_after_s=self._retry_after_s(),
-                )  # fmt: skip
+            self.require_room(job.owner, job.num_tokens)
             if job.owner not in self._lines:
                 self._lines[job.owner] = deque()
                 self._given[job.owner] = max(self._given.get(job.owner, 0.0), self._clock)
             self._lines[job.owner].append(job)
             self._num_tokens += job.num_tokens
             self._changed.notify()
+
+    def require_room(self, owner: str, num_tokens: int = 1) -> None:
+        """Raise ApiError where a request with so many tokens cannot wait: with one, where none can, however short."""
+        with self._changed:
+            line = self._lines.get(owner, ())
+            num_own = sum(waiting.num_tokens for waiting in line)
+            limit, config = self._config.max_queued_tokens, self._config
+            is_full = (
+                len(self) >= config.max_queued
+                or len(line) >= config.max_queued_per_key
+                or self._num_tokens + num_tokens > limit
+                or (num_own > 0 and num_own + num_tokens > limit * SHARE_OF_A_KEY)
+            )
+            if is_full and len(self) > 0:
+                raise ApiError(
+                    429, "Too many requests wait already: try again later.", code="rate_limit_exceeded",
+                    retry_after_s=self._retry_after_s(),
+                )  # fmt: skip
 
     def take(self, timeout_s: float) -> Job | None:
         """The next job, waited for so long; None where there is none."""

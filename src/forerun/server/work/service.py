@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -105,6 +106,20 @@ class Service:
             message = "The model does not exist on this server; GET /v1/models names the one that does."
             raise ApiError(404, message, code="model_not_found", param="model")
 
+    def require_room(self, owner: str) -> None:
+        """Raise ApiError where no request of this key can wait: told before its prompt is read, which takes longer."""
+        with self._noting_refusals():
+            self.queue.require_room(owner)
+
+    @contextmanager
+    def _noting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            self.metrics.refuse(error.code)
+            self._refusals.note(error.code)
+            raise
+
     def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
         """Queue texts to be written.
 
@@ -124,12 +139,8 @@ class Service:
 
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
         job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
-        try:
+        with self._noting_refusals():
             self.queue.put(job)
-        except ApiError as error:
-            self.metrics.refuse(error.code)
-            self._refusals.note(error.code)
-            raise
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
         self._jobs.add(job)
