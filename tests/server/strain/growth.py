@@ -15,35 +15,40 @@ S_PER_H: Final = 3600.0
 
 
 class Growth:
-    """Memory of a server and its children over time."""
+    """Memory of a server and its children over time, and of the server's own process."""
 
     def __init__(self, server: ServingProcess) -> None:
         self._server, self._began = server, time.monotonic()
         self._samples: list[tuple[float, float]] = []
+        self._own: list[tuple[float, float]] = []
 
     def sample_every(self, seconds: float) -> None:
         """Take a sample where the last one is older."""
         now = time.monotonic() - self._began
         if not self._samples or now - self._samples[-1][0] >= seconds:
-            self._samples.append((now, self._server.footprint().rss_mib))
+            found = self._server.footprint()
+            self._samples.append((now, found.rss_mib))
+            self._own.append((now, found.own_rss_mib))
 
-    def series(self) -> list[tuple[int, float]]:
-        """Some samples to look at: second and MiB."""
+    def series(self) -> list[tuple[int, float, float]]:
+        """Some samples to look at: second, MiB of all and of the server's own process."""
         step = max(1, len(self._samples) // 20)
-        return [(round(second), round(mib, 1)) for second, mib in self._samples[::step]]
-
-    def warm(self) -> list[tuple[float, float]]:
-        """Samples after the first part of the time."""
-        return self._samples[int(WARM_SHARE * len(self._samples)) :]
+        both = list(zip(self._samples, self._own, strict=True))[::step]
+        return [(round(second), round(mib, 1), round(own, 1)) for (second, mib), (_, own) in both]
 
     def since_warm(self) -> float:
-        """MiB from the end of the first part to the end, as medians of ten samples."""
-        values = [mib for _, mib in self.warm()]
+        """MiB of all from the end of the first part to the end, as medians of ten samples."""
+        values = [mib for _, mib in warm(self._samples)]
         return median(values[-10:]) - median(values[:10])
 
-    def slope(self) -> tuple[float, float]:
-        """MiB an hour, and the upper end of its 95 % interval."""
-        return theil_sen(self.warm())
+    def slope(self, *, of_all: bool) -> tuple[float, float]:
+        """MiB an hour, and the upper end of its 95 % interval; of all processes or of the server's own."""
+        return theil_sen(warm(self._samples if of_all else self._own))
+
+
+def warm(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Samples after the first part of the time."""
+    return samples[int(WARM_SHARE * len(samples)) :]
 
 
 def theil_sen(samples: list[tuple[float, float]]) -> tuple[float, float]:

@@ -23,8 +23,9 @@ BYTES_PER_MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What the server's process and its children take."""
+    """What the server's process and its children take; own_rss_mib is of the server's process alone."""
 
+    own_rss_mib: float
     rss_mib: float
     num_threads: int
     num_files: int
@@ -46,6 +47,7 @@ class ServingProcess:
     def footprint(self) -> Footprint:
         """Of this moment; a child that ends meanwhile is left out."""
         known = psutil.Process(self.popen.pid)
+        own_rss = known.memory_info().rss
         rss, threads, files, processes = 0, 0, 0, 0
         for process in (known, *known.children(recursive=True)):
             try:
@@ -55,7 +57,13 @@ class ServingProcess:
                 continue
             rss, threads, files = rss + found[0], threads + found[1], files + found[2]
             processes += 1
-        return Footprint(rss_mib=rss / BYTES_PER_MIB, num_threads=threads, num_files=files, num_processes=processes)
+        return Footprint(
+            own_rss_mib=own_rss / BYTES_PER_MIB,
+            rss_mib=rss / BYTES_PER_MIB,
+            num_threads=threads,
+            num_files=files,
+            num_processes=processes,
+        )
 
     def is_alive(self) -> bool:
         return self.popen.poll() is None
