@@ -1,6 +1,6 @@
 """What serving costs: tokens/s and the first token of a stream from the server, against the same engine called at once.
 
-python benchmarks/served_speed.py [--target smollm2 --draft smollm2-draft] [--num-prompts 10] [--repeats 3]
+python benchmarks/served_speed.py [--target smollm2 --draft smollm2-draft] [--data mt_bench] [--repeats 3]
 
 One engine answers both ways, question by question in turn, the caches emptied before each answer. The client of the
 server is a process of its own, as a user's is. Both ways are timed where the text is used: from the request to the
@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from statistics import median
 from time import perf_counter
 
-from common import config_of, read_prompts, standard_arguments, write_results
+from common import ask, config_of, standard_arguments, write_results
 
 from forerun import DraftModel, Engine, SamplingParams
 from forerun.server.config import ServerConfig
@@ -60,21 +60,23 @@ def play_client(port: int) -> None:
         print(json.dumps([times[0] - began, times[-1] - times[0]]), flush=True)
 
 
-def directly(engine: Engine, prompt: str, params: SamplingParams) -> tuple[float, float]:
+def directly(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[float, float]:
     """Seconds to the first step, and from it to the last."""
     began = perf_counter()
     times = [perf_counter() for _ in engine.stream(prompt, params)]
     return times[0] - began, times[-1] - times[0]
 
 
-def measure(engine: Engine, client: subprocess.Popen[str], arguments: argparse.Namespace) -> dict[str, object]:
-    """Both ways over all prompts at one temperature."""
+def measure(
+    engine: Engine, client: subprocess.Popen[str], arguments: argparse.Namespace, temperature: float
+) -> dict[str, object]:
+    """Both ways over all prompts."""
     assert client.stdin is not None
     assert client.stdout is not None
-    settings = {"temperature": arguments.temperature, "seed": 1, "ignore_eos": True}
+    settings = {"temperature": temperature, "seed": 1, "ignore_eos": True}
     params = SamplingParams(max_new_tokens=arguments.num_new, **settings)
     ratios, delays, speeds = [], [], []
-    for prompt in read_prompts(arguments.num_prompts) * arguments.repeats:
+    for _, prompt in ask(arguments, arguments.num_prompts) * arguments.repeats:
         engine.forget()
         first_s, rest_s = directly(engine, prompt, params)
         engine.forget()
@@ -86,7 +88,7 @@ def measure(engine: Engine, client: subprocess.Popen[str], arguments: argparse.N
         speeds.append(arguments.num_new / rest_s)
     return {
         "target": arguments.target,
-        "temperature": arguments.temperature,
+        "temperature": temperature,
         "answers": len(ratios),
         "tokens/s at once": f"{median(speeds):.0f}",
         "served over at once": f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
@@ -97,7 +99,7 @@ def measure(engine: Engine, client: subprocess.Popen[str], arguments: argparse.N
 def main() -> None:
     parser = standard_arguments(__doc__, "served_speed", num_prompts=10, num_new=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument(CLIENT, type=int, help="port of a server, for the process that this script starts itself")
     arguments = parser.parse_args()
     if arguments.as_client is not None:
@@ -106,9 +108,9 @@ def main() -> None:
     with Engine(config_of(arguments, drafter=DraftModel(model=arguments.draft))) as engine, served(engine) as port:
         command = [sys.executable, __file__, CLIENT, str(port)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
-            row = measure(engine, client, arguments)
+            rows = [measure(engine, client, arguments, temperature) for temperature in arguments.temperatures]
             client.communicate()
-    write_results(arguments, "What serving costs", [row], ["Medians over answers, with the extremes."])
+    write_results(arguments, "What serving costs", rows, ["Medians over answers, with the extremes."])
 
 
 if __name__ == "__main__":

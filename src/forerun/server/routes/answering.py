@@ -172,16 +172,17 @@ class Answering:
         if first is None:
             return
         yield self._opening(writer) + self._event(writer, job, first)
+        pieces = b""  # of what came together, sent together
         async for event in events:
-            piece = self._event(writer, job, event)
-            if piece:
-                yield piece
-            if isinstance(event[1], ApiError):
-                return
-        if job.early_end is None:
-            if self._asked.says_usage:
-                yield writer.event([], **self._numbers())
-            yield DONE
+            pieces += self._event(writer, job, event)
+            if pieces and not job.has_unread:
+                yield pieces
+                pieces = b""
+        if job.early_end is None and job.error is None:
+            pieces += writer.event([], **self._numbers()) if self._asked.says_usage else b""
+            pieces += DONE
+        if pieces:
+            yield pieces
 
     def _opening(self, writer: EventWriter) -> bytes:
         """The events with which all texts begin: the role, or the echoed prompt."""
