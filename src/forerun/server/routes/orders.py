@@ -56,7 +56,8 @@ def orders_for(
                 drafter=drafter,
                 prediction=prediction,
                 owner=owner_of(request),
-                times_plain=asked.options.details,
+                # Who reads a stream is busy while the text is written, and not after it.
+                times_plain=asked.options.details and not asked.stream,
             )
             for number in range(num_choices)
         ]
