@@ -48,7 +48,9 @@ class Order:
 Happening: TypeAlias = DecodeStep | Generation | ApiError | Mark
 Event: TypeAlias = tuple[int, Happening]  # the number of the order, and what became of it
 
-TOLD_EVERY_S: Final = 16e-3  # a frame of a screen. Told of each round of 4 ms, SmolLM2 lost 5 % of its speed on two cores
+TOLD_EVERY_S: Final = (
+    16e-3  # a frame of a screen. Told of each round of 4 ms, SmolLM2 lost 5 % of its speed on two cores
+)
 TOO_LATE: Final = "The request took longer than this server allows."
 
 
