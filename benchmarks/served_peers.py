@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from socket import create_server
 from statistics import median
 from time import monotonic, perf_counter, sleep
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from common import questions_of, standard_arguments, write_results
 
 from forerun.bench.peers.event_stream import get_json, post_events
+from forerun.bench.peers.llama_server_peer import free_port
 from forerun.bench.peers.messages import PeerError
 
 START_S = 300.0
@@ -42,8 +42,7 @@ class Answers:
 @contextmanager
 def started(command: str) -> Iterator[str]:
     """The address of a server that this command starts; it is ended afterwards."""
-    with create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     url, give_up = f"http://127.0.0.1:{port}", monotonic() + START_S
     with subprocess.Popen(shlex.split(command.format(port=port))) as server:
         try:
