@@ -22,7 +22,7 @@ FEWEST: Final = 6  # fewest plain rounds for an estimate
 FEWEST_TOKENS: Final = 24  # shortest text with a reported speed-up
 MEDIAN_ERROR: Final = 0.93  # standard error of a normal median of n values, in interquartile ranges over sqrt(n)
 WIDEST: Final = 0.10  # largest relative half-width of a reported interval
-KEPT: Final = 4096  # limit on stored rounds
+KEPT: Final = 512  # limit on stored rounds: the latest of a text say enough
 
 
 class PlainTimes:
