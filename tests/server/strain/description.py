@@ -16,6 +16,7 @@ from tests.server.strain.process import serving
 from tests.server.strain.wire import Outcome
 
 KEY: Final = "the-key-of-schemathesis"
+ANSWER_S: Final = 120  # of a request for many texts of full length
 PHASES: Final = "examples,coverage,fuzzing,stateful"
 CONFIG: Final = f'[auth.openapi.key]\nbearer = "{KEY}"\n'
 
@@ -40,7 +41,7 @@ def run(num_examples: int, *, seed: int = 0) -> Outcome:
             [
                 command, "run", "openapi.json", "--url", server.url, "--max-examples", str(num_examples), "--checks",
                 "all", "--mode", "all", "--phases", PHASES, "--seed", str(seed), "--continue-on-failure", "--no-color",
-                "--generation-database", "none", "--report", "json", "--report-json-path", "report.json",
+                "--request-timeout", str(ANSWER_S), "--generation-database", "none", "--report", "json", "--report-json-path", "report.json",
             ],
             cwd=here, env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": folder},
             capture_output=True, text=True,
