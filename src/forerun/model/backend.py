@@ -8,6 +8,7 @@ from torch import Tensor
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
+from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache, move_slots_by_index
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
@@ -29,8 +30,19 @@ class ModelBackend(Protocol):
     row_exact: bool
     thread_exact: bool
 
-    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
-        """The model's program without the sublayers `unused`, bound to weights and a cache."""
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: WeightSource,
+        cache: TreeCache,
+        unused: SkipSet = NOTHING,
+        group: RankGroup | None = None,
+    ) -> Executor:
+        """The model's program without the sublayers `unused`, bound to weights and a cache.
+
+        Args:
+            group: the ranks that share the model, of which this one has the given part; None: it is whole.
+        """
         ...
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:

@@ -12,8 +12,9 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "linear", "linear_add", "rope_append", "tree_attention", "silu_mul", "tap", "select_rows"
-]
+    "embed", "mask", "norm", "linear", "linear_add", "add_partials", "rope_append", "tree_attention", "silu_mul", "tap",
+    "select_rows",
+]  # fmt: skip
 
 NUM_HEAD_OPS: Final = 3  # the last ones of a program: rows, norm and scores
 
@@ -46,14 +47,20 @@ class Op:
         return -1 if self.sublayer is None else self.sublayer[0]
 
 
-def build_program(spec: ModelSpec, unused: SkipSet = NOTHING) -> tuple[Op, ...]:
-    """The ops of one forward pass, in order, without the sublayers `unused`."""
+def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool = False) -> tuple[Op, ...]:
+    """The ops of one forward pass, in order, without the sublayers `unused`.
+
+    Args:
+        is_shared: several ranks have a part of each sublayer; their last products are added up before the residual is.
+    """
     ops = [
         Op(kind="mask", reads=("ancestry",), writes="mask"),
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
     ]
     for layer in range(spec.num_layers):
         ops += [*attention_ops(layer), *mlp_ops(layer), Op(kind="tap", reads=("x",), writes="features", tapped=layer)]
+    if is_shared:
+        ops = [part for op in ops for part in (split_linear_add(op) if op.kind == "linear_add" else (op,))]
     return (
         *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),
@@ -83,3 +90,12 @@ def mlp_ops(layer: int) -> list[Op]:
         Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name),
         Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name),
     ]
+
+
+def split_linear_add(op: Op) -> tuple[Op, Op]:
+    """A product and its addition to the residual as two ops, for the ranks to add up between them."""
+    reads, residual = op.reads
+    return (
+        Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
+        Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
+    )

@@ -20,6 +20,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
+from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
@@ -37,7 +38,15 @@ class CpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: WeightSource,
+        cache: TreeCache,
+        unused: SkipSet = NOTHING,
+        group: RankGroup | None = None,
+    ) -> Executor:
+        assert group is None, "models that several ranks share run by torch's kernels"
         return NativeExecutor(spec, build_program(spec, unused), weights, cache)
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:

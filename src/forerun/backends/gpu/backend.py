@@ -12,6 +12,7 @@ from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
+from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
@@ -25,7 +26,15 @@ class GpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: WeightSource,
+        cache: TreeCache,
+        unused: SkipSet = NOTHING,
+        group: RankGroup | None = None,
+    ) -> Executor:
+        assert group is None, "models that several ranks share run by torch's kernels"
         return DeviceExecutor(spec, build_program(spec, unused), weights, cache)
 
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:

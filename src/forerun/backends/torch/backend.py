@@ -10,6 +10,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import build_program
+from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 
@@ -23,8 +24,16 @@ class TorchBackend(Backend):
     ops: TorchOps
     thread_exact: bool = False
 
-    def executor(self, spec: ModelSpec, weights: WeightSource, cache: TreeCache, unused: SkipSet = NOTHING) -> Executor:
-        return EagerExecutor(spec, build_program(spec, unused), weights, cache, self.ops)
+    def executor(
+        self,
+        spec: ModelSpec,
+        weights: WeightSource,
+        cache: TreeCache,
+        unused: SkipSet = NOTHING,
+        group: RankGroup | None = None,
+    ) -> Executor:
+        program = build_program(spec, unused, is_shared=group is not None)
+        return EagerExecutor(spec, program, weights, cache, self.ops, group)
 
 
 REFERENCE = TorchBackend(name="reference", row_exact=True, ops=reference)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
-from forerun.backends.torch.ops import Linear, Norm, TorchOps, TreeMask
+from forerun.backends.torch.ops import Norm, TorchOps, TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer
@@ -21,6 +21,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import NUM_HEAD_OPS, Op
 from forerun.model.quantise import as_plain
+from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
@@ -40,6 +41,7 @@ class Frame:
     logits: Tensor
     mask: Any  # what the kernels' prepare_mask made
     mixed: Tensor
+    partial: Tensor
     num_logit_rows: int
     prefix_len: int
     q: Tensor
@@ -51,15 +53,22 @@ class Frame:
 
 
 Step = Callable[[Frame], None]
+Add = Callable[[Tensor, Tensor], Tensor]  # a sublayer's features and the residual stream to the new stream
 
 
 class EagerExecutor:
     """A program bound to weights and a cache."""
 
     def __init__(
-        self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache, ops: TorchOps
+        self,
+        spec: ModelSpec,
+        program: tuple[Op, ...],
+        weights: WeightSource,
+        cache: TreeCache,
+        ops: TorchOps,
+        group: RankGroup | None = None,
     ) -> None:
-        self._spec, self._cache, self._ops = spec, cache, ops
+        self._spec, self._cache, self._ops, self._group = spec, cache, ops, group
         self._sublayers = all_sublayers(spec.num_layers)
         storage = cache.keys_LSKD
         self._device = storage.device
@@ -124,7 +133,10 @@ class EagerExecutor:
             case "linear":
                 return bind_unary(op, self._bound.linears[op.weights])
             case "linear_add":
-                return bind_linear_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
+                return bind_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
+            case "add_partials":
+                assert self._group is not None, "partial products of a model that is not shared"
+                return bind_add(op, self._group.add_partials, self._sublayers.index(op.sublayer))
             case "rope_append":
                 return bind_rope_append(op, self._spec, self._cache, self._ops, self._bound.head_norms.get(op.weights))
             case "tree_attention":
@@ -169,17 +181,18 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
     return unary
 
 
-def bind_linear_add(op: Op, linear: Linear, sublayer: int) -> Step:
+def bind_add(op: Op, add: Add, sublayer: int) -> Step:
+    """What a sublayer adds to the residual stream, but for rows that leave it out."""
     (reads, residual), writes = op.reads, op.writes
 
-    def product(frame: Frame) -> None:
+    def sum_up(frame: Frame) -> None:
         before = getattr(frame, residual)
-        after = linear(getattr(frame, reads), before)
+        after = add(getattr(frame, reads), before)
         if frame.row_skips is not None:
             after = torch.where(frame.row_skips[:, sublayer, None], before, after)
         setattr(frame, writes, after)
 
-    return product
+    return sum_up
 
 
 def bind_rope_append(

@@ -1,0 +1,145 @@
+"""Which part of a model each rank of a group holds: arithmetic only.
+
+Every dimension that is divided is first padded so that all parts are equal, with zeros that have no effect: a padded
+query head has no columns in the product behind it, a padded intermediate feature is silu(0) * 0, a padded token is cut
+off before anything is chosen.
+
+Source: Megatron-LM (arXiv 1909.08053), section 3: products in pairs, the first one divided by outputs, the second one by
+inputs, with one sum over the ranks behind each pair. SwiftSpec (arXiv 2506.11309), section 4.4, pads to any even degree;
+here it is any degree.
+"""
+
+from dataclasses import dataclass, replace
+from math import gcd, lcm
+from typing import Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+
+MAX_RANKS: Final = 64  # of one group; more has never been tried
+FEATURES_ALIGNED: Final = 64  # features of the MLP in one piece, elements: a row of a cache line for every dtype
+TOKENS_ALIGNED: Final = 8  # rows of the head in one piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One rank's part of a dimension.
+
+    Args:
+        real: elements of the whole.
+        padded: elements of the whole with its padding, which is behind the real ones.
+        start, stop: this rank's elements among the padded ones.
+    """
+
+    real: int
+    padded: int
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Elements here, padding included."""
+        return self.stop - self.start
+
+    @property
+    def num_real(self) -> int:
+        """Elements here that are no padding; they come first."""
+        return max(0, min(self.stop, self.real) - self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """What one rank of a group holds of each dimension.
+
+    The query heads of one key and value head may be divided between several ranks, each of which then has a copy of that
+    head. So `kv_heads` counts copies: copy i of all serves query heads i * group to (i + 1) * group - 1, and is one of
+    key and value head i // copies_per_kv_head.
+
+    Args:
+        heads: query heads.
+        kv_heads: copies of key and value heads.
+        copies_per_kv_head: at least 1.
+        intermediate: features between the MLP's two products.
+        vocab: rows of the head; the embedding is whole on every rank.
+    """
+
+    rank: int
+    num_ranks: int
+    heads: Share
+    kv_heads: Share
+    copies_per_kv_head: int
+    intermediate: Share
+    vocab: Share
+
+    @property
+    def kv_head_idxs(self) -> tuple[int | None, ...]:
+        """The key and value head that each copy here is one of; None for padding."""
+        real = self.kv_heads.start + self.kv_heads.num_real
+        return tuple(
+            copy // self.copies_per_kv_head if copy < real else None
+            for copy in range(self.kv_heads.start, self.kv_heads.stop)
+        )
+
+    def local(self, spec: ModelSpec) -> ModelSpec:
+        """The architecture that this rank computes; embedding, residual stream and vocabulary stay whole."""
+        return replace(
+            spec,
+            num_heads=self.heads.size,
+            num_kv_heads=self.kv_heads.size,
+            intermediate_size=self.intermediate.size,
+        )
+
+    def weight_elements(self, spec: ModelSpec) -> int:
+        """Elements of all weights that this rank holds, padding included."""
+        tied = replace(spec, tied_embeddings=True)
+        num_head = 0 if spec.tied_embeddings else self.vocab.size * spec.hidden_size
+        return self.local(tied).num_parameters + num_head
+
+
+def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tuple[ShardPlan, ...]:
+    """The plan of every rank, in order.
+
+    Args:
+        group_size: input features that share a scale in quantised weights; a part of the MLP holds whole groups.
+
+    Raises:
+        ConfigError: so many ranks cannot share the model.
+    """
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise ConfigError(f"a model cannot be shared by {num_ranks} ranks: 1 to {MAX_RANKS} are possible")
+    group = spec.num_heads // spec.num_kv_heads
+    copies = copies_per_kv_head(group, spec.num_kv_heads, num_ranks)
+    num_copies, num_served = spec.num_kv_heads * copies, group // copies
+    features = lcm(group_size, gcd(FEATURES_ALIGNED, spec.intermediate_size))
+    return tuple(
+        ShardPlan(
+            rank=rank,
+            num_ranks=num_ranks,
+            heads=share(spec.num_heads, rank, num_ranks, aligned=-(-num_copies // num_ranks) * num_served),
+            kv_heads=share(num_copies, rank, num_ranks),
+            copies_per_kv_head=copies,
+            intermediate=share(spec.intermediate_size, rank, num_ranks, aligned=features),
+            vocab=share(spec.vocab_size, rank, num_ranks, aligned=TOKENS_ALIGNED),
+        )
+        for rank in range(num_ranks)
+    )
+
+
+def share(real: int, rank: int, num_ranks: int, *, aligned: int = 1) -> Share:
+    """A rank's part of `real` elements, a multiple of `aligned`."""
+    size = -(-real // (num_ranks * aligned)) * aligned
+    return Share(real=real, padded=size * num_ranks, start=rank * size, stop=(rank + 1) * size)
+
+
+def copies_per_kv_head(group: int, num_kv_heads: int, num_ranks: int) -> int:
+    """Among how many copies of a key and value head its `group` query heads are divided: those that make a rank's
+    part of the attention smallest, and of equal ones the fewest.
+
+    A rank's query heads cost two products of one head's width each, its copies two more, and room in the cache.
+    """
+
+    def cost(copies: int) -> int:
+        num_copies = -(-num_kv_heads * copies // num_ranks)
+        return num_copies * (group // copies + 1)
+
+    return min((copies for copies in range(1, group + 1) if group % copies == 0), key=lambda copies: (cost(copies), copies))

@@ -1,0 +1,73 @@
+"""Parts of weights in every format hold the values of the whole to the bit, and padding that is zero."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.model.blocks import BLOCKS
+from forerun.model.quantise import dequantise, quantise
+from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Weight
+from forerun.sharding.slicing import Piece, take, take_columns, take_rows
+from tests.blocks import random_blocks
+
+FORMATS = ("plain", "int8", "int4", "Q4_0", "Q4_1", "Q6_K")
+NUM_OUT, NUM_IN = 24, 768
+
+
+def weight_in(name: str) -> Weight:
+    if name in ("plain", "int8", "int4"):
+        weight_OI = torch.randn(NUM_OUT, NUM_IN, generator=torch.Generator().manual_seed(1))
+        return quantise(weight_OI, name)  # type: ignore[arg-type]
+    block_type = name
+    num_blocks = NUM_IN // BLOCKS[block_type].num_elements  # type: ignore[index]
+    blocks_OB = random_blocks(block_type, num_out=NUM_OUT, blocks_in_row=num_blocks)  # type: ignore[arg-type]
+    return BlockWeight(blocks_OB=blocks_OB, block_type=block_type)  # type: ignore[arg-type]
+
+
+def equal(part: Weight, expected: Tensor) -> bool:
+    return torch.equal(dequantise(part), expected)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("seed", range(12))
+def test_columns(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    step = rng.choice([1, 8, 32, 256])
+    start = rng.randrange(0, NUM_IN, step)
+    stop = rng.randrange(start, NUM_IN + 1, step)
+    piece = Piece(start=start, stop=stop, padding=step * rng.randint(int(start == stop), 2))
+    weight = weight_in(name)
+    assert equal(take_columns(weight, piece), take(dequantise(weight), [piece], 1))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows(name: str) -> None:
+    weight = weight_in(name)
+    pieces = [Piece(start=3, stop=9), Piece(start=0, stop=0, padding=2), Piece(start=20, stop=24, padding=1)]
+    assert equal(take_rows(weight, [pieces]), take(dequantise(weight), pieces))
+
+
+def test_rows_of_stacked_weights() -> None:
+    parts = (weight_in("Q4_0"), weight_in("Q6_K"), weight_in("plain"))
+    assert isinstance(parts[0], BlockWeight)
+    assert isinstance(parts[1], BlockWeight)
+    assert isinstance(parts[2], DenseWeight)
+    weight = StackedWeight(parts=parts)  # type: ignore[arg-type]
+    sections = [
+        [Piece(start=4, stop=8)],
+        [Piece(start=NUM_OUT + 2, stop=NUM_OUT + 3, padding=2), Piece(start=NUM_OUT, stop=NUM_OUT + 1)],
+        [Piece(start=2 * NUM_OUT, stop=2 * NUM_OUT, padding=3)],
+    ]
+    part = take_rows(weight, sections)
+    assert isinstance(part, StackedWeight)
+    assert equal(part, take(dequantise(weight), [piece for section in sections for piece in section]))
+
+
+def test_a_whole_part_is_no_copy() -> None:
+    weight = weight_in("plain")
+    assert isinstance(weight, DenseWeight)
+    part = take_rows(weight, [[Piece(start=8, stop=16)]])
+    assert isinstance(part, DenseWeight)
+    assert part.values_OI.untyped_storage().data_ptr() == weight.values_OI.untyped_storage().data_ptr()
