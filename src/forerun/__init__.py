@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         EngineBusyError,
         ForerunError,
         NumericalError,
+        RankLostError,
         VocabularyError,
     )
     from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
@@ -50,6 +51,7 @@ _HOMES = {
         "ConfigError",
         "ContextOverflowError",
         "DrafterUnreachableError",
+        "RankLostError",
         "EngineBusyError",
         "ForerunError",
         "NumericalError",
@@ -84,6 +86,7 @@ __all__ = [
     "NumericalError",
     "Parallel",
     "PromptLookup",
+    "RankLostError",
     "SamplingParams",
     "StepStats",
     "TokenRecycling",

@@ -34,6 +34,7 @@ EXPECTED = {
     "EngineBusyError",
     "NumericalError",
     "DrafterUnreachableError",
+    "RankLostError",
 }
 
 

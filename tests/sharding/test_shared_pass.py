@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
-from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
 from forerun.speculation.tree import ancestry_matrix
@@ -34,7 +34,8 @@ def passes(spec: ModelSpec, rng: random.Random) -> list[ForwardInput]:
     num_prompt = rng.randint(1, 12)
     parents = random_parents(rng, rng.randint(1, 8))
     ancestry = ancestry_matrix(parents)
-    skips = torch.rand(len(parents), 2 * spec.num_layers, generator=torch.Generator().manual_seed(rng.randrange(99))) < 0.2
+    generator = torch.Generator().manual_seed(rng.randrange(99))
+    skips = torch.rand(len(parents), 2 * spec.num_layers, generator=generator) < 0.2
     return [
         ForwardInput(
             token_ids=[rng.randrange(spec.vocab_size) for _ in range(num_prompt)],

@@ -9,11 +9,13 @@ import torch
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault as native_fault
+from forerun.backends.cpu.host_group import sharing_fault
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError
 
+SHARED: Final = "a model that several ranks share runs torch's kernels on GPUs, so far"
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -30,9 +32,18 @@ class BackendChoice:
 
 
 def choose_backend(
-    exactness: Exactness, *, dtype: torch.dtype, device: str, head_dim: int, wanted: KernelsName = "auto"
+    exactness: Exactness,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    head_dim: int,
+    wanted: KernelsName = "auto",
+    is_shared: bool = False,
 ) -> BackendChoice:
     """The fastest available backend; for `exact` the fastest row-exact one.
+
+    Args:
+        is_shared: several ranks share the model, for which Triton's kernels have no step yet.
 
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
@@ -47,10 +58,10 @@ def choose_backend(
                 raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
             return BackendChoice(backend=triton_backend(), missing=None)
         case "auto" if torch.device(device).type == "cuda":
-            missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
+            missing = SHARED if is_shared else triton_fault(device, dtype=dtype, head_dim=head_dim)
             return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
         case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
-            missing = native_fault()
+            missing = native_fault() or (sharing_fault() if is_shared else None)
             return BackendChoice(backend=torchs if missing else NATIVE, missing=missing)
         case "auto":
             return BackendChoice(backend=torchs, missing=None)

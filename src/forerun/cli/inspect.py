@@ -1,6 +1,7 @@
 """forerun inspect: what a checkpoint is, what it needs, and whether it runs."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -8,20 +9,25 @@ import typer
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
+from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
 
 
 @shows_errors
 def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")],
+    ranks: Annotated[
+        int | None, option("--ranks", help="Also show how so many processes would share the model.")
+    ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""
     sheet = read_sheet(find_model(model))
+    shares = [] if ranks is None or sheet.spec is None else rank_sheets(sheet.spec, ranks, sheet.element_bytes)
     if as_json:
-        print(json.dumps(sheet.to_dict()))
+        print(json.dumps(sheet.to_dict() | ({} if ranks is None else {"ranks": [asdict(share) for share in shares]})))
     else:
-        print_rows(_rows(sheet))
+        print_rows(_rows(sheet) + rank_rows(shares))
     if sheet.problem is not None:
         raise typer.Exit(INCOMPATIBLE)
 

@@ -39,6 +39,11 @@ class ModelSheet:
         return sum(self.stored_formats.values()) or None
 
     @property
+    def element_bytes(self) -> int | None:
+        """Of an element in the dtype that `--dtype auto` computes in."""
+        return None if self.dtype is None else ELEMENT_BYTES[self.dtype]
+
+    @property
     def weights_bytes(self) -> int | None:
         """The weights in the dtype they are computed in, which need not be the one they are stored in; codes stay."""
         if self.spec is None or self.dtype is None:

@@ -1,7 +1,7 @@
 """forerun worker: a process that drafts for a target in another process."""
 
 import os
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
@@ -14,12 +14,13 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import read_skips, require_skippable
 
+Role: TypeAlias = Literal["draft", "target"]
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @with_flags_of(
     EngineConfig, panel=None, shown=SHOWN,
-    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
+    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes", "target_ranks"),
 )  # fmt: skip
 class WorkerOptions:
     """What a worker computes in, and on what."""
@@ -36,6 +37,8 @@ def worker(
     key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
     cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
     skip: Annotated[str, option("--skip", help="Sublayers to leave out, such as attention:3,5;mlp:4.")] = "",
+    role: Annotated[Role, typer.Option("--role", hidden=True)] = "draft",
+    rank: Annotated[int, typer.Option("--rank", hidden=True)] = 0,
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
     parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
 ) -> None:
@@ -44,6 +47,11 @@ def worker(
         raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
     given = {"num_threads": 1} | engine_settings(machine)
     config = EngineConfig(target=model, drafter=NoDrafter(), **given)
+    if role == "target" and control is not None:
+        from forerun.engine.shared_target import run_follower  # imports torch
+
+        run_follower(config, rank, control, parent)
+        return
     unused = read_skips(skip)
     require_skippable(unused, find_model(model).spec().num_layers)
     if control is not None:

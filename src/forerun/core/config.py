@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, automatic_drafter
+from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, LayerSkip, automatic_drafter
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting
 from forerun.core.pace import read_device
@@ -17,6 +17,7 @@ AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
 MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
+MAX_RANKS: Final = 64  # that share one model; more has never been tried
 SAVED_BYTES: Final = 512 * 10**6  # of SmolLM2 22,000 tokens, of an 8B model 4,000; a laptop has 8 GB and more
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
@@ -131,6 +132,8 @@ class EngineConfig:
             text is that of the rounded target.
         device: a torch device, such as "cpu" or "cuda:0"; "auto" is a GPU that works and has room for the model, else
             the CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
+        target_ranks: processes that share the target, each with a part of every layer, on as many GPUs from `device`
+            on, or on the CPU. GPUs run torch's kernels then.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
@@ -154,6 +157,9 @@ class EngineConfig:
         "stored", "--weights", "--quantization", help="int8 and int4 round the weights of linear layers on loading."
     )
     device: str = setting("cpu", "--device", help="A torch device, such as cuda:0.")
+    target_ranks: int = setting(
+        1, "--target-ranks", "--tensor-parallel-size", help="Processes that share the target, each with a part of it."
+    )
     max_length: int | None = setting(
         None, "--max-length", "--max-model-len", "--ctx-size", "-c", help="Tokens of prompt and answer."
     )
@@ -186,6 +192,15 @@ class EngineConfig:
         require(
             0 <= self.cache_bytes <= 2**60,
             f"cache_bytes {self.cache_bytes} must lie in [0, 2**60] (0 keeps only the last text)",
+        )
+        require(1 <= self.target_ranks <= MAX_RANKS, f"target_ranks {self.target_ranks} must lie in [1, {MAX_RANKS}]")
+        require(
+            self.target_ranks == 1 or not isinstance(self.drafter, LayerSkip),
+            "a target that several ranks share cannot draft for itself: take target_ranks 1, or another drafter",
+        )
+        require(
+            self.target_ranks == 1 or self.kernels != "triton",
+            "Triton's kernels cannot run a target that several ranks share: take target_ranks 1, or other kernels",
         )
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         read_device(self.device)  # raises for a paced device that cannot be read

@@ -7,6 +7,7 @@ ForerunError
 ├── ContextOverflowError     the text does not fit into the context
 ├── NumericalError           NaN, infinity or no token left to choose from
 ├── EngineBusyError          the engine is at work in another thread, or was closed
+├── RankLostError            a process that has a part of the model has ended, failed or stopped
 └── DrafterUnreachableError  a drafter process cannot be reached or lacks the key
 """
 
@@ -37,6 +38,10 @@ class NumericalError(ForerunError):
 
 class EngineBusyError(ForerunError):
     """An engine does one thing at a time: it is at work in another thread, or it was closed."""
+
+
+class RankLostError(ForerunError):
+    """A rank of a model that several processes share has ended, failed or stopped."""
 
 
 class DrafterUnreachableError(ForerunError):

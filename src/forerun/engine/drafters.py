@@ -109,7 +109,7 @@ class DrafterLoader:
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
         # Rounding in the draft can change no token, so it always uses the fast kernels.
         runner = draft.load(
-            replace(self._config, cache_bytes=self._cache_bytes_of(draft.spec)),
+            replace(self._config, target_ranks=1, cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,

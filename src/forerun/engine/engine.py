@@ -80,7 +80,7 @@ class Engine:
         self._exclusive.end()
         self._learnt.keep(self._drafter)
         self._drafter.close()
-        self._target.forget()
+        self._target.close()
 
     def generate(
         self,

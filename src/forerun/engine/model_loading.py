@@ -18,6 +18,7 @@ from forerun.core.pace import Pace, read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
+from forerun.model.weights import WeightSource
 
 Progress = Callable[[str, int, int], None]  # name of the model, bytes read, total bytes
 DEFAULT_MAX_LENGTH = 8192
@@ -102,7 +103,26 @@ class Checkpoint:
         """
         device = read_device(config.device).torch_device
         return choose_backend(
-            exactness, dtype=self.dtype, device=device, head_dim=self.spec.head_dim, wanted=config.kernels
+            exactness,
+            dtype=self.dtype,
+            device=device,
+            head_dim=self.spec.head_dim,
+            wanted=config.kernels,
+            is_shared=config.target_ranks > 1,
+        )
+
+    def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
+        """All weights, on the config's device."""
+
+        def report(done: int, total: int) -> None:
+            if on_progress is not None:
+                on_progress(self.source.name, done, total)
+
+        return self.source.weights(
+            dtype=self.dtype,
+            weight_format=self.weight_format,
+            device=read_device(config.device).torch_device,
+            on_progress=report,
         )
 
     def load(
@@ -116,22 +136,13 @@ class Checkpoint:
         unused: SkipSet = NOTHING,
     ) -> Runner:
         """Read the weights and build a runner with room for `capacity` tokens, without `unused` sublayers."""
-        device = read_device(config.device).torch_device
-
-        def report(done: int, total: int) -> None:
-            if on_progress is not None:
-                on_progress(self.source.name, done, total)
-
-        weights = self.source.weights(
-            dtype=self.dtype, weight_format=self.weight_format, device=device, on_progress=report
-        )
         return Runner(
             self.spec,
-            weights,
+            self.weights(config, on_progress),
             backend=self.choose_backend(config, exactness).backend,
             capacity=capacity,
             dtype=self.dtype,
-            device=device,
+            device=read_device(config.device).torch_device,
             pace=pace,
             unused=unused,
             cache_bytes=config.cache_bytes,

@@ -28,6 +28,7 @@ from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.placement import CorePlacement
+from forerun.engine.shared_target import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
@@ -95,14 +96,11 @@ def open_engine(
     warn_of_missing_kernels(choice)
     learnt = open_learnt(config, checkpoint, choice, cores)
 
-    def load_target(num_rows: int) -> Runner:
-        capacity, pace = max_length + num_rows, read_device(config.device).target
-        return checkpoint.load(
-            config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress
-        )
+    def load(num_rows: int) -> Runner:
+        return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
 
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt)
-    drafter, target = loader.load(config.drafter, load_target, on_progress)
+    drafter, target = loader.load(config.drafter, load, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
@@ -127,6 +125,19 @@ def open_engine(
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
         learnt=learnt,
     )
+
+
+def load_target(
+    checkpoint: Checkpoint, config: EngineConfig, choice: BackendChoice, cores: CorePlacement, capacity: int,
+    on_progress: Progress | None,
+) -> Runner:  # fmt: skip
+    """The target, or this process's part of it."""
+    if config.target_ranks > 1:
+        return load_shared(
+            checkpoint, config, choice, capacity=capacity, num_threads=cores.num_threads, on_progress=on_progress
+        )
+    pace = read_device(config.device).target
+    return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
 
 
 def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:

@@ -43,7 +43,7 @@ class CorePlacement:
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
         """All cores without a local drafter process; with one, it gets separate cores and the target the others."""
-        drafter, most = config.drafter, usable_cores()
+        drafter, most = config.drafter, max(1, usable_cores() // config.target_ranks)
         alone = allowed_threads(config.num_threads, most)
         if not isinstance(drafter, Parallel):
             return cls(num_threads=alone, plain_threads=alone)

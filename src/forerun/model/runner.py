@@ -1,6 +1,6 @@
 """A model with its cache behind one forward()."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, sleep
 
 import torch
@@ -14,7 +14,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.model.step import CacheMove, Step
+from forerun.model.step import CacheMove, Step, Tell, nobody
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
@@ -35,6 +35,8 @@ class Runner:
 
     Args:
         cache_bytes: of saved texts, at most.
+        tell: see `TreeCache`.
+        on_close: ends whoever else has a part of the model.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Runner:
         pace: Pace | None = None,
         unused: SkipSet = NOTHING,
         cache_bytes: int = 0,
+        tell: Tell = nobody,
+        on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
-        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots)
+        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots, tell=tell)
         self.cached_ids: list[int] = []
-        self.owner = ""  # whose text it is
+        self.owner, self._on_close = "", on_close  # `owner`: whose text it is
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
@@ -67,7 +71,7 @@ class Runner:
         self, step: Step, *, executor: Executor | None = None, share: float = 1.0, observe: Observer | None = None
     ) -> ForwardOutput:
         """Move rows of the cache, then run the pass: all that reads a weight goes through here, and all that changes a
-        cache but `recall`.
+        cache but `recall` and what measures passes.
 
         Args:
             executor: what runs the pass, bound to the same cache; None: the model itself.
@@ -104,7 +108,7 @@ class Runner:
 
     def adopt(self, token_ids: Sequence[int]) -> None:
         """Take over tokens whose keys and values are behind the text already."""
-        self.cache.adopt(len(token_ids))
+        self.play(Step(move=CacheMove(length=self.cache.committed_len, num_adopted=len(token_ids))))
         self.cached_ids.extend(token_ids)
 
     def forget(self, owner: str | None = None) -> None:
@@ -112,6 +116,11 @@ class Runner:
         self._warm.forget(owner)
         self.sync(())
         self.owner = ""
+
+    def close(self) -> None:
+        """Drop all texts. No pass is run after."""
+        self.forget()
+        self._on_close()
 
     def recall(self, token_ids: Sequence[int], owner: str = "") -> None:
         """Bring the longest beginning of a text that was ever read for this owner, and is still known, into the cache.

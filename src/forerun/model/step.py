@@ -4,7 +4,9 @@ A process that plays the same steps on the same weights has the same cache and t
 process are all that the others sharing a model with it need.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from forerun.model.inputs import ForwardInput
 
@@ -17,11 +19,27 @@ class CacheMove:
         length: committed tokens that stay.
         rows: tree rows that stay behind them, in their new order; all others go.
         num_committed: number of `rows`, from the first, that become text.
+        num_adopted: slots behind the text whose rows are in order already and become text, where no `rows` are named.
     """
 
     length: int
     rows: tuple[int, ...] = ()
     num_committed: int = 0
+    num_adopted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMove:
+    """A text between a cache and the texts saved from it; see the methods of `WarmTexts` of these names.
+
+    Args:
+        start: of a text that is restored, the tokens that are in the cache.
+    """
+
+    kind: Literal["find", "save", "restore", "forget"]
+    token_ids: Sequence[int] = ()
+    owner: str | None = None
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +48,11 @@ class Step:
 
     move: CacheMove | None = None
     inputs: ForwardInput | None = None
+
+
+Told: TypeAlias = CacheMove | TextMove | ForwardInput
+Tell: TypeAlias = Callable[[Told], None]  # whoever does what is told, in this order, has the same cache
+
+
+def nobody(told: Told) -> None:
+    """Nobody else has a part of this cache."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.step import CacheMove
+from forerun.model.step import CacheMove, Tell, nobody
 from forerun.runtime.inference import inference
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
@@ -23,16 +23,26 @@ class TreeCache:
     Slots [0, committed_len) hold the committed text in order; the next num_tree slots hold tree rows, numbered from 0
     at slot committed_len. The forward pass writes rows into slots it was given; only the runner reserves and moves.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
+
+    Args:
+        tell: hears, before it is done, all that is done to this cache: moves, passes, texts saved and restored.
     """
 
     def __init__(
-        self, spec: ModelSpec, capacity: int, *, dtype: torch.dtype, device: str, move_slots: MoveSlots | None = None
+        self,
+        spec: ModelSpec,
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        move_slots: MoveSlots | None = None,
+        tell: Tell = nobody,
     ) -> None:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
         self.storage_2LSKD = torch.zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
         self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
-        self._move_slots = move_slots or move_slots_by_index
+        self._move_slots, self.tell = move_slots or move_slots_by_index, tell
 
     @property
     def bytes_per_slot(self) -> int:
@@ -59,7 +69,11 @@ class TreeCache:
             f"rows {rows} behind {move.length} tokens, of a tree of {self.num_tree} behind {start}"
         )
         assert len(set(rows)) == len(rows), f"rows {rows} name one twice"
-        self.committed_len, self.num_tree = move.length + move.num_committed, len(rows) - move.num_committed
+        num_committed = move.num_committed + move.num_adopted
+        assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted beside {rows}"
+        assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
+        self.tell(move)
+        self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
         num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
         if num_in_place < len(rows):
             sources = [start + row for row in rows[num_in_place:]]
@@ -68,11 +82,6 @@ class TreeCache:
     def truncate(self, length: int) -> None:
         """Forget the tree and all committed tokens from `length` on."""
         self.move(CacheMove(length=length))
-
-    def adopt(self, num_tokens: int) -> None:
-        """Commit this many slots behind the text, where the device has put the rows in order. Drop all other rows."""
-        assert self.committed_len + num_tokens <= self.capacity, f"{num_tokens} tokens after {self.committed_len}"
-        self.committed_len, self.num_tree = self.committed_len + num_tokens, 0
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from forerun.core.errors import ConfigError
 from forerun.core.shared_length import shared_length
+from forerun.model.step import TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
 
@@ -61,6 +62,7 @@ class WarmTexts:
 
     def find(self, token_ids: Sequence[int], owner: str) -> int:
         """How many tokens of this text, from its first, are saved. They stay so until the next search."""
+        self._cache.tell(TextMove(kind="find", token_ids=token_ids, owner=owner))
         self._now += 1
         path = self._path(token_ids, owner)
         self._use([block for block, _ in path])
@@ -68,6 +70,7 @@ class WarmTexts:
 
     def save(self, token_ids: Sequence[int], owner: str) -> None:
         """Save the text in the cache, which begins with `token_ids`, as far as there is room for it."""
+        self._cache.tell(TextMove(kind="save", token_ids=token_ids, owner=owner))
         path = [self._root]
         for start in range(0, len(token_ids), BLOCK):
             block = self._hold(path[-1], token_ids[start : start + BLOCK], owner, start)
@@ -81,6 +84,7 @@ class WarmTexts:
 
         The caller commits them.
         """
+        self._cache.tell(TextMove(kind="restore", token_ids=token_ids, owner=owner, start=start))
         path, first = self._path(token_ids, owner), 0
         for block, num_tokens in path:
             num_there = min(max(0, start - first), num_tokens)
@@ -91,6 +95,7 @@ class WarmTexts:
 
     def forget(self, owner: str | None = None) -> None:
         """Drop the texts of this owner; None: of all."""
+        self._cache.tell(TextMove(kind="forget", owner=owner))
         self._root.children = [block for block in self._root.children if owner not in (None, block.owner)]
         for block in list(self._by_age.values()):
             if owner in (None, block.owner):

@@ -33,14 +33,16 @@ class SharedExecutor:
         plan: ShardPlan,
         group: RankGroup,
     ) -> None:
-        self._vocab_size, self._group = spec.vocab_size, group
+        self._vocab_size, self._cache, self._group = spec.vocab_size, cache, group
         self._part: Executor = backend.executor(
             plan.local(spec), ShardedWeights(weights, spec, plan), cache, unused, group
         )
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        self._cache.tell(inputs)
         output = self._part.run(inputs, observe)
-        if not inputs.num_logit_rows:
-            return output
-        logits = self._group.join_columns(output.logits)[:, : self._vocab_size]
+        if inputs.num_logit_rows:
+            logits = self._group.join_columns(output.logits)[:, : self._vocab_size]
+        else:
+            logits = output.logits.new_empty(0, self._vocab_size)
         return ForwardOutput(logits=logits, features=output.features)

@@ -4,19 +4,19 @@ Every dimension that is divided is first padded so that all parts are equal, wit
 query head has no columns in the product behind it, a padded intermediate feature is silu(0) * 0, a padded token is cut
 off before anything is chosen.
 
-Source: Megatron-LM (arXiv 1909.08053), section 3: products in pairs, the first one divided by outputs, the second one by
-inputs, with one sum over the ranks behind each pair. SwiftSpec (arXiv 2506.11309), section 4.4, pads to any even degree;
-here it is any degree.
+Source: Megatron-LM (arXiv 1909.08053), section 3: products in pairs, the first one divided by outputs, the second one
+by inputs, with one sum over the ranks behind each pair. SwiftSpec (arXiv 2506.11309) pads to any even degree; here it
+is any degree.
 """
 
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Final
 
+from forerun.core.config import MAX_RANKS
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 
-MAX_RANKS: Final = 64  # of one group; more has never been tried
 FEATURES_ALIGNED: Final = 64  # features of the MLP in one piece, elements: a row of a cache line for every dtype
 TOKENS_ALIGNED: Final = 8  # rows of the head in one piece
 
@@ -51,9 +51,9 @@ class Share:
 class ShardPlan:
     """What one rank of a group holds of each dimension.
 
-    The query heads of one key and value head may be divided between several ranks, each of which then has a copy of that
-    head. So `kv_heads` counts copies: copy i of all serves query heads i * group to (i + 1) * group - 1, and is one of
-    key and value head i // copies_per_kv_head.
+    The query heads of one key and value head may be divided between several ranks, each of which then has a copy of
+    that head. So `kv_heads` counts copies: each serves as many query heads, in order, and copy i of all is one of key
+    and value head i // copies_per_kv_head.
 
     Args:
         heads: query heads.
@@ -142,4 +142,4 @@ def copies_per_kv_head(group: int, num_kv_heads: int, num_ranks: int) -> int:
         num_copies = -(-num_kv_heads * copies // num_ranks)
         return num_copies * (group // copies + 1)
 
-    return min((copies for copies in range(1, group + 1) if group % copies == 0), key=lambda copies: (cost(copies), copies))
+    return min((copies for copies in range(1, group + 1) if group % copies == 0), key=cost)

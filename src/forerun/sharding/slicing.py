@@ -6,7 +6,6 @@ Legend: O output features, I input features, G groups of consecutive input featu
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,8 +13,6 @@ from torch import Tensor
 from forerun.model.blocks import BLOCKS
 from forerun.model.quantise import as_plain
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
-
-PartT = TypeVar("PartT", DenseWeight, BlockWeight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +46,8 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
     """Outputs of a weight.
 
     Args:
-        sections: the pieces of each of the weights that make up this one, queries, keys and values say; counted from the
-            first output of all.
+        sections: the pieces of each of the weights that make up this one, queries, keys and values say; counted from
+            the first output of all.
     """
     rows = [piece for section in sections for piece in section]
     match weight:
@@ -69,14 +66,15 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
             return replace(weight, blocks_OB=take(weight.blocks_OB, rows))
         case StackedWeight():
             assert len(weight.parts) == len(sections), f"{len(weight.parts)} parts, {len(sections)} sections"
-            parts, first = [], 0
+            parts: list[DenseWeight | BlockWeight] = []
+            first = 0
             for part, section in zip(weight.parts, sections, strict=True):
                 parts.append(take_part(part, section, first))
                 first += part.shape[0]
             return StackedWeight(parts=tuple(parts))
 
 
-def take_part(part: PartT, section: Sequence[Piece], first: int) -> PartT:
+def take_part(part: DenseWeight | BlockWeight, section: Sequence[Piece], first: int) -> DenseWeight | BlockWeight:
     """Outputs of one of stacked weights, whose own first output is number `first`."""
     rows = [piece.scaled(1, -first) for piece in section]
     if isinstance(part, DenseWeight):
@@ -99,7 +97,9 @@ def take_columns(weight: Weight, piece: Piece) -> Weight:
             if any(number % num_elements for number in (piece.start, piece.stop, piece.padding)):
                 return DenseWeight(values_OI=take(as_plain(weight), [piece], 1))
             blocks = Piece(
-                start=piece.start // num_elements, stop=piece.stop // num_elements, padding=piece.padding // num_elements
+                start=piece.start // num_elements,
+                stop=piece.stop // num_elements,
+                padding=piece.padding // num_elements,
             )
             return replace(weight, blocks_OB=take(weight.blocks_OB, [blocks.scaled(num_bytes)], 1))
         case StackedWeight():

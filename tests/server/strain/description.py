@@ -41,8 +41,8 @@ def run(num_examples: int, *, seed: int = 0) -> Outcome:
             [
                 command, "run", "openapi.json", "--url", server.url, "--max-examples", str(num_examples), "--checks",
                 "all", "--mode", "all", "--phases", PHASES, "--seed", str(seed), "--continue-on-failure", "--no-color",
-                "--request-timeout", str(ANSWER_S), "--max-response-time", str(ANSWER_S), "--generation-database", "none", "--report", "json",
-                "--report-json-path", "report.json",
+                "--request-timeout", str(ANSWER_S), "--max-response-time", str(ANSWER_S),
+                "--generation-database", "none", "--report", "json", "--report-json-path", "report.json",
             ],
             cwd=here, env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": folder},
             capture_output=True, text=True,

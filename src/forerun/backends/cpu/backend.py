@@ -3,7 +3,7 @@
 Legend: T rows, V vocabulary, K best tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from forerun.backends.backend import Backend
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor, address
+from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -46,8 +47,16 @@ class CpuBackend(Backend):
         unused: SkipSet = NOTHING,
         group: RankGroup | None = None,
     ) -> Executor:
-        assert group is None, "models that several ranks share run by torch's kernels"
-        return NativeExecutor(spec, build_program(spec, unused), weights, cache)
+        assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
+        return NativeExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+
+    def group_memory(self, num_ranks: int) -> int | None:
+        return shared_memory(num_ranks)
+
+    def host_group(
+        self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None] = lambda: None
+    ) -> RankGroup:
+        return HostGroup(descriptor, rank, num_ranks, blame=blame)
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
         num_rows, vocab_size = scores_TV.shape

@@ -1,13 +1,13 @@
 """The shared library of native kernels: found, checked and loaded once."""
 
-from ctypes import CDLL, POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 7  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 9  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -61,6 +61,16 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_program_run.restype = c_bool
     found.forerun_move_slots.argtypes = (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64)
     found.forerun_move_slots.restype = None
+    found.forerun_link_bytes.argtypes = (c_int, c_int64)
+    found.forerun_link_bytes.restype = c_int64
+    found.forerun_link_new.argtypes = (c_void_p, c_int, c_int, c_int64, c_double)
+    found.forerun_link_new.restype = c_void_p
+    found.forerun_link_free.argtypes = found.forerun_link_lose.argtypes = (c_void_p,)
+    found.forerun_link_free.restype = found.forerun_link_lose.restype = None
+    found.forerun_link_is_lost.argtypes = (c_void_p,)
+    found.forerun_link_is_lost.restype = c_bool
+    found.forerun_link_gather.argtypes = (c_void_p, c_void_p, c_int64, c_void_p)
+    found.forerun_link_gather.restype = c_bool
     rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)
     found.forerun_sample_rows.argtypes = (*rows, c_void_p, c_int)
     found.forerun_sample_rows.restype = None

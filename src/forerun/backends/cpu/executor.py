@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
 from forerun.core.errors import ContextOverflowError
@@ -35,8 +36,15 @@ MOST_WORK_AT_ONCE: Final = 5e9
 class NativeExecutor(Executor):
     """A program bound to weights and a cache."""
 
-    def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
-        self._spec, self._lowering = spec, Lowering(spec, program, weights, cache)
+    def __init__(
+        self,
+        spec: ModelSpec,
+        program: tuple[Op, ...],
+        weights: WeightSource,
+        cache: TreeCache,
+        group: HostGroup | None = None,
+    ) -> None:
+        self._spec, self._group, self._lowering = spec, group, Lowering(spec, program, weights, cache, group)
         self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._pass = PassBuffers(self._lowering.sublayers)
@@ -47,7 +55,7 @@ class NativeExecutor(Executor):
         `observe` sees each op that computes something, and the buffer it wrote; ops are then run one by one, unfused.
         """
         output = ForwardOutput(
-            logits=torch.empty(inputs.num_logit_rows, self._spec.vocab_size),
+            logits=torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT]),
             features=self._room_for_features(inputs) if inputs.taps else None,
         )
         one_pass = self._pass.fill(inputs, output.features)
@@ -55,6 +63,8 @@ class NativeExecutor(Executor):
             self._fused.run(one_pass, output.logits)
         else:
             self._run_stepwise(inputs, one_pass, output, observe)
+        if self._group is not None:
+            self._group.require_all()
         return output
 
     def _room_for_features(self, inputs: ForwardInput) -> Tensor:

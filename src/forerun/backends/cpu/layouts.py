@@ -8,7 +8,10 @@ from forerun.model.blocks import BLOCKS
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
 EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2}
-OP_KINDS: Final = {"embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6}
+OP_KINDS: Final = {
+    "embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6,
+    "add_partials": 7,
+}  # fmt: skip
 
 
 class NativeLinear(Structure):
@@ -69,6 +72,7 @@ class Shape(Structure):
         ("values", c_void_p),
         ("cache_is_bf16", c_int32),
         ("num_sublayers", c_int32),
+        ("link", c_void_p),
     )
 
 

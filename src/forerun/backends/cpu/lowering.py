@@ -7,6 +7,7 @@ from torch import Tensor
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
+from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, NativeOp, Shape
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.model_spec import ModelSpec
@@ -26,8 +27,15 @@ class Lowering:
     per row, `holds` whatever owns memory that shape and lowered ops point to.
     """
 
-    def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
-        self._spec, self._cache, self._last_ops = spec, cache, program[-2:]
+    def __init__(
+        self,
+        spec: ModelSpec,
+        program: tuple[Op, ...],
+        weights: WeightSource,
+        cache: TreeCache,
+        group: HostGroup | None = None,
+    ) -> None:
+        self._spec, self._cache, self._group, self._last_ops = spec, cache, group, program[-2:]
         self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
         self.sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
@@ -43,7 +51,7 @@ class Lowering:
         self._table = self._pack_table()
         self._stream_past_caches()
         self.shape = self._describe_model()
-        self.holds = (self._bound, self._table, cache)
+        self.holds = (self._bound, self._table, cache, group)
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
@@ -52,7 +60,8 @@ class Lowering:
             "mixed": spec.q_size,
             "gate_up": 2 * spec.intermediate_size,
             "gated": spec.intermediate_size,
-            "logits": spec.vocab_size,
+            "partial": spec.hidden_size,
+            "logits": sum(part.descriptor.num_out for part in self._bound.linears[program[-1].weights].parts()),
         }
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
@@ -73,12 +82,13 @@ class Lowering:
         return lowered
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
-        assert op.kind != "linear_add" or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
+        is_sum = op.kind in ("linear_add", "add_partials")
+        assert not is_sum or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
             reads=numbers.get(op.reads[0], -1),
             writes=numbers.get(op.writes, -1),
-            residual=numbers[op.reads[1]] if op.kind == "linear_add" else -1,
+            residual=numbers[op.reads[1]] if is_sum else -1,
             sublayer=-1 if op.sublayer is None else self.sublayers[op.sublayer],
             layer=op.layer,
             after_select=int(op in self._last_ops),
@@ -121,6 +131,7 @@ class Lowering:
             values=values.data_ptr(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),
             num_sublayers=len(self.sublayers),
+            link=None if self._group is None else self._group.link,
         )
         if isinstance(self._table, PackedLinear):
             shape.packed_table = self._table.descriptor

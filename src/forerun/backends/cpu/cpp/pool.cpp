@@ -7,13 +7,11 @@
 #include <vector>
 
 #include "export.h"
+#include "pause.h"
 
 #ifdef __linux__
 #include <pthread.h>
 #include <sched.h>
-#endif
-#ifdef __x86_64__
-#include <immintrin.h>
 #endif
 
 namespace forerun {
@@ -24,14 +22,6 @@ namespace {
 constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(300);
 constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds: after that somebody else needs this core
 constexpr int MOST_THREADS = 255;
-
-inline void pause() {
-#ifdef __x86_64__
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
 
 // Spins until `is_done`, giving the core away once that takes long.
 template <class Condition>

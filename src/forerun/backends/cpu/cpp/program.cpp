@@ -133,6 +133,7 @@ void Program::work(const Run& run, int thread, Team& team) {
             case OpKind::linear: linear(run, op, thread, team); break;
             case OpKind::rope_append: rope_append(run, op, thread, team); break;
             case OpKind::tree_attention: attention(run, op, thread, team); break;
+            case OpKind::add_partials: add_partials(run, op, thread, team); break;
             case OpKind::silu_mul: {
                 const int size = static_cast<int>(width(op.writes));
                 run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));

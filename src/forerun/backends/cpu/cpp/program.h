@@ -13,11 +13,12 @@
 #include "dispatch.h"
 #include "kernels.h"
 #include "pool.h"
+#include "rank_link.h"
 
 namespace forerun {
 
 enum class OpKind : int32_t {
-    embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6,
+    embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
 };
 
 // A buffer: float32, `width` per row. Its rows are those of the pass, or, behind select_rows, its last ones.
@@ -30,7 +31,7 @@ struct Op {
     int32_t kind;      // an OpKind
     int32_t reads;     // buffer numbers; -1 for none
     int32_t writes;
-    int32_t residual;  // added to a linear's products, or -1
+    int32_t residual;  // added to a linear's products or to partials, or -1
     int32_t sublayer;  // its number in Pass::skipped and Pass::row_skips, or -1
     int32_t layer;     // of attention; of a tap, the layer whose output it copies
     int32_t after_select;  // reads and writes only the rows whose logits are wanted, the last ones of the pass
@@ -53,6 +54,7 @@ struct Shape {
     void* values;
     int32_t cache_is_bf16;
     int32_t num_sublayers;
+    RankLink* link;  // of the ranks whose partials are added up, or null
 };
 
 // One forward pass, see forerun.model.inputs.
@@ -111,6 +113,8 @@ class Program {
     void linear(const Run& run, const Op& op, int thread, Team& team);
     void rope_append(const Run& run, const Op& op, int thread, Team& team);
     void attention(const Run& run, const Op& op, int thread, Team& team);
+    void add_partials(const Run& run, const Op& op, int thread, Team& team);
+    void add_to_rows(const Run& run, const Op& op, const float* partial, int64_t begin, int64_t end, int64_t first);
     void copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const;
     void prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed);
     void multiply(const Run& run, const Op& op, const Linear& part, int64_t column, int thread, Team& team);

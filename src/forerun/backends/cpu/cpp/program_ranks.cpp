@@ -1,0 +1,44 @@
+// The sum of what several ranks computed of the same rows.
+#include <cstring>
+
+#include "program.h"
+
+namespace forerun {
+
+// writes[t] = residual[t] + the partials of all ranks, in their order; rows that skip the sublayer stay as they were.
+void Program::add_partials(const Run& run, const Op& op, int thread, Team& team) {
+    RankLink& link = *shape_.link;
+    const float* own = buffer(op.reads);
+    const int64_t total = width(op.writes) * run.num_rows(op), room = link.place_bytes() / 4;
+    uint64_t exchange = link.next_exchange();  // written behind the barriers below, by one thread
+    for (int64_t first = 0; first < total; first += room, exchange++) {
+        const int count = static_cast<int>(total - first < room ? total - first : room);
+        const Slice part = slice_of(count, thread, team.size(), PANEL);
+        std::memcpy(link.own_place(exchange) + part.begin * int64_t{4}, own + first + part.begin,
+                    static_cast<size_t>(part.end - part.begin) * 4);
+        team.barrier();
+        if (thread == 0) link.meet(exchange);
+        team.barrier();
+        for (int rank = 0; rank < link.num_ranks(); rank++)
+            add_to_rows(run, op, reinterpret_cast<const float*>(link.place(rank, exchange)), part.begin, part.end, first);
+    }
+    team.barrier();
+    if (thread == 0) link.set_next_exchange(exchange);
+}
+
+// Elements [begin, end) of a partial that begins with element `first` of all rows.
+void Program::add_to_rows(const Run& run, const Op& op, const float* partial, int64_t begin, int64_t end,
+                          int64_t first) {
+    const int64_t size = width(op.writes);
+    float* x = buffer(op.writes) + first;
+    while (begin < end) {
+        const int64_t row = (first + begin) / size, row_end = (row + 1) * size - first;
+        const int64_t stop = row_end < end ? row_end : end;
+        const bool is_skipped = run.pass.row_skips && run.pass.row_skips[row * shape_.num_sublayers + op.sublayer];
+        if (!is_skipped)
+            for (int64_t i = begin; i < stop; i++) x[i] += partial[i];
+        begin = stop;
+    }
+}
+
+}  // namespace forerun

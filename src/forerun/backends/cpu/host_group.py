@@ -1,0 +1,75 @@
+"""Ranks of one host that exchange what they computed through shared memory.
+
+Legend: T rows, H hidden size, N columns of one rank.
+"""
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from ctypes import addressof, c_char
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.binding import library
+from forerun.core.errors import RankLostError
+from forerun.sharding.sums import sum_in_order
+
+PLACE_BYTES: Final = 1 << 20  # what is exchanged at a time: 16 rows of 16,384 floats; more takes several turns
+DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
+
+
+def sharing_fault() -> str | None:
+    """Why ranks of this host cannot share memory without a name that others could take; None where they can."""
+    return None if hasattr(os, "memfd_create") else "ranks share memory on Linux only"
+
+
+def shared_memory(num_ranks: int) -> int:
+    """The descriptor of memory for a group; whoever holds it can join, and it goes with the last one."""
+    descriptor = os.memfd_create("forerun ranks")
+    os.ftruncate(descriptor, library().forerun_link_bytes(num_ranks, PLACE_BYTES))
+    return descriptor
+
+
+class HostGroup:
+    """See `model.rank_group.RankGroup`. The CPU's own kernels add partials in the midst of a pass, by `link`.
+
+    Args:
+        descriptor: see `shared_memory`.
+        blame: who was lost and how, as far as this process knows.
+    """
+
+    def __init__(
+        self, descriptor: int, rank: int, num_ranks: int, *, blame: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self.rank, self.num_ranks, self._blame = rank, num_ranks, blame
+        self._memory = mmap.mmap(descriptor, library().forerun_link_bytes(num_ranks, PLACE_BYTES))
+        start = addressof(c_char.from_buffer(self._memory))
+        self.link: int = library().forerun_link_new(start, rank, num_ranks, PLACE_BYTES, DEADLINE_S)
+        weakref.finalize(self, library().forerun_link_free, self.link)
+
+    def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
+        return sum_in_order(self._gather(partial_TH), residual_TH)
+
+    def join_columns(self, part_TN: Tensor) -> Tensor:
+        return torch.cat(self._gather(part_TN), 1)
+
+    def lose(self) -> None:
+        """Have nobody wait any longer: a rank has gone."""
+        library().forerun_link_lose(self.link)
+
+    def require_all(self) -> None:
+        """Raise RankLostError where one was lost; what was computed since is nothing."""
+        if library().forerun_link_is_lost(self.link):
+            raise RankLostError(self._blame() or f"rank {self.rank} of {self.num_ranks} lost another one")
+
+    def _gather(self, part: Tensor) -> list[Tensor]:
+        """The parts of all ranks, in their order."""
+        part = part.contiguous()
+        parts = part.new_empty(self.num_ranks, *part.shape)
+        num_bytes = part.numel() * part.element_size()
+        library().forerun_link_gather(self.link, part.data_ptr(), num_bytes, parts.data_ptr())
+        self.require_all()
+        return list(parts)

@@ -1,0 +1,50 @@
+"""A rank that does what its leader tells it."""
+
+import socket
+
+from forerun.model.executor import Executor
+from forerun.model.inputs import ForwardInput
+from forerun.model.step import CacheMove, TextMove, Told
+from forerun.model.tree_cache import TreeCache
+from forerun.model.warm_texts import WarmTexts
+from forerun.runtime.inference import inference
+from forerun.sharding.messages import HEADER, read_message
+
+
+class Follower:
+    """A part of a model with its cache, which go through what the leader's do."""
+
+    def __init__(self, cache: TreeCache, texts: WarmTexts, executor: Executor) -> None:
+        self._cache, self._texts, self._executor = cache, texts, executor
+
+    def follow(self, told: Told) -> None:
+        """Do as the leader does."""
+        match told:
+            case CacheMove():
+                self._cache.move(told)
+            case TextMove():
+                self._move_text(told)
+            case ForwardInput():
+                if told.num_slots > self._cache.end:
+                    self._cache.reserve(told.num_slots - self._cache.end)
+                self._executor.run(told)
+
+    def _move_text(self, told: TextMove) -> None:
+        owner = told.owner or ""
+        match told.kind:
+            case "find":
+                self._texts.find(told.token_ids, owner)
+            case "save":
+                self._texts.save(told.token_ids, owner)
+            case "restore":
+                self._texts.restore(told.token_ids, owner, told.start)
+            case "forget":
+                self._texts.forget(told.owner)
+
+
+def follow_leader(control: socket.socket, follower: Follower) -> None:
+    """Do what is told until the leader hangs up."""
+    with inference(), control.makefile("rb") as stream:
+        while header := stream.read(HEADER.size):
+            (num_bytes,) = HEADER.unpack(header)
+            follower.follow(read_message(stream.read(num_bytes)))

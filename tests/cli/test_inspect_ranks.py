@@ -1,0 +1,32 @@
+"""forerun inspect --ranks: who would hold what."""
+
+import json
+
+import pytest
+
+from forerun.cli.rank_sheet import rank_rows, rank_sheets
+from forerun.planner.roofline import known_models
+from tests.cli.conftest import RunProcess
+
+
+def test_a_row_for_each_rank() -> None:
+    rows = rank_rows(rank_sheets(known_models()["Llama-3-70B"], 6, 2))
+    assert [name for name, _ in rows] == [f"rank {rank}" for rank in range(6)]
+    assert rows[0][1].startswith("heads 12, kv 0,0,1, MLP 4800, head rows 21376: ")
+    assert "heads 4 (+8 padding), kv 7 (+2 padding), MLP 4672 (+128 padding)" in rows[5][1]
+
+
+def test_the_command_shows_them(run_process: RunProcess) -> None:
+    shown = run_process("inspect", "builtin", "--ranks", "3")
+    assert shown.returncode == 0
+    assert "rank 2" in shown.stdout
+    told = json.loads(run_process("inspect", "builtin", "--ranks", "3", "--json").stdout)
+    assert len(told["ranks"]) == 3
+    assert told["ranks"][0]["weights_bytes"] > 0
+
+
+@pytest.mark.parametrize("number", ["0", "65"])
+def test_impossible_numbers_are_refused(run_process: RunProcess, number: str) -> None:
+    refused = run_process("inspect", "builtin", "--ranks", number)
+    assert refused.returncode == 2
+    assert "1 to 64" in refused.stderr

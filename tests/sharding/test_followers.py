@@ -1,0 +1,134 @@
+"""A follower that hears what its leader does has the same cache, byte for byte."""
+
+import random
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.backends.shared import SharedBackend
+from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.model.step import CacheMove, TextMove, Told
+from forerun.model.tree_cache import TreeCache
+from forerun.model.warm_texts import WarmTexts
+from forerun.sharding.executor import SharedExecutor
+from forerun.sharding.follower import Follower
+from forerun.sharding.messages import HEADER, read_message, to_message
+from forerun.sharding.plan import plan_shards
+from forerun.speculation.tree import ancestry_matrix
+from tests.backends.torch.ops import random_parents
+from tests.sharding.thread_group import Meeting, ThreadGroup
+from tests.tiny import CAPACITY, plain_spec, random_weights
+
+CACHE_BYTES = 40_000  # some texts
+
+
+def alone() -> ThreadGroup:
+    return ThreadGroup(rank=0, num_ranks=1, meeting=Meeting(barrier=threading.Barrier(1)))
+
+
+def heard(told: Told) -> Told:
+    """What arrives of it."""
+    message = to_message(told)
+    assert HEADER.unpack_from(message) == (len(message) - HEADER.size,)
+    return read_message(message[HEADER.size :])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_followers_have_the_cache_of_their_leader(seed: int) -> None:
+    rng = random.Random(seed)
+    spec = plain_spec()
+    weights = random_weights(spec, torch.Generator().manual_seed(seed))
+    (plan,) = plan_shards(spec, 1)
+    cache = TreeCache(spec, CAPACITY, dtype=torch.float64, device="cpu")
+    executor = SharedExecutor(spec, LoadedWeights(dict(weights)), cache, backend=REFERENCE, plan=plan, group=alone())
+    follower = Follower(cache, WarmTexts(cache, CACHE_BYTES), executor)
+    leader = Runner(
+        spec,
+        LoadedWeights(dict(weights)),
+        backend=SharedBackend.of(REFERENCE, spec, plan, alone()),
+        capacity=CAPACITY,
+        dtype=torch.float64,
+        device="cpu",
+        cache_bytes=CACHE_BYTES,
+        tell=lambda told: follower.follow(heard(told)),
+    )
+    texts = [[rng.randrange(spec.vocab_size) for _ in range(80)] for _ in range(3)]
+    for _ in range(30):
+        do_something(leader, rng, texts)
+        end = leader.cache.end
+        assert (cache.committed_len, cache.num_tree) == (leader.cache.committed_len, leader.cache.num_tree)
+        assert torch.equal(cache.storage_2LSKD[:, :, :end], leader.cache.storage_2LSKD[:, :, :end])
+
+
+def do_something(leader: Runner, rng: random.Random, texts: list[list[int]]) -> None:
+    """A request's beginning, a round, or an end."""
+    match rng.choice(["recall", "recall", "round", "round", "round", "forget"]):
+        case "recall":
+            text, owner = rng.choice(texts)[: rng.randint(1, 80)], rng.choice(["", "ö", "somebody else"])
+            leader.recall(text, owner)
+            leader.sync(text)
+        case "forget":
+            leader.forget(rng.choice([None, "ö"]))
+        case _:
+            parents = random_parents(rng, rng.randint(1, 6))
+            if leader.cache.end + len(parents) > CAPACITY:
+                leader.forget()
+            play_round(leader, rng, parents)
+
+
+def play_round(leader: Runner, rng: random.Random, parents: list[int]) -> None:
+    """A tree, of which some rows stay."""
+    ancestry = ancestry_matrix(parents)
+    start = leader.cache.committed_len
+    token_ids = [rng.randrange(leader.spec.vocab_size) for _ in parents]
+    leader.forward(
+        ForwardInput(
+            token_ids=token_ids,
+            positions=[start + int(row.sum()) - 1 for row in ancestry],
+            first_slot=leader.cache.end,
+            prefix_len=start,
+            ancestry=ancestry,
+            num_logit_rows=len(parents),
+        )
+    )
+    leader.commit([0], token_ids[:1])
+
+
+def same(told: ForwardInput, other: Told) -> bool:
+    assert isinstance(other, ForwardInput)
+    masks = ("ancestry", "row_skips")
+    plain = dict.fromkeys(masks)
+    return replace(told, **plain) == replace(other, **plain) and all(
+        np.array_equal(getattr(told, name), getattr(other, name)) for name in masks
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_messages_say_everything(seed: int) -> None:
+    rng = random.Random(seed)
+    num_rows, num_tree, prefix = rng.randint(1, 20), rng.randint(0, 20), rng.randint(0, 2**20)
+    shape = num_rows, num_tree + num_rows
+    inputs = ForwardInput(
+        token_ids=[rng.randrange(2**31) for _ in range(num_rows)],
+        positions=[rng.randrange(2**20) for _ in range(num_rows)],
+        first_slot=prefix + num_tree,
+        prefix_len=prefix,
+        ancestry=rng.choice([None, np.random.default_rng(seed).random(shape) < 0.5]),
+        num_logit_rows=rng.randint(0, num_rows),
+        skipped=frozenset((rng.randrange(80), rng.choice(["attention", "mlp"])) for _ in range(rng.randrange(4))),
+        row_skips=rng.choice([None, np.random.default_rng(seed).random((num_rows, 6)) < 0.5]),
+        taps=tuple(sorted({rng.randrange(80) for _ in range(rng.randrange(3))})),
+    )
+    assert same(inputs, heard(inputs))
+    for told in (
+        CacheMove(length=rng.randrange(2**30), rows=tuple(range(rng.randrange(9))), num_committed=2, num_adopted=7),
+        TextMove(kind="restore", token_ids=[1, 2**31 - 1], owner=rng.choice(["", "ö\udc80"]), start=3),
+        TextMove(kind="forget", token_ids=[], owner=None),
+    ):
+        assert heard(told) == told
