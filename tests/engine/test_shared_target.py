@@ -1,7 +1,9 @@
 """A target shared by real processes writes the text of one process, and says which one was lost."""
 
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Pa
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
 
+NUM_LOST = 200
 PROMPT = "def read(path):\n    return"
 NATIVE = pytest.mark.skipif(not runs_native(torch.float32, "cpu"), reason="no native kernels")
 GREEDY = SamplingParams(max_new_tokens=24)
@@ -74,8 +77,12 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield one
 
 
+def followers_of_this_process() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "--role" in child.cmdline()]
+
+
 def follower_of_this_process() -> psutil.Process:
-    (found,) = [child for child in psutil.Process().children() if "--role" in child.cmdline()]
+    (found,) = followers_of_this_process()
     return found
 
 
@@ -102,6 +109,32 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
         with pytest.raises(RankLostError, match=r"rank 1 of the target .* is stopped"):
             one.generate(PROMPT, GREEDY)
         assert not follower.is_running()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_many_ranks_are_lost_in_the_midst_of_work(sent: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_group, "DEADLINE_S", 1.0)
+    rng = random.Random(int(sent))
+    files = psutil.Process().num_fds()
+    for _ in range(NUM_LOST):
+        with engine(rng.choice([2, 3]), NoDrafter(), "float32", max_length=1024) as one:
+            lost = rng.choice(followers_of_this_process())
+            timer = threading.Timer(rng.uniform(0.0, 0.2), os.kill, (lost.pid, sent))
+            timer.start()
+            began = time.monotonic()
+            with pytest.raises(RankLostError, match=rf"rank \d of the target \(pid {lost.pid}\)"):
+                write_two(one)
+            assert time.monotonic() - began < 10.0
+            timer.join()
+    assert followers_of_this_process() == []
+    assert psutil.Process().num_fds() <= files + 1  # the last engine's memory
+
+
+def write_two(one: Engine) -> None:
+    """A long text, and another one should the first have come to its end."""
+    one.generate(PROMPT, SamplingParams(max_new_tokens=-1, ignore_eos=True))
+    one.generate(PROMPT, GREEDY)
 
 
 def test_no_rank_outlives_its_engine(shared: Engine) -> None:

@@ -18,6 +18,7 @@ from forerun.sharding.sums import sum_in_order
 
 MEETING_S: Final = 60.0  # for all ranks, which have said that they are ready, to find each other
 DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
+STORE: Final[Any] = vars(distributed)["TCPStore"]  # which torch's stubs do not name
 
 
 def unknown() -> None:
@@ -79,8 +80,7 @@ def host_store(num_ranks: int) -> Any:
     `port` says which.
     """
     listener = socket.create_server(("127.0.0.1", 0))
-    store: Any = distributed.TCPStore  # type: ignore[attr-defined] - not in its stubs
-    return store(
+    return STORE(
         "127.0.0.1", listener.getsockname()[1], num_ranks, is_master=True, master_listen_fd=listener.detach(),
         wait_for_workers=False, timeout=timedelta(seconds=MEETING_S), use_libuv=True,
     )  # fmt: skip
@@ -88,7 +88,6 @@ def host_store(num_ranks: int) -> Any:
 
 def join_store(port: int, num_ranks: int) -> Any:
     """The same, from the others' side."""
-    store: Any = distributed.TCPStore  # type: ignore[attr-defined] - not in its stubs
-    return store(
+    return STORE(
         "127.0.0.1", port, num_ranks, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
     )
