@@ -1,5 +1,6 @@
 """A target shared by real processes writes the text of one process, and says which one was lost."""
 
+import _thread
 import os
 import random
 import signal
@@ -109,6 +110,23 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
         with pytest.raises(RankLostError, match=r"rank 1 of the target .* is stopped"):
             one.generate(PROMPT, GREEDY)
         assert not follower.is_running()
+
+
+def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list[str]) -> None:
+    rng = random.Random(1)
+    for number in range(12):
+        timer = threading.Timer(rng.uniform(0.0, 0.05), _thread.interrupt_main)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            write_on(shared, PROMPT + " x" * number)
+        timer.join()
+        assert shared.generate(PROMPT, GREEDY).text == plain[0]
+
+
+def write_on(one: Engine, prompt: str) -> None:
+    """One text after another."""
+    while True:
+        one.generate(prompt, SamplingParams(max_new_tokens=200, ignore_eos=True), owner="another")
 
 
 @pytest.mark.slow

@@ -161,6 +161,7 @@ def open_learnt(
         "device": config.device,
         "cpu": cpu_model(),
         "threads": cores.num_threads,
+        "ranks": config.target_ranks,
         "kernels": choice.backend.name,
         "forerun": forerun.__version__,
     }

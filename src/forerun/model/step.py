@@ -5,8 +5,9 @@ process are all that the others sharing a model with it need.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from forerun.model.inputs import ForwardInput
 
@@ -51,8 +52,10 @@ class Step:
 
 
 Told: TypeAlias = CacheMove | TextMove | ForwardInput
-Tell: TypeAlias = Callable[[Told], None]  # whoever does what is told, in this order, has the same cache
+Tell: TypeAlias = Callable[[Told], AbstractContextManager[object]]  # what is told is done within
+ALONE: Final = nullcontext()
 
 
-def nobody(told: Told) -> None:
+def nobody(told: Told) -> AbstractContextManager[object]:
     """Nobody else has a part of this cache."""
+    return ALONE

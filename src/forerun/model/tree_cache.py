@@ -25,7 +25,8 @@ class TreeCache:
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
 
     Args:
-        tell: hears, before it is done, all that is done to this cache: moves, passes, texts saved and restored.
+        tell: hears of all that is done to this cache, in order: moves, passes, texts saved and restored. Whoever does
+            the same has the same cache.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class TreeCache:
         num_committed = move.num_committed + move.num_adopted
         assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted beside {rows}"
         assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
-        self.tell(move)
-        self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
-        num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
-        if num_in_place < len(rows):
-            sources = [start + row for row in rows[num_in_place:]]
-            self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
+        with self.tell(move):
+            self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
+            num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
+            if num_in_place < len(rows):
+                sources = [start + row for row in rows[num_in_place:]]
+                self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
 
     def truncate(self, length: int) -> None:
         """Forget the tree and all committed tokens from `length` on."""

@@ -62,44 +62,44 @@ class WarmTexts:
 
     def find(self, token_ids: Sequence[int], owner: str) -> int:
         """How many tokens of this text, from its first, are saved. They stay so until the next search."""
-        self._cache.tell(TextMove(kind="find", token_ids=token_ids, owner=owner))
-        self._now += 1
-        path = self._path(token_ids, owner)
-        self._use([block for block, _ in path])
+        with self._cache.tell(TextMove(kind="find", token_ids=token_ids, owner=owner)):
+            self._now += 1
+            path = self._path(token_ids, owner)
+            self._use([block for block, _ in path])
         return sum(num_tokens for _, num_tokens in path)
 
     def save(self, token_ids: Sequence[int], owner: str) -> None:
         """Save the text in the cache, which begins with `token_ids`, as far as there is room for it."""
-        self._cache.tell(TextMove(kind="save", token_ids=token_ids, owner=owner))
         path = [self._root]
-        for start in range(0, len(token_ids), BLOCK):
-            block = self._hold(path[-1], token_ids[start : start + BLOCK], owner, start)
-            if block is None:
-                break
-            path.append(block)
-        self._use(path[1:])
+        with self._cache.tell(TextMove(kind="save", token_ids=token_ids, owner=owner)):
+            for start in range(0, len(token_ids), BLOCK):
+                block = self._hold(path[-1], token_ids[start : start + BLOCK], owner, start)
+                if block is None:
+                    break
+                path.append(block)
+            self._use(path[1:])
 
     def restore(self, token_ids: Sequence[int], owner: str, start: int) -> int:
         """Write the rows of this text from slot `start` on into the cache, as far as they are saved; return their end.
 
         The caller commits them.
         """
-        self._cache.tell(TextMove(kind="restore", token_ids=token_ids, owner=owner, start=start))
         path, first = self._path(token_ids, owner), 0
-        for block, num_tokens in path:
-            num_there = min(max(0, start - first), num_tokens)
-            copy_rows(self._slots(first + num_there, first + num_tokens), self._rows(block, num_there, num_tokens))
-            first += num_tokens
-        self._use([block for block, _ in path])
+        with self._cache.tell(TextMove(kind="restore", token_ids=token_ids, owner=owner, start=start)):
+            for block, num_tokens in path:
+                num_there = min(max(0, start - first), num_tokens)
+                copy_rows(self._slots(first + num_there, first + num_tokens), self._rows(block, num_there, num_tokens))
+                first += num_tokens
+            self._use([block for block, _ in path])
         return first
 
     def forget(self, owner: str | None = None) -> None:
         """Drop the texts of this owner; None: of all."""
-        self._cache.tell(TextMove(kind="forget", owner=owner))
-        self._root.children = [block for block in self._root.children if owner not in (None, block.owner)]
-        for block in list(self._by_age.values()):
-            if owner in (None, block.owner):
-                self._by_age.move_to_end(block.place, last=False)  # The next to be written over.
+        with self._cache.tell(TextMove(kind="forget", owner=owner)):
+            self._root.children = [block for block in self._root.children if owner not in (None, block.owner)]
+            for block in list(self._by_age.values()):
+                if owner in (None, block.owner):
+                    self._by_age.move_to_end(block.place, last=False)  # The next to be written over.
 
     def _path(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
         """The blocks that the text begins with, and how many tokens of each are the text's: of all but the last one

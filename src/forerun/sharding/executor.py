@@ -39,7 +39,14 @@ class SharedExecutor:
         )
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        self._cache.tell(inputs)
+        with self._cache.tell(inputs):
+            try:
+                return self._run(inputs, observe)
+            except BaseException:
+                self._group.lose()  # the others are in the midst of a pass that this rank does not finish
+                raise
+
+    def _run(self, inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
         output = self._part.run(inputs, observe)
         if inputs.num_logit_rows:
             logits = self._group.join_columns(output.logits)[:, : self._vocab_size]

@@ -6,8 +6,8 @@ import socket
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Final, TypeAlias
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from forerun.core.errors import RankLostError
 from forerun.model.inputs import ForwardInput
 from forerun.model.step import Told
+from forerun.runtime.interrupts import deferred_interrupts
 from forerun.sharding.messages import to_message
 from forerun.wires.starvation import process_state
 
@@ -81,12 +82,16 @@ class Followers:
         except OSError as error:
             raise RankLostError(self.blame() or f"rank {follower.rank} takes no messages: {error}") from error
 
-    def tell(self, told: Told) -> None:
-        """Have all of them do as this process is about to do."""
-        self._kept.append(to_message(told))
-        if isinstance(told, ForwardInput):
-            self.send(b"".join(self._kept))
-            self._kept.clear()
+    @contextmanager
+    def tell(self, told: Told) -> Iterator[None]:
+        """Have all of them do what this process does within. Ctrl-C waits until it is done: done by some only, it
+        would leave caches that differ."""
+        with deferred_interrupts():
+            self._kept.append(to_message(told))
+            if isinstance(told, ForwardInput):
+                self.send(b"".join(self._kept))
+                self._kept.clear()
+            yield
 
     def blame(self) -> str | None:
         """Which rank has ended and why; it ends the others, since none is of use without it."""

@@ -37,7 +37,7 @@ class TorchGroup:
     def __init__(
         self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None] = unknown
     ) -> None:
-        self.rank, self.num_ranks, self._blame = rank, num_ranks, blame
+        self.rank, self.num_ranks, self._blame, self._is_lost = rank, num_ranks, blame, False
         self._group = open_group(store, rank, num_ranks, device)
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
@@ -47,12 +47,14 @@ class TorchGroup:
         return torch.cat(self._exchange(part_TN), 1)
 
     def lose(self) -> None:
-        """torch notices by itself."""
+        self._is_lost = True  # what waits now, torch ends by itself
 
     def _exchange(self, part: Tensor) -> list[Tensor]:
         """The parts of all ranks, in their order."""
         part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self.num_ranks)]
+        if self._is_lost:
+            raise RankLostError(self._blame() or f"rank {self.rank} of {self.num_ranks} has lost another one")
         try:
             self._group.allgather([parts], [part]).wait()
         except RuntimeError as error:  # what torch has for a rank that went, and for one that is late
