@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from forerun.checkpoints.huggingface.packing import read_packing
 from forerun.checkpoints.huggingface.rope import read_rope
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import REQUIRED, JsonFile
@@ -66,13 +67,7 @@ def _read_family(config: JsonFile) -> str:
 
 
 def _refuse_unsupported(config: JsonFile, family: str) -> None:
-    if config.has("quantization_config"):
-        method = config.nested("quantization_config").values.get("quant_method")
-        raise CheckpointError(
-            f"{config.path}: quantization_config is present (quant_method {method!r}), but only unquantized float32, "
-            "float64, bfloat16 and float16 weights are supported: choose the original checkpoint; --dtype int4 or int8 "
-            "rounds its weights on loading"
-        )
+    read_packing(config)
     if config.text("hidden_act", "silu") != "silu":
         raise config.wrong("hidden_act", "'silu', the only gate activation supported")
 

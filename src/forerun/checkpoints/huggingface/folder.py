@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.huggingface.config import read_model_spec
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.identity import model_identity
+from forerun.checkpoints.huggingface.packing import Packing, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
+from forerun.checkpoints.safetensors.header import WHOLE_BYTES
 from forerun.checkpoints.source import BytesRead
 from forerun.core.config import SamplingParams
+from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec, WeightFormat
 
 if TYPE_CHECKING:
@@ -39,7 +42,11 @@ class HuggingFaceFolder:
         return read_dtype(self.folder)
 
     def stored_formats(self) -> Mapping[str, int]:
-        return bytes_by_dtype(catalogue(self.folder).values())
+        num_bytes, packing = bytes_by_dtype(catalogue(self.folder).values()), self._packing()
+        if packing is None:
+            return num_bytes
+        codes = sum(num_bytes.pop(dtype, 0) for dtype in WHOLE_BYTES)
+        return {**num_bytes, packing.stored_format: codes}
 
     def files(self) -> tuple[Path, ...]:
         return tuple(path for path in sorted(self.folder.iterdir()) if path.is_file())
@@ -72,7 +79,17 @@ class HuggingFaceFolder:
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
         from forerun.checkpoints.huggingface.load import load_weights  # brings torch along
+        from forerun.checkpoints.huggingface.packed_weights import PackedWeights
         from forerun.checkpoints.typed_weights import LoadedWeights
 
+        packing = self._packing()
+        if packing is not None:
+            return PackedWeights(
+                self.folder, self.spec(), packing, dtype=dtype, weight_format=weight_format, device=device,
+                on_progress=on_progress,
+            )  # fmt: skip
         tensors = load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)
         return LoadedWeights(tensors, weight_format)
+
+    def _packing(self) -> Packing | None:
+        return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

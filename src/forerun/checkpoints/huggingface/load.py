@@ -47,9 +47,9 @@ def load_weights(
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
     present = catalogue(folder)
-    _check_depth(folder, present, spec)
+    check_depth(folder, present, spec)
     plan = tensor_plan(spec)
-    stored = _match(folder, present, plan, spec)
+    stored = match_tensors(folder, present, plan, spec)
     weights = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in fused_shapes(plan).items()}
     targets = [_rows(weights, plan[tensor.name]) for tensor in stored]
     num_total, num_done = sum(tensor.num_bytes for tensor in stored), 0
@@ -60,7 +60,7 @@ def load_weights(
     return weights
 
 
-def _check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
+def check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
     """Refuse more layers than can be stored, before anything is allocated per layer."""
     if spec.num_layers > len(stored):
         raise CheckpointError(
@@ -73,15 +73,15 @@ def _rows(weights: Mapping[str, Tensor], place: TensorPlace) -> Tensor:
     return weights[place.name][place.row_start : place.row_start + place.shape[0]]
 
 
-def _match(
+def match_tensors(
     folder: Path, stored: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace], spec: ModelSpec
 ) -> list[StoredTensor]:
     """The tensors to read, in file order, once they are known to be exactly those of the plan."""
     for tensor in stored.values():
         if tensor.name in plan:
-            _check_shape(folder, tensor, plan[tensor.name].shape)
+            _check_place(folder, tensor, plan[tensor.name])
         elif tensor.name == HEAD_NAME and spec.tied_embeddings:
-            _check_shape(folder, tensor, plan[EMBEDDING_NAME].shape)
+            _check_place(folder, tensor, plan[EMBEDDING_NAME])
         elif not is_ignorable(tensor.name):
             raise CheckpointError(
                 f"{tensor.path} holds tensor {short(tensor.name)}, which a {spec.family} model of "
@@ -93,11 +93,17 @@ def _match(
     return [tensor for tensor in stored.values() if tensor.name in plan]
 
 
-def _check_shape(folder: Path, tensor: StoredTensor, needed: tuple[int, ...]) -> None:
-    if tensor.shape != needed:
+def _check_place(folder: Path, tensor: StoredTensor, place: TensorPlace) -> None:
+    if tensor.dtype not in place.dtypes:
+        raise CheckpointError(
+            f"{tensor.path}: tensor {short(tensor.name)} is stored as {tensor.dtype}, but must be "
+            f"{' or '.join(place.dtypes)} as {folder / CONFIG_NAME} has it: check that config.json and weights belong "
+            "together"
+        )
+    if tensor.shape != place.shape:
         raise CheckpointError(
             f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but "
-            f"{folder / CONFIG_NAME} needs {list(needed)}: check that config.json and weights belong together"
+            f"{folder / CONFIG_NAME} needs {list(place.shape)}: check that config.json and weights belong together"
         )
 
 

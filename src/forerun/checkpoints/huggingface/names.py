@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
@@ -16,12 +17,14 @@ LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
 class TensorPlace:
     """One stored tensor's place: rows [row_start, row_start + shape[0]) of the weight `name`.
 
-    `shape` is what the stored tensor must have; a bias counts as rows of one element.
+    `shape` is what the stored tensor must have, and `dtypes` what it may be stored in. A bias counts as rows of one
+    element.
     """
 
     name: str
     shape: tuple[int, ...]
     row_start: int = 0
+    dtypes: tuple[str, ...] = tuple(ITEM_BYTES)
 
 
 def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:

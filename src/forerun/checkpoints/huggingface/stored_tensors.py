@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.safetensors.header import StoredTensor, read_header
+from forerun.checkpoints.safetensors.header import ITEM_BYTES, WHOLE_BYTES, StoredTensor, read_header
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile, short
 
@@ -14,6 +14,7 @@ SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
 SHARD_NAME: Final = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 PICKLED: Final = (".bin", ".pt", ".pth")
+STORED_BYTES: Final = ITEM_BYTES | WHOLE_BYTES
 DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -26,7 +27,7 @@ def catalogue(folder: Path) -> dict[str, StoredTensor]:
         CheckpointError: no weights, a damaged or absent file, or an index that contradicts its files.
     """
     if (folder / SINGLE_NAME).exists():
-        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME)}
+        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
     if (folder / INDEX_NAME).exists():
         return _read_shards(folder)
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
@@ -40,7 +41,7 @@ def catalogue(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_dtype(folder: Path) -> str:
-    """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64.
+    """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64; codes and indices do not count.
 
     What config.json says is not looked at: some say float32, or nothing, beside weights in bfloat16, and computing in
     float32 then takes twice the memory and time and gains no digit.
@@ -49,7 +50,7 @@ def read_dtype(folder: Path) -> str:
         CheckpointError: the weights are missing or damaged.
     """
     num_bytes = bytes_by_dtype(catalogue(folder).values())
-    return DTYPE_NAMES[max(num_bytes, key=num_bytes.__getitem__, default="F32")]
+    return DTYPE_NAMES[max(num_bytes.keys() & ITEM_BYTES, key=num_bytes.__getitem__, default="F32")]
 
 
 def bytes_by_dtype(tensors: Iterable[StoredTensor]) -> Counter[str]:
@@ -67,7 +68,7 @@ def _read_shards(folder: Path) -> dict[str, StoredTensor]:
     for shard in sorted(set(shard_of.values())):
         if not (folder / shard).is_file():
             raise CheckpointError(f"{folder / INDEX_NAME} names {shard}, which is not in the folder: fetch it again")
-        for tensor in read_header(folder / shard):
+        for tensor in read_header(folder / shard, STORED_BYTES):
             _check_listed(folder, tensor, shard, shard_of, tensors)
             tensors[tensor.name] = tensor
     for name, shard in shard_of.items():

@@ -17,6 +17,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import POINTER_MARK, refuse_pointer, short
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+WHOLE_BYTES: Final = {"I32": 4, "I64": 8}  # of packed codes, group indices and shapes
 # Room for 8,000 tensors; the largest model of a supported family has 1,138. Parsed JSON takes up to 30 times its text.
 MAX_HEADER_BYTES: Final = 2**20
 MAX_DIMENSIONS: Final = 8
@@ -97,7 +98,8 @@ def _parse_tensor(path: Path, name: str, entry: object, data_start: int, item_by
     if dtype not in item_bytes:
         raise CheckpointError(
             f"{path}: tensor {short(name)} is stored as {short(dtype)[1:-1]}, but must be one of "
-            f"{', '.join(item_bytes)}: quantized checkpoints are not supported, choose the original one"
+            f"{', '.join(item_bytes)}: of quantized checkpoints only those of 4 bits are supported (AWQ, GPTQ and "
+            "compressed-tensors), choose one of these or the original"
         )
     num_bytes = prod(shape) * item_bytes[dtype]
     if stop - start != num_bytes:

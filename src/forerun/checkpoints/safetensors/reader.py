@@ -8,11 +8,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
+from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 
 CHUNK_BYTES: Final = 16 * 2**20
 TORCH_DTYPES: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+WHOLE_DTYPES: Final = {"I32": torch.int32, "I64": torch.int64}
 
 
 def read_into(tensors: Sequence[StoredTensor], targets: Sequence[Tensor]) -> Iterator[int]:
@@ -37,8 +38,8 @@ def read_into(tensors: Sequence[StoredTensor], targets: Sequence[Tensor]) -> Ite
 
 
 def _read_tensor(file: FileIO, tensor: StoredTensor, target_N: Tensor, buffer: bytearray) -> Iterator[int]:
-    item_bytes, dtype = ITEM_BYTES[tensor.dtype], TORCH_DTYPES[tensor.dtype]
-    done = 0
+    dtype = (TORCH_DTYPES | WHOLE_DTYPES)[tensor.dtype]
+    item_bytes, done = dtype.itemsize, 0
     while done < tensor.num_bytes:
         num_bytes = min(len(buffer), tensor.num_bytes - done)
         _fill(file, memoryview(buffer)[:num_bytes], tensor)

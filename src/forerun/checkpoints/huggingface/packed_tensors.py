@@ -1,0 +1,147 @@
+"""The tensors of a linear layer packed in 4 bits: what they must be, and the weight that they stand for.
+
+Eight codes lie in a word of 32 bits, the first in its last four bits. Of a weight [O, I] with G groups of inputs:
+
+    AWQ          qweight [I, O/8] and qzeros [G, O/8], eight outputs to a word in the order 0 2 4 6 1 3 5 7;
+                 scales [G, O]
+    GPTQ         qweight [I/8, O], eight inputs to a word; qzeros [G, O/8], eight outputs to a word, in the layout's
+                 first version less 1; scales [G, O]; g_idx [I], each input's group
+    compressed-  weight_packed [O, I/8 rounded up], eight inputs to a word; weight_scale [O, G]; weight_shape, which
+    tensors      is (O, I); unless zeros are all 8, weight_zero_point [O/8 rounded up, G], eight outputs to a word
+
+Everywhere a weight is (code - zero) * scale. Sources: AutoAWQ and llm-awq, version "gemm"; AutoGPTQ and GPTQModel,
+checkpoint formats "gptq" and "gptq_v2"; compressed-tensors, format "pack-quantized".
+
+Legend: O output features, I input features, G groups of consecutive input features, W words.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.names import TensorPlace
+from forerun.checkpoints.huggingface.packing import Packing
+from forerun.core.errors import CheckpointError
+from forerun.model.quantise import MAX_INT4, group_size_of
+from forerun.model.weights import Int4Weight, Shape
+
+IN_WORD: Final = 8  # codes
+AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where in its word each of eight outputs stands
+MIDDLE: Final = 8  # the zero of a symmetric weight
+SCALES: Final = ("F16", "BF16", "F32")
+DTYPES: Final = {"scales": SCALES, "weight_scale": SCALES, "weight_shape": ("I32", "I64")}  # of all others I32
+
+
+def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace]:
+    """The tensors that stand in the place of a layer's weight, by suffix.
+
+    Raises:
+        CheckpointError: its sizes cannot be packed so; the message does not say whose.
+    """
+    num_out, num_in = place.shape
+    group_size = packing.group_size or num_in
+    groups, out_words, in_words = -(-num_in // group_size), -(-num_out // IN_WORD), -(-num_in // IN_WORD)
+    if packing.method != "compressed-tensors":
+        _require_multiple(num_out, "outputs", IN_WORD)
+    _require_multiple(num_in, "inputs", IN_WORD if packing.method == "gptq" else group_size)
+    shapes: dict[str, tuple[int, ...]]
+    match packing.method:
+        case "awq":
+            shapes = {"qweight": (num_in, out_words), "qzeros": (groups, out_words), "scales": (groups, num_out)}
+        case "gptq":
+            shapes = {"qweight": (in_words, num_out), "qzeros": (groups, out_words), "scales": (groups, num_out)}
+        case "compressed-tensors":
+            shapes = {"weight_packed": (num_out, in_words), "weight_scale": (num_out, groups), "weight_shape": (2,)}
+            shapes |= {} if packing.is_symmetric else {"weight_zero_point": (out_words, groups)}
+    return {
+        suffix: TensorPlace(name=place.name, shape=shape, dtypes=DTYPES.get(suffix, ("I32",)))
+        for suffix, shape in shapes.items()
+    }
+
+
+def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype) -> Int4Weight:
+    """The weight [O, I] of a layer's tensors, by suffix.
+
+    They have the shapes of `packed_places`, and GPTQ's may have a g_idx.
+    A group larger than the kernels' becomes several with the same scale and zero. Nothing is rounded.
+
+    Args:
+        dtype: that the weight says it is computed in.
+
+    Raises:
+        CheckpointError: a tensor holds what it cannot mean; the message begins with its suffix.
+    """
+    num_out, num_in = shape
+    match packing.method:
+        case "awq":
+            values_OI = _reorder(nibbles(tensors["qweight"])).t()
+            zeros_OG, scales_OG = _reorder(nibbles(tensors["qzeros"])).t(), tensors["scales"].t()
+        case "gptq":
+            _check_order(tensors.get("g_idx"), packing.group_size or num_in)
+            values_OI, scales_OG = nibbles(tensors["qweight"].t()), tensors["scales"].t()
+            zeros_OG = _gptq_zeros(packing, nibbles(tensors["qzeros"])).t()
+        case "compressed-tensors":
+            _check_shape(tensors["weight_shape"], shape)
+            values_OI, scales_OG = nibbles(tensors["weight_packed"])[:, :num_in], tensors["weight_scale"]
+            zeros_OG = torch.full(scales_OG.shape, MIDDLE, dtype=torch.uint8)
+            if not packing.is_symmetric:
+                zeros_OG = nibbles(tensors["weight_zero_point"].t())[:, :num_out].t()
+    scales_OG = scales_OG.float()
+    if not scales_OG.isfinite().all():
+        name = "weight_scale" if packing.method == "compressed-tensors" else "scales"
+        raise CheckpointError(f"{name} holds NaN or infinity, but scales must be finite")
+    group_size = group_size_of(packing.group_size or num_in)
+    repeats, num_groups = -(-(packing.group_size or num_in) // group_size), -(-num_in // group_size)
+    return Int4Weight(
+        values_OI=values_OI.contiguous(),
+        scales_OG=scales_OG.repeat_interleave(repeats, 1)[:, :num_groups].contiguous(),
+        zeros_OG=zeros_OG.repeat_interleave(repeats, 1)[:, :num_groups].contiguous(),
+        group_size=group_size,
+        dtype=dtype,
+    )
+
+
+def nibbles(words: Tensor) -> Tensor:
+    """The codes of int32 words [rows, W], the first of a word in its last bits: uint8 [rows, 8 W]."""
+    pairs = words.contiguous().view(torch.uint8)  # two codes to a byte, the word's last byte first
+    return torch.stack((pairs & MAX_INT4, pairs >> 4), -1).view(len(words), -1)
+
+
+def _reorder(codes: Tensor) -> Tensor:
+    """AWQ's codes [rows, O] in the order of outputs."""
+    return codes.view(len(codes), -1, IN_WORD)[:, :, AWQ_PLACES].flatten(1)
+
+
+def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
+    """A stored 15 of the first version is -1 in four bits, and so 0.
+
+    A symmetric zero is 8, stored as 7 or, by writers that call the second version by the first one's name, as 8.
+    """
+    if not packing.is_symmetric:
+        return (stored_GO + packing.zero_offset) & MAX_INT4
+    least, most = int(stored_GO.min()), int(stored_GO.max())
+    if least != most or least not in (MIDDLE - 1, MIDDLE):
+        raise CheckpointError(
+            f"qzeros holds numbers from {least} to {most}, but with sym true in config.json all must be 7, or all 8"
+        )
+    return torch.full_like(stored_GO, MIDDLE)
+
+
+def _check_order(g_idx_I: Tensor | None, group_size: int) -> None:
+    if g_idx_I is not None and not torch.equal(g_idx_I.long(), torch.arange(len(g_idx_I)) // group_size):
+        raise CheckpointError(
+            f"g_idx does not number groups of {group_size} consecutive inputs, as without activation order it must: "
+            "GPTQ with activation order is not supported"
+        )
+
+
+def _check_shape(stored: Tensor, shape: Shape) -> None:
+    if tuple(stored.tolist()) != shape:
+        raise CheckpointError(f"weight_shape holds {stored.tolist()}, but the model needs {list(shape)}")
+
+
+def _require_multiple(size: int, what: str, unit: int) -> None:
+    if size % unit:
+        raise CheckpointError(f"it has {size} {what}, but can be packed so only with a multiple of {unit}")

@@ -1,0 +1,174 @@
+"""How the linear layers of a checkpoint are packed in 4 bits, as the quantization_config in its config.json has it.
+
+Whatever would make them other numbers, or need other arithmetic, is refused by its key.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from forerun.core.errors import CheckpointError
+from forerun.core.json_file import MAX_SIZE, JsonFile
+
+KEY: Final = "quantization_config"
+Method = Literal["awq", "gptq", "compressed-tensors"]
+BITS: Final = 4
+GROUP_UNIT: Final = 32  # inputs; groups are whole numbers of the smallest group that kernels have
+SUPPORTED: Final = (
+    "4 bits in groups of a multiple of 32 inputs, or one group for an output: AWQ's gemm layout, GPTQ without "
+    "activation order, compressed-tensors' pack-quantized. Choose such a checkpoint, or the original one; --weights "
+    "int4 or int8 rounds its weights on loading"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """What is needed to read the packed layers.
+
+    Args:
+        method: whose layout the tensors have.
+        group_size: inputs that share a scale and a zero; None: all of an output's.
+        is_symmetric: every zero is 8. AWQ and GPTQ store it all the same, compressed-tensors does not.
+        zero_offset: what the stored zeros lack: 1 in GPTQ's first version, which stored zero - 1.
+        exceptions: the layers, or parts of their names, that the config leaves plain.
+    """
+
+    method: Method
+    group_size: int | None
+    is_symmetric: bool = False
+    zero_offset: int = 0
+    exceptions: tuple[str, ...] = ()
+
+    @property
+    def stored_format(self) -> str:
+        """What a user calls the codes."""
+        return {"awq": "AWQ int4", "gptq": "GPTQ int4", "compressed-tensors": "pack-quantized int4"}[self.method]
+
+
+def read_packing(config: JsonFile) -> Packing | None:
+    """The packing of the checkpoint with this config.json; None where its weights are plain.
+
+    Raises:
+        CheckpointError: they are quantised in a way that is not supported, or the config contradicts itself.
+    """
+    if not config.has(KEY):
+        return None
+    quantised = config.nested(KEY)
+    match quantised.text("quant_method").lower():
+        case "awq":
+            return _read_awq(quantised)
+        case "gptq":
+            return _read_gptq(quantised)
+        case "compressed-tensors":
+            return _read_compressed(quantised)
+        case _:
+            raise _unsupported(quantised, "quant_method")
+
+
+def _read_awq(quantised: JsonFile) -> Packing:
+    """AutoAWQ's keys, and GPTQModel's for the same layout."""
+    _require(quantised, "zero_point", True)
+    _require(quantised, "desc_act", False)
+    for key in ("version", "format", "checkpoint_format"):
+        if quantised.text(key, "gemm").lower() != "gemm":
+            raise _unsupported(quantised, key)
+    _require_bits(quantised, "bits", "w_bit")
+    group_size = _read_group_size(quantised, "q_group_size" if quantised.has("q_group_size") else "group_size")
+    return Packing(method="awq", group_size=group_size, exceptions=_read_names(quantised, "modules_to_not_convert"))
+
+
+def _read_gptq(quantised: JsonFile) -> Packing:
+    """AutoGPTQ's keys and GPTQModel's. Both versions of the layout are read; the first is the usual one."""
+    _require(quantised, "desc_act", False)
+    _require(quantised, "is_marlin_format", False)
+    _require(quantised, "lm_head", False)
+    _require(quantised, "pack_dtype", "int32")
+    _require_empty(quantised, "dynamic")
+    versions = {quantised.text(key, "gptq").lower() for key in ("checkpoint_format", "format") if quantised.has(key)}
+    if not versions <= {"gptq"} and versions != {"gptq_v2"}:
+        raise _unsupported(quantised, "checkpoint_format" if quantised.has("checkpoint_format") else "format")
+    _require_bits(quantised, "bits", "w_bit")
+    return Packing(
+        method="gptq",
+        group_size=_read_group_size(quantised, "group_size"),
+        is_symmetric=quantised.flag("sym", False),
+        zero_offset=0 if versions == {"gptq_v2"} else 1,
+        exceptions=_read_names(quantised, "modules_to_not_convert"),
+    )
+
+
+def _read_compressed(quantised: JsonFile) -> Packing:
+    """One group of linear layers, of whose weights alone something is quantised."""
+    _require(quantised, "format", "pack-quantized")
+    for key in ("kv_cache_scheme", "sparsity_config", "transform_config"):
+        _require_empty(quantised, key)
+    groups = quantised.nested("config_groups")
+    if len(groups.values) != 1:
+        raise quantised.wrong("config_groups", f"one group of layers; supported are {SUPPORTED}")
+    group = groups.nested(next(iter(groups.values)))
+    for key in ("input_activations", "output_activations"):
+        _require_empty(group, key)
+    _require(group, "format", "pack-quantized")
+    if group.values.get("targets") != ["Linear"]:
+        raise group.wrong("targets", '["Linear"], all linear layers but the ones under "ignore"')
+    return Packing(
+        method="compressed-tensors",
+        group_size=_read_strategy(group.nested("weights")),
+        is_symmetric=group.nested("weights").flag("symmetric", True),
+        exceptions=_read_names(quantised, "ignore"),
+    )
+
+
+def _read_strategy(weights: JsonFile) -> int | None:
+    """The group size. Activation order that left the columns in place, "weight" or "static", needs no care."""
+    _require_bits(weights, "num_bits")
+    _require(weights, "type", "int")
+    _require(weights, "dynamic", False)
+    if weights.values.get("actorder") not in (None, False, "weight", "static"):
+        raise _unsupported(weights, "actorder")
+    match weights.text("strategy"):
+        case "channel":
+            if weights.has("group_size") and weights.values["group_size"] != -1:
+                raise weights.wrong("group_size", "absent beside strategy 'channel'")
+            return None
+        case "group":
+            return _read_group_size(weights, "group_size", least=GROUP_UNIT)
+        case _:
+            raise _unsupported(weights, "strategy")
+
+
+def _read_group_size(quantised: JsonFile, key: str, *, least: int = -1) -> int | None:
+    group_size = quantised.integer(key, least=least, most=MAX_SIZE)
+    if group_size == -1:
+        return None
+    if group_size < GROUP_UNIT or group_size % GROUP_UNIT:
+        raise quantised.wrong(key, f"a multiple of {GROUP_UNIT}, or -1 for one group; supported are {SUPPORTED}")
+    return group_size
+
+
+def _require_bits(quantised: JsonFile, *keys: str) -> None:
+    given = [key for key in keys if quantised.has(key)]
+    for key in given or keys[:1]:
+        if quantised.integer(key) != BITS:
+            raise _unsupported(quantised, key)
+
+
+def _require(quantised: JsonFile, key: str, wanted: object) -> None:
+    """Refuse a key with another value; absent is as good as the wanted one."""
+    if quantised.has(key) and quantised.values[key] != wanted:
+        raise quantised.wrong(key, f"{wanted!r}; supported are {SUPPORTED}")
+
+
+def _require_empty(quantised: JsonFile, key: str) -> None:
+    if quantised.values.get(key):
+        raise quantised.wrong(key, f"absent or empty; supported are {SUPPORTED}")
+
+
+def _read_names(quantised: JsonFile, key: str) -> tuple[str, ...]:
+    names = quantised.values.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise quantised.wrong(key, "a list of the names of layers")
+    return tuple(names)
+
+
+def _unsupported(quantised: JsonFile, key: str) -> CheckpointError:
+    return quantised.wrong(key, f"that of a supported packing: {SUPPORTED}")
