@@ -221,3 +221,18 @@ def test_an_int8_weight_is_what_its_values_say() -> None:
     assert isinstance(weight, Int8Weight)
     y = packed("int8_wide", weight)(torch.eye(64)).T
     assert torch.equal(y, dequantise(weight).float())
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_int4_scales_of_16_bits_and_any_zeros_are_exact(group_size: int, scale_dtype: torch.dtype) -> None:
+    """A row is 127 times one input alone, which int8 holds, and so every product 127 times one weight."""
+    generator = torch.Generator().manual_seed(group_size)
+    num_out, num_in = 40, 256
+    weight = Int4Weight(
+        values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
+        scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),
+        zeros_OG=torch.randint(16, (num_out, num_in // group_size), generator=generator, dtype=torch.uint8),
+        group_size=group_size,
+    )
+    assert torch.equal(packed("int4", weight)(127.0 * torch.eye(num_in)), 127.0 * dequantise(weight).T)

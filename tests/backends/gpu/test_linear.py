@@ -13,7 +13,8 @@ from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import choose_tiles
 from forerun.core.model_spec import WeightFormat
-from forerun.model.weights import DenseWeight
+from forerun.model.quantise import dequantise
+from forerun.model.weights import DenseWeight, Int4Weight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
@@ -199,3 +200,22 @@ def test_plain_weights_are_not_copied() -> None:
 def test_every_split_has_inputs(weight_format: WeightFormat, num_out: int, num_in: int) -> None:
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=torch.bfloat16)
     assert tiles.num_splits == 1 or -(-num_in // tiles.block_in) >= 4 * tiles.num_splits
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_scales_of_16_bits_and_any_zeros_are_exact(group_size: int, scale_dtype: torch.dtype) -> None:
+    """Each row is one input alone, and so every product one weight, which float32 holds."""
+    generator = torch.Generator().manual_seed(group_size)
+    num_out, num_in = 24, 256
+    weight = Int4Weight(
+        values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
+        scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),
+        zeros_OG=torch.randint(16, (num_out, num_in // group_size), generator=generator, dtype=torch.uint8),
+        group_size=group_size,
+    )
+    inputs = torch.randperm(num_in, generator=generator)[:MOST_ROWS]
+    h_TI = torch.zeros(MOST_ROWS, num_in)
+    h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
+    found = logits_of(pack(weight, None, compute=torch.float32), h_TI, MOST_ROWS)
+    assert torch.equal(found, dequantise(weight)[:, inputs].T)

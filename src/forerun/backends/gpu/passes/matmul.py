@@ -94,7 +94,7 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
                 if SHAPE.num_row_tiles == 2:
                     rows_RJ = load_rows(h, first_row + ROWS, end_row, first, NUM_WORDS, SHAPE)
                     part_1 = product(rows_RJ, values_of[place], part_1)
-            scale_1O = scale_1O.to(tl.float32, bitcast=True)
+            scale_1O = (scale_1O & -16).to(tl.float32, bitcast=True)  # The zero is no part of it.
             sums_0 += part_0 * scale_1O
             if SHAPE.num_row_tiles == 2:
                 sums_1 += part_1 * scale_1O

@@ -30,7 +30,8 @@ class LinearWeight(NamedTuple):
             [O, I]; of int4, int32 [B, O, J]: nibble i of word j of a block is its input i * J + j, so that the words of
             a block lie together and each nibble gives consecutive inputs.
         scales: None; of int8, float32 [O]; of int4, int32 [G, O], a float32 whose last four bits are the group's zero.
-            They are the last of 24 that a weight of 4 bits could ever feel, and so a group has one number to load.
+            So a group has one number to load. A scale that was float16 or bfloat16, as checkpoints have them, has zeros
+            there and stays exact; any other is rounded to 20 bits.
         bias: float32 [O] or None.
     """
 
