@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,7 @@ from forerun.cli.declare import option, output, with_options
 from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
+from forerun.cli.prepare_awq import prepare_awq
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
 def prepare(
     machine: MachineOptions,
     model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET,
+    quantize: Annotated[
+        Literal["awq"] | None, option("--quantize", help="Pack a plain folder's weights in 4 bits, into --out.")
+    ] = None,
+    calib: Annotated[Path | None, option("--calib", help="Text to quantize by [the built-in prompts].")] = None,
     layer_skip: Annotated[
         bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
     ] = False,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
-    out: Annotated[Path | None, output("--out", help="File to write [beside the model, or forerun's cache].")] = None,
+    out: Annotated[
+        Path | None, output("--out", help="What to write: of sets a file [beside the model, or forerun's cache].")
+    ] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer at most.")] = 64,
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
@@ -41,9 +48,16 @@ def prepare(
         WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
     ] = "plain",
 ) -> None:
-    """Search offline for what a model can skip when it drafts for itself; engines pick the result up by themselves."""
-    if not layer_skip:
-        raise ConfigError("say what to prepare: --layer-skip finds sublayers to skip in self-speculation")
+    """Prepare a model before its first request: pack its weights in 4 bits (--quantize awq), in a folder of its own, or
+    search for what it can skip when it drafts for itself (--layer-skip); engines pick that up by themselves."""
+    if (quantize is not None) == layer_skip:
+        raise ConfigError(
+            "say what to prepare, one at a time: --layer-skip finds sublayers to skip in self-speculation, "
+            "--quantize awq packs weights in 4 bits"
+        )
+    if quantize is not None:
+        prepare_awq(EngineConfig(target=model, **engine_settings(machine)), out, calib)
+        return
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(target=model, **engine_settings(machine))

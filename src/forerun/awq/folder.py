@@ -1,0 +1,98 @@
+"""A packed model as a folder in AutoAWQ's layout, version "gemm"; see `checkpoints.huggingface.packed_tensors`.
+
+Legend: O output features, I input features, G groups of input features, W words.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.checkpoints.huggingface.packed_tensors import IN_WORD
+from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME, SINGLE_NAME
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+from forerun.model.weights import Int4Weight
+
+ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # the outputs of a word's codes, the one in its last bits first
+COPIED: Final = (".json", ".jinja", ".model", ".txt")  # tokenizer, templates, sampling, licence
+
+
+def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_size: int) -> None:
+    """Write a folder whole or not at all: it gets its name once it is complete.
+
+    Args:
+        source: the folder of the plain model, whose tokenizer and whatever else is text are copied.
+        tensors: by their names in the folder.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    staging = out.with_name(f".{out.name}.part")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        for path in sorted(source.iterdir()):
+            if path.suffix in COPIED and path.name not in (CONFIG_NAME, INDEX_NAME) and path.is_file():
+                shutil.copyfile(path, staging / path.name)
+        save_file(dict(tensors), staging / SINGLE_NAME, {"format": "pt"})
+        config = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
+        config["quantization_config"] = quantization_config(group_size)
+        (staging / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        staging.rename(out)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written ({error.strerror}): name another folder, or make room") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def quantization_config(group_size: int) -> dict[str, object]:
+    """What config.json says of the packing, in AutoAWQ's keys."""
+    return {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": group_size,
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": None,
+    }
+
+
+def stored_tensors(
+    spec: ModelSpec, packed: Mapping[str, Int4Weight], plain: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Every tensor of the folder by its name there.
+
+    Args:
+        packed: by our names, without ".weight".
+        plain: all others, by our names; stored in `dtype`.
+    """
+    return dict(_stored(spec, packed, plain, dtype))
+
+
+def _stored(
+    spec: ModelSpec, packed: Mapping[str, Int4Weight], plain: Mapping[str, Tensor], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    for name, place in tensor_plan(spec).items():
+        rows, weight = slice(place.row_start, place.row_start + place.shape[0]), place.name.removesuffix(".weight")
+        if weight not in packed or place.name.endswith(".bias"):
+            yield name, plain[place.name][rows].to("cpu", dtype).contiguous()
+            continue
+        module, whole = name.removesuffix(".weight"), packed[weight]
+        yield f"{module}.qweight", words_of(whole.values_OI[rows])
+        yield f"{module}.qzeros", words_of(whole.zeros_OG[rows])
+        yield f"{module}.scales", whole.scales_OG[rows].t().half().contiguous()
+
+
+def words_of(codes: Tensor) -> Tensor:
+    """Codes [O, I] or [O, G] eight outputs to a word: int32 [I, W] or [G, W]."""
+    columns = codes.t().reshape(codes.shape[1], -1, IN_WORD)[:, :, ORDER]
+    pairs = columns[:, :, 0::2] | (columns[:, :, 1::2] << 4)
+    return pairs.contiguous().view(torch.int32).squeeze(-1).contiguous()

@@ -1,0 +1,144 @@
+"""A plain model's folder to one packed in 4 bits by AWQ."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from forerun.awq.folder import stored_tensors, write_folder
+from forerun.awq.layer import LayerPacker
+from forerun.awq.layer_inputs import LayerInputs, perplexity, read_window
+from forerun.backends.choose import choose_backend
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.huggingface.load import load_weights
+from forerun.checkpoints.huggingface.packed_tensors import IN_WORD
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.source import CheckpointSource
+from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.core.errors import ConfigError
+from forerun.core.model_spec import ModelSpec
+from forerun.model.quantise import GROUP_SIZES
+from forerun.model.runner import Runner
+from forerun.model.weights import Int4Weight, WeightSource
+
+WINDOW: Final = 512  # tokens that are read from an empty cache
+HELD_OUT: Final = 4  # of so many windows one is not calibrated with, and measured
+LEAST_WINDOWS: Final = HELD_OUT
+OnLayer = Callable[[int, int], None]  # layers that are packed, of how many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwqReport:
+    """What became of a model.
+
+    Args:
+        num_calibrated, num_measured: tokens of text.
+        perplexity_before, perplexity_after: of the measured text, which nothing was chosen by.
+    """
+
+    folder: Path
+    group_size: int
+    num_calibrated: int
+    num_measured: int
+    perplexity_before: float
+    perplexity_after: float
+    num_bytes: int
+
+
+def pack_model(
+    source: CheckpointSource, out: Path, text: str, on_layer: OnLayer = lambda done, total: None
+) -> AwqReport:
+    """Pack a model on the CPU, in float32, and write its folder; the model must fit in memory.
+
+    Args:
+        text: that the model reads to find what its layers' inputs are like.
+
+    Raises:
+        ConfigError: the model cannot be packed so, the text is too short, or the folder is there or cannot be written.
+        CheckpointError: the model cannot be read.
+    """
+    spec = source.spec()
+    folder, group_size = plain_folder(source), find_group_size(spec)
+    if out.exists():
+        raise ConfigError(f"{out} is there already: name a folder that is not")
+    calibrated, measured = windows_of(source, text, spec)
+    weights = load_weights(folder, spec, dtype=torch.float32)
+    runner, inputs = open_runner(spec, LoadedWeights(weights)), LayerInputs(sum(map(len, calibrated)))
+    for window in calibrated:
+        read_window(runner, window, inputs.observe)
+    before, dtype = perplexity(runner, measured), getattr(torch, source.stored_dtype())
+    del runner
+    packer = LayerPacker(spec=spec, weights=weights, inputs=inputs, group_size=group_size, dtype=dtype)
+    packed: dict[str, Int4Weight] = {}
+    for layer in range(spec.num_layers):
+        packed |= packer.pack(layer)
+        on_layer(layer + 1, spec.num_layers)
+    write_folder(out, folder, stored_tensors(spec, packed, weights, dtype), group_size)
+    written = HuggingFaceFolder(name=str(out), folder=out)
+    return AwqReport(
+        folder=out,
+        group_size=group_size,
+        num_calibrated=sum(map(len, calibrated)),
+        num_measured=sum(map(len, measured)),
+        perplexity_before=before,
+        perplexity_after=perplexity(open_runner(spec, written.weights(dtype=torch.float32)), measured),
+        num_bytes=sum(written.stored_formats().values()),
+    )
+
+
+def plain_folder(source: CheckpointSource) -> Path:
+    """Where a model's plain weights are.
+
+    Raises:
+        ConfigError: they are codes already.
+    """
+    if isinstance(source, HuggingFaceFolder) and len(source.stored_formats().keys() - ITEM_BYTES.keys()) == 0:
+        return source.folder
+    raise ConfigError(
+        f"{source.name} holds weights in {', '.join(source.stored_formats())}, but AWQ is made from the plain weights "
+        "of a folder with safetensors: give the original checkpoint"
+    )
+
+
+def find_group_size(spec: ModelSpec) -> int:
+    """The largest of GROUP_SIZES that divides the inputs of every layer, since a folder has one.
+
+    Raises:
+        ConfigError: there is none, or outputs do not fill words.
+    """
+    inputs = (spec.hidden_size, spec.q_size, spec.intermediate_size)
+    outputs = (*inputs, spec.kv_size)
+    for size in GROUP_SIZES:
+        if not any(num_in % size for num_in in inputs) and not any(num_out % IN_WORD for num_out in outputs):
+            return size
+    raise ConfigError(
+        f"layers of {', '.join(map(str, inputs))} inputs and {spec.kv_size} keys cannot be packed by AWQ's layout, "
+        f"whose groups have at least {GROUP_SIZES[-1]} inputs and whose words {IN_WORD} outputs: choose another model"
+    )
+
+
+def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[list[list[int]], list[list[int]]]:
+    """A text in windows: those to calibrate with, and every HELD_OUT-th to measure.
+
+    Raises:
+        ConfigError: it is too short for both.
+    """
+    token_ids, size = source.tokenizer().encode(text), min(WINDOW, spec.max_positions)
+    windows: Sequence[list[int]] = [
+        token_ids[start : start + size] for start in range(0, len(token_ids) - size + 1, size)
+    ]
+    if len(windows) < LEAST_WINDOWS:
+        raise ConfigError(
+            f"the text has {len(token_ids)} tokens, but {LEAST_WINDOWS * size} are needed to calibrate with and to "
+            "measure: give a longer file"
+        )
+    measured = list(windows[HELD_OUT - 1 :: HELD_OUT])
+    return [window for number, window in enumerate(windows) if number % HELD_OUT != HELD_OUT - 1], measured
+
+
+def open_runner(spec: ModelSpec, weights: WeightSource) -> Runner:
+    """A model on torch's kernels, which show what their ops write."""
+    choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=spec.head_dim, wanted="torch")
+    return Runner(spec, weights, backend=choice.backend, capacity=WINDOW, dtype=torch.float32, device="cpu")
