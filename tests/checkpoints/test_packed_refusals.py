@@ -126,7 +126,7 @@ FAULTS: Final = (
     fault("compressed", "targets is ['re:.*mlp.*']", config=in_group(targets=["re:.*mlp.*"])),
     fault("compressed", "kv_cache_scheme", config={"kv_cache_scheme": {"num_bits": 8}}),
     fault("compressed", "transform_config", config={"transform_config": {"config_groups": {"R1": {}}}}),
-    fault("compressed", "sparsity_config", config={"sparsity_config": {"format": "sparse-24-bitmask"}}),
+    fault("compressed", "sparsity_config.format", config={"sparsity_config": {"format": "sparse-24-bitmask"}}),
     fault("compressed", "holds tensor", "weight_zero_point", config=in_group(symmetric=True)),
     fault("compressed", f"lack tensor '{LAYER}.weight_zero_point'", weight_zero_point=None),
     fault("compressed", f"{LAYER}.weight_shape holds [64, 95]", "[64, 96]", weight_shape=torch.tensor([64, 95])),

@@ -99,8 +99,9 @@ def _read_gptq(quantised: JsonFile) -> Packing:
 def _read_compressed(quantised: JsonFile) -> Packing:
     """One group of linear layers, of whose weights alone something is quantised."""
     _require(quantised, "format", "pack-quantized")
-    for key in ("kv_cache_scheme", "sparsity_config", "transform_config"):
+    for key in ("kv_cache_scheme", "transform_config"):
         _require_empty(quantised, key)
+    _require(quantised.nested("sparsity_config"), "format", "dense")
     groups = quantised.nested("config_groups")
     if len(groups.values) != 1:
         raise quantised.wrong("config_groups", f"one group of layers; supported are {SUPPORTED}")
