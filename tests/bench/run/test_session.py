@@ -270,6 +270,9 @@ def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
     """A field of an engine's config that a run could differ in must be in its plan."""
     planned = {field.name for field in fields(session.RunPlan)}
     # Each contestant has its own drafter; plain decoding is a contestant; the questions are put in the model's own
-    # template; no text is saved that a later answer could begin with, since a contestant forgets before each.
-    left_open = {"drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes"}
+    # template; no text is saved that a later answer could begin with, since a contestant forgets before each; no flag
+    # of a run shares the target.
+    left_open = {
+        "drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes", "target_ranks"
+    }  # fmt: skip
     assert {field.name for field in fields(EngineConfig)} - left_open <= planned
