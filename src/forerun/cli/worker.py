@@ -45,7 +45,7 @@ def worker(
     """Draft for a target in another process, on this host or another one. An engine starts its own by itself."""
     if listen is None and control is None:
         raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
-    given = {"num_threads": 1} | engine_settings(machine)
+    given = {"num_threads": 1} | engine_settings(machine) | ({} if role == "target" else {"target_ranks": 1})
     config = EngineConfig(target=model, drafter=NoDrafter(), **given)
     if role == "target" and control is not None:
         from forerun.engine.shared_target import run_follower  # imports torch

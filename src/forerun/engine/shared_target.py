@@ -78,9 +78,13 @@ def load_shared(
         lambda *place: command(config, *place, num_threads=num_threads),
         inherited=() if memory is None else (memory,),
     )
-    store = host_store(num_ranks)
+    store = host_store(num_ranks) if memory is None else None
     opening = GroupOpening(
-        num_ranks=num_ranks, memory=memory, port=store.port, capacity=capacity, exactness=config.exactness
+        num_ranks=num_ranks,
+        memory=memory,
+        port=0 if store is None else store.port,
+        capacity=capacity,
+        exactness=config.exactness,
     )
     followers.send(opening.to_message())
     weights = checkpoint.weights(config, on_progress)
@@ -181,7 +185,7 @@ def open_follower(config: EngineConfig, rank: int, opening: GroupOpening, contro
     cache = TreeCache(
         plan.local(spec), opening.capacity, dtype=checkpoint.dtype, device=device, move_slots=backend.move_slots
     )
-    store = join_store(opening.port, opening.num_ranks)
+    store = join_store(opening.port, opening.num_ranks) if opening.memory is None else None
     control.sendall(READY)
     group = open_group(opening, store, rank, backend, device, lambda: None)
     call_at_end([control], group.lose)

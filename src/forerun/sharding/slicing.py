@@ -31,7 +31,7 @@ class Piece:
 
 
 def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
-    """These pieces of a tensor side by side; one without padding is a view."""
+    """These pieces of a tensor side by side, in memory of their own: else a part would keep the whole one there."""
     parts = []
     for piece in pieces:
         parts.append(values.narrow(dim, piece.start, piece.stop - piece.start))
@@ -39,7 +39,7 @@ def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
             shape = list(values.shape)
             shape[dim] = piece.padding
             parts.append(values.new_zeros(shape))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    return torch.cat(parts, dim)
 
 
 def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
