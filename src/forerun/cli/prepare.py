@@ -48,8 +48,7 @@ def prepare(
         WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
     ] = "plain",
 ) -> None:
-    """Prepare a model before its first request: pack its weights in 4 bits (--quantize awq), in a folder of its own, or
-    search for what it can skip when it drafts for itself (--layer-skip); engines pick that up by themselves."""
+    """Pack a model's weights in 4 bits (--quantize awq), or search for what it can skip as a draft (--layer-skip)."""
     if (quantize is not None) == layer_skip:
         raise ConfigError(
             "say what to prepare, one at a time: --layer-skip finds sublayers to skip in self-speculation, "
