@@ -71,7 +71,7 @@ def test_rows_of_several_ranks_are_exact(weights: str, drafter: DrafterConfig) -
     assert texts(2, drafter, "bfloat16", weights=weights, exactness="exact") == plain
 
 
-@pytest.fixture(params=["float64", pytest.param("float32", marks=NATIVE)])
+@pytest.fixture(params=[pytest.param("float64", marks=pytest.mark.slow), pytest.param("float32", marks=NATIVE)])
 def shared(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with engine(2, NoDrafter(), request.param) as one:
         one.generate(PROMPT, GREEDY)
