@@ -130,6 +130,7 @@ def write_on(one: Engine, prompt: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_many_ranks_are_lost_in_the_midst_of_work(sent: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_group, "DEADLINE_S", 1.0)
