@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.backends.shared import SharedBackend
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.inputs import ForwardInput
@@ -51,7 +50,10 @@ def test_followers_have_the_cache_of_their_leader(seed: int) -> None:
     leader = Runner(
         spec,
         LoadedWeights(dict(weights)),
-        backend=SharedBackend.of(REFERENCE, spec, plan, alone()),
+        backend=REFERENCE,
+        make_executor=lambda _, whole, own, unused: SharedExecutor(
+            spec, whole, own, unused, backend=REFERENCE, plan=plan, group=alone()
+        ),
         capacity=CAPACITY,
         dtype=torch.float64,
         device="cpu",

@@ -15,7 +15,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError
 
-SHARED: Final = "a model that several ranks share runs torch's kernels on GPUs, so far"
+SHARED: Final = "Triton's kernels have no step yet for a model that several ranks share"
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 

@@ -13,7 +13,6 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.choose import BackendChoice
-from forerun.backends.shared import SharedBackend
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, Exactness
 from forerun.core.errors import RankLostError
@@ -94,12 +93,15 @@ def load_shared(
     return Runner(
         plan.local(checkpoint.spec),
         weights,
-        backend=SharedBackend.of(choice.backend, checkpoint.spec, plan, group),
+        backend=choice.backend,
         capacity=capacity,
         dtype=checkpoint.dtype,
         device=device.torch_device,
         pace=device.target,
         cache_bytes=config.cache_bytes,
+        make_executor=lambda _, whole, cache, unused: SharedExecutor(
+            checkpoint.spec, whole, cache, unused, backend=choice.backend, plan=plan, group=group
+        ),
         tell=followers.tell,
         on_close=followers.close,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, sleep
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
+MakeExecutor: TypeAlias = Callable[[ModelSpec, WeightSource, TreeCache, SkipSet], Executor]
 LEAST_ROWS = 16  # what is lost with fewer is read again in one pass, which costs little more than one of a single row
 
 
@@ -35,6 +37,7 @@ class Runner:
 
     Args:
         cache_bytes: of saved texts, at most.
+        make_executor: what runs passes, from the same values as `backend.executor`; None: the backend's.
         tell: see `TreeCache`.
         on_close: ends whoever else has a part of the model.
     """
@@ -51,6 +54,7 @@ class Runner:
         pace: Pace | None = None,
         unused: SkipSet = NOTHING,
         cache_bytes: int = 0,
+        make_executor: MakeExecutor | None = None,
         tell: Tell = nobody,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
@@ -61,7 +65,8 @@ class Runner:
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
-            self._executor = backend.executor(spec, weights, self.cache, unused)
+            make = make_executor or backend.executor
+            self._executor = make(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass; keys and values of all rows are in the cache afterwards."""

@@ -18,7 +18,6 @@ from forerun.sharding.sums import sum_in_order
 
 MEETING_S: Final = 60.0  # for all ranks, which have said that they are ready, to find each other
 DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
-STORE: Final[Any] = vars(distributed)["TCPStore"]  # which torch's stubs do not name
 
 
 def unknown() -> None:
@@ -76,13 +75,18 @@ def open_group(store: Any, rank: int, num_ranks: int, device: str) -> Any:
     return kind(store, rank, num_ranks, options)
 
 
+def tcp_store() -> Any:
+    """torch's class of that name, which its stubs leave out; looked up when it is needed, as some builds lack it."""
+    return vars(distributed)["TCPStore"]
+
+
 def host_store(num_ranks: int) -> Any:
     """Where the ranks of one host find each other: on a port of the loopback interface that the system chose.
 
     `port` says which.
     """
     listener = socket.create_server(("127.0.0.1", 0))
-    return STORE(
+    return tcp_store()(
         "127.0.0.1", listener.getsockname()[1], num_ranks, is_master=True, master_listen_fd=listener.detach(),
         wait_for_workers=False, timeout=timedelta(seconds=MEETING_S), use_libuv=True,
     )  # fmt: skip
@@ -90,6 +94,6 @@ def host_store(num_ranks: int) -> Any:
 
 def join_store(port: int, num_ranks: int) -> Any:
     """The same, from the others' side."""
-    return STORE(
+    return tcp_store()(
         "127.0.0.1", port, num_ranks, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
     )
