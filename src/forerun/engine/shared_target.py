@@ -69,14 +69,8 @@ def load_shared(
         RankLostError: another rank could not be made ready.
     """
     num_ranks, device = config.target_ranks, read_device(config.device)
-    for rank in range(num_ranks):
-        find_device(device_of(device.torch_device, rank))
     plan, memory = shard_plans(checkpoint, num_ranks)[0], choice.backend.group_memory(num_ranks)
-    followers = Followers(
-        num_ranks,
-        lambda *place: command(config, *place, num_threads=num_threads),
-        inherited=() if memory is None else (memory,),
-    )
+    followers = start_followers(config, memory, num_threads)
     store = host_store(num_ranks) if memory is None else None
     opening = GroupOpening(
         num_ranks=num_ranks,
@@ -104,6 +98,17 @@ def load_shared(
         ),
         tell=followers.tell,
         on_close=followers.close,
+    )
+
+
+def start_followers(config: EngineConfig, memory: int | None, num_threads: int) -> Followers:
+    """The processes of all other ranks, if every rank has a device."""
+    for rank in range(config.target_ranks):
+        find_device(device_of(read_device(config.device).torch_device, rank))
+    return Followers(
+        config.target_ranks,
+        lambda *place: command(config, *place, num_threads=num_threads),
+        inherited=() if memory is None else (memory,),
     )
 
 
