@@ -1,4 +1,5 @@
-"""SwiftSpec's published figures that the planner is checked against (arXiv 2506.11309, table 7 and section 4).
+"""SwiftSpec's published figures that the planner is checked against (arXiv 2506.11309, table 7 and section 4; and the
+README of its repository, for the speed of each pair of models).
 
 Table 7 is of Qwen2-72B with Qwen2-1.5B on 8xH800: tokens/s, milliseconds of a target and of a draft pass, and the
 acceptance length, a mean over six data sets. The paper says neither whether a length counts the bonus token nor how
@@ -28,6 +29,31 @@ class Published:
     target: Pace
     draft: Pace
     accept_length: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A row of the README: a mean over six data sets, greedy, weights int4 (AWQ), on 8xH800.
+
+    Args:
+        target_units: GPUs of the target, by README and section 4.3.1; the draft has the rest of eight. Table 9 of the
+            paper has two of them the other way round: 4 for Qwen2-72B, 6 for R1-Distill-Qwen-32B.
+    """
+
+    target: str
+    draft: str
+    tokens_per_s: float
+    target_units: int
+
+
+PAIRS: Final = (
+    Pair(target="Llama-3.3-70B", draft="Llama-3.2-3B", tokens_per_s=369.0, target_units=4),
+    Pair(target="Llama-3-70B", draft="Llama-3.2-3B", tokens_per_s=347.0, target_units=4),
+    Pair(target="deepseek-coder-33b", draft="deepseek-coder-1.3b", tokens_per_s=472.0, target_units=6),
+    Pair(target="Qwen2-72B", draft="Qwen2-1.5B", tokens_per_s=274.0, target_units=6),
+    Pair(target="R1-Distill-Qwen-32B", draft="R1-Distill-Qwen-1.5B", tokens_per_s=317.0, target_units=4),
+    Pair(target="R1-Distill-Llama-70B", draft="R1-Distill-Llama-8B", tokens_per_s=268.0, target_units=4),
+)
 
 
 def flat(milliseconds: float) -> Pace:

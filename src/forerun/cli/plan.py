@@ -45,7 +45,7 @@ class TimeOptions:
 
     PANEL: ClassVar = TIMES
     machine: Annotated[
-        str | None, option("--machine", help="8xH800, 8xH100, 1xH200 or a TOML file: project from sizes.")
+        str | None, option("--machine", help="8xH800, 8xH800-floor, 8xH100, 1xH200 or a TOML file: project from sizes.")
     ] = None
     profile: Annotated[Path | None, option("--profile", help="Measured step times.")] = None
     calibrate: Annotated[

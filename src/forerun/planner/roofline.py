@@ -1,14 +1,25 @@
 """Times of passes on machines that are not here, out of sizes: projections, never results.
 
-A pass takes as long as reading its weights and cache at the machine's bandwidth times the share of it that kernels
-reach, or as long as its arithmetic, whichever is longer; and for every layer a time for launches, norms and collectives
-that does not shrink with the number of GPUs, but grows.
+A pass takes as long as reading a unit's part of weights and cache at its bandwidth times the share of it that kernels
+reach, or as long as its arithmetic, whichever is longer; and for every layer two all-reduces and a time for launches
+and norms. The part is that of a shard plan, padding included: degrees that divide nothing evenly are not free.
 
-What is fitted, for 8xH800, to SwiftSpec's published times (arXiv 2506.11309; weights int4, short contexts): the layer
-times on 4, 6 and 8 GPUs to 10.39 ms of Llama-3-70B on 4 and 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows;
-the cost of rows to 10.32, 10.39 and 13.25 ms at 4, 8 and 16 rows, with each further 8 rows as dear as the eight from 8
-to 16. The layer times on 1 and 2 GPUs follow the paper's table 1 (vLLM on 1, 2, 4 and 8 GPUs), scaled to the paper's
-own kernels on 4. The share of the bandwidth is that which these times leave.
+An all-reduce is one-shot: the time of a short message, and the messages of all other units over one's own link.
+SGLang's takes 5.7 us on eight H100 and 3.7 to 4.8 on two to four (sgl-project/sglang, pull request 2904); links give
+200 GB/s a direction on an H800, 450 on an H100. With the bandwidth below that gives SwiftSpec's products with the sum
+behind them (arXiv 2506.11309, table 8) within 9 % for attention of 1B to 70B on 4 GPUs and 70B on 8, and within 3 %
+for the MLP of 8B and 70B; those of 1B and 3B take a fifth and a seventh longer. It puts 8 and 16 rows of 8192 on
+eight H100 at 7.7 and 9.8 us.
+
+What is fitted, for 8xH800, to SwiftSpec's published times (weights int4, short contexts): the layer times on 4, 6 and
+8 GPUs to 10.39 ms of Llama-3-70B on 4 and 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows; the cost of rows
+to 10.39 and 13.25 ms at 8 and 16, with each further 8 rows as dear as those. Fewer than 8 save nothing: 10.32 ms at
+4. The layer times on 1 and 2 GPUs follow the paper's table 1 (vLLM on 1, 2, 4 and 8 GPUs), scaled to the paper's own
+kernels on 4. The share of the bandwidth is that which these times leave.
+
+8xH800-floor is no measurement, but the least that our kernels can take there, if all goes well: five kernels a layer
+with 1.3 us between two in a recorded graph (Hazy Research, on an H100), nine tenths of the bandwidth, as was
+measured on an H200, int4 products that cost the same up to 16 rows as Marlin's do, and the same all-reduces.
 
 Where a time of a model is known (an anchor), the roofline is scaled to it: at the number of units it was taken on, in
 between by interpolation, beyond by the nearest. Drafts need that most: Qwen2-1.5B takes 3.25 ms on 2 GPUs in table 7,
@@ -17,18 +28,24 @@ where the roofline says 1.6.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.checkpoints.huggingface.config import model_spec_of
 from forerun.core.errors import ConfigError
+from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.engine.profile import Profile
+from forerun.sharding.plan import ShardPlan, plan_shards
 
 BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
 HEAD_BYTES, CACHE_BYTES = 2.0, 2  # of an element; the head stays in 16 bit, as AWQ leaves it
+GROUP_SIZE: Final = 128  # inputs that share a scale; a unit's part of the MLP holds whole groups
+SUMS_PER_LAYER, SUM_BYTES = 2, 2  # behind attention and behind the MLP; of an element
 MEMORY_SHARE: Final = 0.9  # of a unit's memory that weights and cache may take
 
 
@@ -56,7 +73,18 @@ class Machine:
     teraflops: float
     layer_us: Mapping[int, float]
     row_cost: Sequence[tuple[int, float]]
+    all_reduce_us: Mapping[int, float] = field(default_factory=dict)
+    link_gb_s: float = inf
     anchors: Sequence[Anchor] = ()
+
+    def all_reduce_s(self, units: int, num_bytes: float) -> float:
+        """Seconds in which each of so many units has the sum of all their messages of so many bytes.
+
+        One-shot: each reads those of all others over its own link.
+        """
+        if units == 1 or not self.all_reduce_us:
+            return 0.0
+        return 1e-6 * between(self.all_reduce_us, units) + (units - 1) * num_bytes / (1e9 * self.link_gb_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +100,36 @@ class SizedModel:
             known = ", ".join(map(str, BYTES_PER_WEIGHT))
             raise ConfigError(f"weights of {self.weight_bits} bit: choose among {known}")
 
-    @property
-    def num_layer_weights(self) -> int:
-        """Weights that every pass multiplies with, the head left out."""
-        num_vocab_matrices = 1 if self.spec.tied_embeddings else 2
-        return self.spec.num_parameters - num_vocab_matrices * self._num_head_weights
+    def plan(self, units: int) -> ShardPlan:
+        """What each of so many units holds: parts of equal size, padding included."""
+        return plan_shards(self.spec, units, group_size=1 if self.weight_bits == 16 else GROUP_SIZE)[0]
 
-    @property
-    def _num_head_weights(self) -> int:
-        return self.spec.vocab_size * self.spec.hidden_size
+    def layer_weights(self, units: int = 1) -> int:
+        """Weights that a unit multiplies with in a pass, the head left out."""
+        return self.plan(units).weight_elements(self.spec) - self._vocab_weights(units)
 
-    def pass_bytes(self, context: int) -> float:
-        """Bytes that a pass reads: layers, head and the cache of a text of `context` tokens."""
-        weights = self.num_layer_weights * BYTES_PER_WEIGHT[self.weight_bits] + self._num_head_weights * HEAD_BYTES
-        return weights + context * self.spec.kv_bytes_per_token(CACHE_BYTES)
+    def stored_bytes(self, units: int = 1) -> float:
+        """Bytes of weights that a unit holds: its part of layers and head, and the whole embedding."""
+        return self.layer_weights(units) * BYTES_PER_WEIGHT[self.weight_bits] + self._vocab_weights(units) * HEAD_BYTES
 
-    def pass_flops(self, num_rows: int) -> float:
-        return 2.0 * (self.num_layer_weights + self._num_head_weights) * num_rows
+    def pass_bytes(self, context: int, units: int = 1) -> float:
+        """Bytes that a unit reads in a pass: layers, head and the cache of a text of `context` tokens."""
+        weights = self.layer_weights(units) * BYTES_PER_WEIGHT[self.weight_bits] + self._head(units) * HEAD_BYTES
+        return weights + self.cache_bytes(context, units)
+
+    def cache_bytes(self, context: int, units: int = 1) -> int:
+        """Bytes of a unit's part of the cache of a text of `context` tokens."""
+        return context * self.plan(units).local(self.spec).kv_bytes_per_token(CACHE_BYTES)
+
+    def pass_flops(self, num_rows: int, units: int = 1) -> float:
+        return 2.0 * (self.layer_weights(units) + self._head(units)) * num_rows
+
+    def _head(self, units: int) -> int:
+        return self.plan(units).vocab.size * self.spec.hidden_size
+
+    def _vocab_weights(self, units: int) -> int:
+        """The embedding, which is whole on every unit, and a unit's part of the head where it has one of its own."""
+        return self.spec.vocab_size * self.spec.hidden_size + (0 if self.spec.tied_embeddings else self._head(units))
 
 
 def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *, context: int = 512) -> Profile:
@@ -107,7 +148,7 @@ def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *,
     }
     if not paces["target"]:
         raise ConfigError(
-            f"{target.name} with weights of {target.weight_bits} bit needs {target.pass_bytes(context) / 1e9:.0f} GB, "
+            f"{target.name} with weights of {target.weight_bits} bit needs {target.stored_bytes() / 1e9:.0f} GB, "
             f"{machine.name} has {machine.num_units} x {machine.memory_gb:g} GB: take fewer bits or a larger machine"
         )
     return Profile(
@@ -125,7 +166,9 @@ def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *,
 
 
 def fits(machine: Machine, model: SizedModel, units: int, context: int) -> bool:
-    return model.pass_bytes(context) <= MEMORY_SHARE * 1e9 * machine.memory_gb * units
+    """Whether every unit has room for its part of weights and cache."""
+    needed = model.stored_bytes(units) + model.cache_bytes(context, units)
+    return needed <= MEMORY_SHARE * 1e9 * machine.memory_gb
 
 
 def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pace:
@@ -139,9 +182,11 @@ def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pa
 def pass_s(machine: Machine, model: SizedModel, units: int, rows: int, context: int) -> float:
     """Seconds of a pass by only the roofline."""
     cost = next((cost for most_rows, cost in machine.row_cost if rows <= most_rows), machine.row_cost[-1][1])
-    reading_s = cost * model.pass_bytes(context) / (units * machine.share * machine.bandwidth_gb_s * 1e9)
-    computing_s = model.pass_flops(rows) / (units * machine.teraflops * 1e12)
-    return max(reading_s, computing_s) + 1e-6 * model.spec.num_layers * between(machine.layer_us, units)
+    reading_s = cost * model.pass_bytes(context, units) / (machine.share * machine.bandwidth_gb_s * 1e9)
+    computing_s = model.pass_flops(rows, units) / (machine.teraflops * 1e12)
+    summing_s = SUMS_PER_LAYER * machine.all_reduce_s(units, rows * model.spec.hidden_size * SUM_BYTES)
+    layer_s = 1e-6 * between(machine.layer_us, units) + summing_s
+    return max(reading_s, computing_s) + model.spec.num_layers * layer_s
 
 
 def anchored_scale(machine: Machine, model: SizedModel, units: int, context: int) -> float:
@@ -192,11 +237,13 @@ def read_machine(path: Path) -> Machine:
 
 
 def parse_machine(name: str, values: Mapping[str, Any]) -> Machine:
-    rest = {key: value for key, value in values.items() if key not in ("layer_us", "row_cost", "anchors")}
+    tables = ("layer_us", "all_reduce_us", "row_cost", "anchors")
+    rest = {key: value for key, value in values.items() if key not in tables}
     row_cost = sorted((int(rows), float(cost)) for rows, cost in values["row_cost"])
     machine = Machine(
         name=name,
-        layer_us={int(units): float(us) for units, us in values["layer_us"].items()},
+        layer_us=by_units(values["layer_us"]),
+        all_reduce_us=by_units(values.get("all_reduce_us", {})),
         row_cost=tuple(row_cost),
         anchors=tuple(Anchor(**anchor) for anchor in values.get("anchors", ())),
         **rest,
@@ -207,9 +254,25 @@ def parse_machine(name: str, values: Mapping[str, Any]) -> Machine:
     return machine
 
 
+def by_units(values: Mapping[str, Any]) -> dict[int, float]:
+    return {int(units): float(value) for units, value in values.items()}
+
+
 def known_models() -> dict[str, ModelSpec]:
-    """Sizes by name."""
-    return {name: ModelSpec(**values) for name, values in builtin_table("models.toml").items()}
+    """Architectures by name."""
+    path = Path("models.toml")
+    return {name: model_spec_of(JsonFile(path=path, values=values)) for name, values in known_configs().items()}
+
+
+def known_configs() -> dict[str, dict[str, Any]]:
+    """What the config.json of each known model says of its architecture, by name."""
+    table = builtin_table("models.toml")
+
+    def whole(values: dict[str, Any]) -> dict[str, Any]:
+        rest = {key: value for key, value in values.items() if key != "like"}
+        return {**whole(table[values["like"]]), **rest} if "like" in values else rest
+
+    return {name: whole(values) for name, values in table.items()}
 
 
 def builtin_table(name: str) -> dict[str, Any]:

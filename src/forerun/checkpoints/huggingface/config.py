@@ -20,7 +20,16 @@ MAX_LAYERS: Final = 1024  # the deepest published model of these families has 12
 
 
 def read_model_spec(folder: Path) -> ModelSpec:
-    """The architecture of the checkpoint in `folder`.
+    """The architecture of the checkpoint in `folder`; see `model_spec_of`.
+
+    Raises:
+        CheckpointError: there is no such file, or what `model_spec_of` says of it.
+    """
+    return model_spec_of(JsonFile.read(folder / CONFIG_NAME))
+
+
+def model_spec_of(config: JsonFile) -> ModelSpec:
+    """The architecture that a config describes.
 
     Absent keys take the defaults of transformers' config classes where these do not depend on one model's size. Custom
     code named by `auto_map` is never run; the key is ignored.
@@ -28,7 +37,6 @@ def read_model_spec(folder: Path) -> ModelSpec:
     Raises:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
-    config = JsonFile.read(folder / CONFIG_NAME)
     family = _read_family(config)
     _refuse_unsupported(config, family)
     num_heads = config.integer("num_attention_heads")
