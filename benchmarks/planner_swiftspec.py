@@ -98,16 +98,17 @@ def rows(names: Sequence[str]) -> Iterator[dict[str, object]]:
 
 
 NOTES: Final = (
-    "tokens/s, PROJECTED: nobody has measured this. Times of the floor are the least there can be, so its speeds are the "
-    "most. Weights of 4 bit, 512 tokens of context, nothing counted in a round but its passes; SwiftSpec's own rounds last "
-    "1.7 to 5.4 ms longer than their target's pass.",
-    "accepted: tokens a serial round of 8 rows and 5 levels without the bonus token, of synthetic pairs. Table 7 has 3.63 "
-    "for Qwen2-72B with 1.5B in turn, the only length published, without (3.63) or with (2.63) the bonus token; in the "
-    "second case a draft time there is taken for that of two expansions. All pairs are given it, for want of theirs.",
-    "pass ms: of 8 rows, target and draft, in the published split. In turn: both on eight GPUs, or the draft on fewer. "
-    "best: of the parallel splits, with the interval that other answers of this kind would lie in. of it: projected over "
-    "published speed in the published split. needs per round: tokens that a round of the projected length must bring for "
-    "the published speed.",
+    "tokens/s, PROJECTED: nobody has measured this. Times of the floor are the least there can be, so its speeds are "
+    "the most. Weights of 4 bit, 512 tokens of context, nothing counted in a round but its passes; SwiftSpec's own "
+    "rounds last 1.7 to 5.4 ms longer than their target's pass.",
+    "accepted: tokens a serial round of 8 rows and 5 levels without the bonus token, of synthetic pairs. Table 7 has "
+    "3.63 for Qwen2-72B with 1.5B in turn, the only length published, without (3.63) or with (2.63) the bonus token; "
+    "in the second case a draft time there is taken for that of two expansions. All pairs are given it, for want of "
+    "theirs.",
+    "pass ms: of 8 rows, target and draft, in the published split. In turn: both on eight GPUs, or the draft on "
+    "fewer. best: of the parallel splits, with the interval that other answers of this kind would lie in. of it: "
+    "projected over published speed in the published split. needs per round: tokens that a round of the projected "
+    "length must bring for the published speed.",
 )
 
 
