@@ -10,60 +10,23 @@ tests/planner/paper_inputs.py tells of. Nothing is fitted to a published speed.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 from common import standard_arguments, write_results
 
-from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
 from forerun.planner.plan import Plan, search
-from forerun.planner.roofline import Machine, SizedModel, known_models, machine_named, roofline_profile
+from forerun.planner.roofline import Machine, machine_named
 from forerun.planner.synthetic import traces_for
-from tests.planner.paper_inputs import PAIRS, SERIAL, Pair
+from tests.planner.paper_inputs import PAIRS, READINGS, UNITS, Pair, Reading, profile_of
 
 MACHINES: Final = ("8xH800", "8xH800-floor")
-UNITS: Final = 8
 ROWS: Final = 8
-DRAFT_TIMED: Final = "Qwen2-1.5B"  # the draft of table 7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What the paper's table 7 may mean.
-
-    Args:
-        accepted: tokens a serial round, without the bonus token.
-        num_expansions: that a draft time of table 7 is the time of.
-    """
-
-    accepted: float
-    num_expansions: int
-
-
-READINGS: Final = (
-    Reading(accepted=SERIAL.accept_length, num_expansions=1),
-    Reading(accepted=SERIAL.accept_length - 1.0, num_expansions=2),
-)
-
-
-def read_as(machine: Machine, reading: Reading) -> Machine:
-    """The machine with the draft's published times read in this way."""
-    anchors = [
-        replace(anchor, ms=anchor.ms / reading.num_expansions) if anchor.model == DRAFT_TIMED else anchor
-        for anchor in machine.anchors
-    ]
-    return replace(machine, anchors=anchors)
-
-
-def profile_of(pair: Pair, machine: Machine) -> Profile:
-    target, draft = (SizedModel(name=name, spec=known_models()[name]) for name in (pair.target, pair.draft))
-    return roofline_profile(machine, target, draft)
 
 
 def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[AnswerTrace]) -> dict[str, object]:
     """What every split brings, and what the published one needs to bring what was published."""
-    profile = profile_of(pair, read_as(machine, reading))
+    profile = profile_of(pair, machine, reading)
     plans = search(profile, traces, units=UNITS)
     splits = {plan.split.target_units: plan for plan in plans if plan.kind == "parallel"}
     serial = next(plan for plan in plans if plan.kind == "serial")

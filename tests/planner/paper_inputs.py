@@ -13,12 +13,16 @@ many expansions a round has, and its numbers admit two readings.
 Under the first a serial round of three levels cannot accept 3.63 tokens, which only the second explains.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.core.pace import Pace
+from forerun.engine.profile import Profile
+from forerun.planner.roofline import Machine, SizedModel, known_models, roofline_profile
 
 MANY_ROWS: Final = 64
+UNITS: Final = 8
+DRAFT_TIMED: Final = "Qwen2-1.5B"  # the draft of table 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +76,32 @@ def serial_overhead_s() -> float:
     """What a serial round takes beside its passes, from the serial row alone, by the first reading."""
     round_s = (1.0 + SERIAL.accept_length) / SERIAL.tokens_per_s
     return round_s - SERIAL.target.step_s(8) - SERIAL_DEPTH * SERIAL.draft.step_s(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What table 7 may mean.
+
+    Args:
+        accepted: tokens a serial round, without the bonus token.
+        num_expansions: that a draft time is the time of.
+    """
+
+    accepted: float
+    num_expansions: int
+
+
+READINGS: Final = (
+    Reading(accepted=SERIAL.accept_length, num_expansions=1),
+    Reading(accepted=SERIAL.accept_length - 1.0, num_expansions=2),
+)
+
+
+def profile_of(pair: Pair, machine: Machine, reading: Reading) -> Profile:
+    """Projected times of a pair, with the draft's published ones read in this way."""
+    anchors = [
+        replace(anchor, ms=anchor.ms / reading.num_expansions) if anchor.model == DRAFT_TIMED else anchor
+        for anchor in machine.anchors
+    ]
+    target, draft = (SizedModel(name=name, spec=known_models()[name]) for name in (pair.target, pair.draft))
+    return roofline_profile(replace(machine, anchors=anchors), target, draft)

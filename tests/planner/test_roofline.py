@@ -136,7 +136,13 @@ def test_a_machine_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
     machine = machine_named(str(path))
     assert isinstance(machine, Machine)
     assert (machine.name, machine.num_units, machine.row_cost) == ("mine", 2, ((8, 1.0), (16, 1.5)))
-    for broken in (text.replace("share", "shared"), text.replace("24", "0"), "num_units = ", text + 'more = "x"\n'):
+    assert machine.all_reduce_s(2, 2**17) == 0.0
+    path.write_text(text + "all_reduce_us = { 2 = 5 }\nlink_gb_s = 100\n")
+    assert machine_named(str(path)).all_reduce_s(2, 1e6) == pytest.approx(15e-6)
+    for broken in (
+        text.replace("share", "shared"), text.replace("24", "0"), "num_units = ", text + 'more = "x"\n',
+        text + "link_gb_s = 0\n",
+    ):  # fmt: skip
         path.write_text(broken)
         with pytest.raises(ConfigError, match=r"mine\.toml describes no machine"):
             machine_named(str(path))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TIMES: Final = "Times of passes (one of these)"
 GUESSES: Final = "Acceptance (one of these)"
-Sizes = tuple[str, str | None, int, int]  # target, draft, bits of a weight, tokens of context
-WIDTH: Final = 90  # of the table, which is narrower
+Pair = tuple["SizedModel", "SizedModel"]  # target and draft
+WIDTH: Final = 100  # of the table, which is narrower
 KINDS_OF_NUMBERS: Final = {
     "measured": "predicted from times measured on this machine",
     "paced": "predicted for paced devices",
@@ -94,17 +94,17 @@ def plan(
         if trace is None and accept_length is None:
             return
         profile = profile or times.calibrate
-    sizes = (target, draft, times.weight_bits, times.context)
-    chosen = _profile(times.machine, profile, times.paced, sizes)
+    pair = None if times.machine is None else _sized_pair(target, draft, times.weight_bits)
+    chosen = _profile(times, profile, pair)
     traces = _traces(trace, accept_length, acceptance.temperature)
     from forerun.planner.plan import search  # not free to import
 
     with progress("simulating") as on_plan:
         plans = search(chosen, traces, units=units, lookup=lookup, on_plan=on_plan)
     source = KINDS_OF_NUMBERS[chosen.source]
-    _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length))
+    _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length), pair)
     if as_json is not None:
-        write_whole(as_json, json.dumps(_to_dict(plans, chosen, source), indent=2) + "\n")
+        write_whole(as_json, json.dumps(_to_dict(plans, chosen, source, pair), indent=2) + "\n")
     if plot is not None:
         from forerun.planner.picture import draw_plans
 
@@ -127,27 +127,31 @@ def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> N
     say(f"forerun: {path} written; use it with --profile {path}")
 
 
-def _profile(machine: str | None, profile: Path | None, paced: str | None, sizes: Sizes) -> Profile:
+def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Profile:
     """The times of passes, from the one source that was named."""
-    if sum(source is not None for source in (machine, profile, paced)) != 1:
+    if sum(source is not None for source in (pair, profile, times.paced)) != 1:
         raise ConfigError(
             "where do the times of passes come from? Give one of --machine (such as 8xH800), --profile FILE and "
             '--paced "paced:target=...;draft=..."'
         )
     if profile is not None:
         return Profile.read(profile)
-    if paced is not None:
-        return _paced_profile(paced)
-    from forerun.engine.known_draft import draft_for
+    if times.paced is not None:
+        return _paced_profile(times.paced)
     from forerun.planner.roofline import machine_named, roofline_profile
 
-    assert machine is not None, "one of three was given"
-    target, draft, weight_bits, context = sizes
-    return roofline_profile(
-        machine_named(machine),
+    assert times.machine is not None, "one of three was given"
+    assert pair is not None, "read for every machine"
+    return roofline_profile(machine_named(times.machine), *pair, context=times.context)
+
+
+def _sized_pair(target: str, draft: str | None, weight_bits: int) -> Pair:
+    """Target and draft for a projection."""
+    from forerun.engine.known_draft import draft_for
+
+    return (
         _sized(target, weight_bits, "--target"),
         _sized(draft_for(target, draft), weight_bits, "--draft"),
-        context=context,
     )
 
 
@@ -197,7 +201,7 @@ def _traces(path: Path | None, accept_length: float | None, temperature: float |
     return chosen
 
 
-def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str) -> None:
+def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str, pair: Pair | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -205,8 +209,10 @@ def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str) -
     table.add_column("plan", no_wrap=True)
     for head in ("rows", "width", "depth", "tokens/s", "95 %", "per round", "round ms", "misses"):
         table.add_column(head, justify="right", no_wrap=True)
+    if pair is not None:
+        table.add_column("GB", justify="right", no_wrap=True)
     for entry in plans:
-        table.add_row(*_cells(entry))
+        table.add_row(*_cells(entry), *([] if pair is None else [_memory(entry, pair)]))
     print(f"{_subject(profile)}\n{acceptance}\ntokens/s are {source}\n")
     Console(width=WIDTH, highlight=False).print(table)
 
@@ -228,6 +234,17 @@ def _cells(entry: "Plan") -> tuple[str, ...]:
     )
 
 
+def _memory(entry: "Plan", pair: Pair) -> str:
+    """GB of weights that a unit of the target holds, and one of the draft."""
+    return "+".join(f"{num_bytes / 1e9:.1f}" for num_bytes in _unit_bytes(entry, pair).values())
+
+
+def _unit_bytes(entry: "Plan", pair: Pair) -> dict[str, float]:
+    target, draft = pair
+    of_target = {"target": target.stored_bytes(entry.split.target_units)}
+    return of_target if entry.tree is None else of_target | {"draft": draft.stored_bytes(entry.split.draft_units)}
+
+
 def _subject(profile: Profile) -> str:
     about = profile.about
     if "machine" in about and "target" in about:
@@ -242,12 +259,15 @@ def _acceptance_note(traces: list[AnswerTrace], path: Path | None, accept_length
     return f"acceptance from a synthetic pair with {accept_length:g} accepted tokens per round (8 rows, 5 levels)"
 
 
-def _to_dict(plans: "list[Plan]", profile: Profile, source: str) -> dict[str, Any]:
+def _to_dict(plans: "list[Plan]", profile: Profile, source: str, pair: Pair | None) -> dict[str, Any]:
     return {
         "source": profile.source,
         "numbers": source,
         "about": dict(profile.about),
-        "plans": [_entry(entry) for entry in plans],
+        "plans": [
+            _entry(entry) | {"weights_bytes_per_unit": None if pair is None else _unit_bytes(entry, pair)}
+            for entry in plans
+        ],
     }
 
 

@@ -8,8 +8,8 @@ An all-reduce is one-shot: the time of a short message, and the messages of all 
 SGLang's takes 5.7 us on eight H100 and 3.7 to 4.8 on two to four (sgl-project/sglang, pull request 2904); links give
 200 GB/s a direction on an H800, 450 on an H100. With the bandwidth below that gives SwiftSpec's products with the sum
 behind them (arXiv 2506.11309, table 8) within 9 % for attention of 1B to 70B on 4 GPUs and 70B on 8, and within 3 %
-for the MLP of 8B and 70B; those of 1B and 3B take a fifth and a seventh longer. It puts 8 and 16 rows of 8192 on
-eight H100 at 7.7 and 9.8 us.
+for the MLP of 8B and 70B; those of 1B and 3B come out 21 and 14 % too short. It puts 8 and 16 rows of 8192 on eight
+H100 at 7.7 and 9.8 us.
 
 What is fitted, for 8xH800, to SwiftSpec's published times (weights int4, short contexts): the layer times on 4, 6 and
 8 GPUs to 10.39 ms of Llama-3-70B on 4 and 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows; the cost of rows
@@ -18,8 +18,8 @@ to 10.39 and 13.25 ms at 8 and 16, with each further 8 rows as dear as those. Fe
 kernels on 4. The share of the bandwidth is that which these times leave.
 
 8xH800-floor is no measurement, but the least that our kernels can take there, if all goes well: five kernels a layer
-with 1.3 us between two in a recorded graph (Hazy Research, on an H100), nine tenths of the bandwidth, as was
-measured on an H200, int4 products that cost the same up to 16 rows as Marlin's do, and the same all-reduces.
+with 1.3 us between two in a recorded graph (Hazy Research, on an H100), nine tenths of the bandwidth, as was measured
+on an H200, int4 products that cost the same up to 16 rows as Marlin's do, and the same all-reduces.
 
 Where a time of a model is known (an anchor), the roofline is scaled to it: at the number of units it was taken on, in
 between by interpolation, beyond by the nearest. Drafts need that most: Qwen2-1.5B takes 3.25 ms on 2 GPUs in table 7,
@@ -232,7 +232,8 @@ def read_machine(path: Path) -> Machine:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"{path} describes no machine ({type(error).__name__}: {error}): it needs unit, num_units, memory_gb, "
-            "bandwidth_gb_s, share, teraflops, layer_us and row_cost; anchors may be left out"
+            "bandwidth_gb_s, share, teraflops, layer_us and row_cost; all_reduce_us, link_gb_s and anchors may be left "
+            "out"
         ) from error
 
 
@@ -248,8 +249,8 @@ def parse_machine(name: str, values: Mapping[str, Any]) -> Machine:
         anchors=tuple(Anchor(**anchor) for anchor in values.get("anchors", ())),
         **rest,
     )
-    limits = (machine.num_units, machine.memory_gb, machine.bandwidth_gb_s, machine.share, machine.teraflops)
-    if min(limits) <= 0 or not machine.layer_us or not machine.row_cost:
+    rates = (machine.bandwidth_gb_s, machine.share, machine.teraflops, machine.link_gb_s)
+    if min(machine.num_units, machine.memory_gb, *rates) <= 0 or not machine.layer_us or not machine.row_cost:
         raise ValueError("its numbers must be more than 0, layer_us and row_cost not empty")
     return machine
 

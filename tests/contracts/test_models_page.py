@@ -1,0 +1,115 @@
+"""docs/models.md is what the plans give; run as a program, this file rewrites it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun.core.model_spec import ModelSpec
+from forerun.planner.roofline import SizedModel, known_models
+from forerun.sharding.plan import plan_shards
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "models.md"
+SPLITS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"
+MARK = "<!-- From here on written by tests/contracts/test_models_page.py. -->\n"
+SHOWN_RANKS = (1, 2, 4, 6, 8)
+Cells = Callable[[str, ModelSpec], Sequence[object]]
+
+
+def reference() -> str:
+    return "\n".join(part for section in (sizes(), shares(), memory(), splits()) for part in section)
+
+
+def sizes() -> Iterator[str]:
+    yield "## Sizes\n"
+    head = ("model", "family", "weights", "layers", "hidden", "heads", "kv heads", "of", "MLP", "vocabulary", "head")
+
+    def cells(name: str, spec: ModelSpec) -> Sequence[object]:
+        sizes = (spec.num_layers, spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        head = "the embedding" if spec.tied_embeddings else "its own"
+        return spec.family, f"{spec.num_parameters:,}", *sizes, spec.intermediate_size, spec.vocab_size, head
+
+    yield table(head, cells)
+
+
+def shares() -> Iterator[str]:
+    yield "## Shares\n"
+    yield (
+        "What each of so many ranks has, padding included: query heads / copies of key and value heads / features of\n"
+        "the MLP; and what padding and copies add to the weights of all layers together.\n"
+    )
+
+    def cells(name: str, spec: ModelSpec) -> Sequence[object]:
+        model = SizedModel(name=name, spec=spec, weight_bits=16)
+        return [share(model, num_ranks) for num_ranks in range(1, 9)]
+
+    yield table(("model", *range(1, 9)), cells)
+
+
+def share(model: SizedModel, num_ranks: int) -> str:
+    plan = plan_shards(model.spec, num_ranks)[0]
+    added = num_ranks * model.layer_weights(num_ranks) / model.layer_weights() - 1.0
+    text = f"{plan.heads.size} / {plan.kv_heads.size} / {plan.intermediate.size}"
+    return f"{text}, +{added:.1%}".replace("%", " %") if added >= 5e-4 else text
+
+
+def memory() -> Iterator[str]:
+    yield "## Memory\n"
+    yield "GB of weights that each of so many ranks holds, and KB of cache that a token takes where one has all.\n"
+
+    def cells(name: str, spec: ModelSpec) -> Sequence[object]:
+        models = [SizedModel(name=name, spec=spec, weight_bits=bits) for bits in (16, 4)]
+        held = [f"{model.stored_bytes(ranks) / 1e9:.2f}" for model in models for ranks in SHOWN_RANKS]
+        return *held, f"{models[0].cache_bytes(1) / 1e3:.0f}"
+
+    kinds = [f"{kind} {ranks}" for kind in ("bf16:", "int4:") for ranks in SHOWN_RANKS]
+    yield table(("model", *kinds, "KB a token"), cells)
+
+
+def table(head: Sequence[object], cells: Cells) -> str:
+    return rows(head, [(name, *cells(name, spec)) for name, spec in known_models().items()])
+
+
+def rows(head: Sequence[object], lines: Sequence[Sequence[object]]) -> str:
+    shown = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in shown)
+
+
+def splits() -> Iterator[str]:
+    """What the benchmark wrote, at the acceptance that counts the bonus token in the published length."""
+    yield "## Splits of eight GPUs\n"
+    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in json.loads(SPLITS.read_text(encoding="utf-8"))["rows"]:
+        if row["accepted"] == "2.63":
+            found.setdefault((row["target"], row["draft"]), {})[row["times of"]] = row
+    lines = []
+    for (target, draft), by_machine in found.items():
+        best = [best_of(row) for row in by_machine.values()]
+        fitted = next(iter(by_machine.values()))
+        units = [int(number) for number in best[0].partition(":")[0].split("+")]
+        held = [held_gb(name, number) for name, number in zip((target, draft), units, strict=True)]
+        lines.append((target, draft, fitted["published"], *best, " + ".join(held)))
+    machines = list(next(iter(found.values())))
+    yield rows(("target", "draft", "SwiftSpec", *machines, f"GB a GPU, {machines[0]}"), lines)
+
+
+def best_of(row: Mapping[str, Any]) -> str:
+    split = row["best"].partition(" ")[0]
+    return f"{split}: {row[split]}"
+
+
+def held_gb(name: str, units: int) -> str:
+    return f"{SizedModel(name=name, spec=known_models()[name]).stored_bytes(units) / 1e9:.1f}"
+
+
+def test_the_page_of_models_is_that_of_the_plans() -> None:
+    _, _, written = PAGE.read_text(encoding="utf-8").partition(MARK)
+    assert written.strip() == reference().strip(), (
+        f"bring it up to date: python -m tests.contracts.{Path(__file__).stem}"
+    )
+
+
+if __name__ == "__main__":
+    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    PAGE.write_text(f"{head}{MARK}\n{reference()}", encoding="utf-8")
