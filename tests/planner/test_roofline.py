@@ -108,6 +108,12 @@ def test_anchors_hold_for_the_bits_they_were_taken_with() -> None:
     assert pace_of(H800, sized("Qwen2-1.5B", 4), 2, 512) != pace_of(plain, sized("Qwen2-1.5B", 4), 2, 512)
 
 
+def test_models_with_the_same_passes_take_the_same_time() -> None:
+    for names in (("Qwen2-1.5B", "R1-Distill-Qwen-1.5B"), ("Llama-3.1-70B", "Llama-3.3-70B", "R1-Distill-Llama-70B")):
+        for units in range(1, 9):
+            assert len({pace_of(H800, sized(name), units, 512) for name in names}) == 1
+
+
 def test_many_rows_are_bound_by_arithmetic() -> None:
     slow = replace(H800, teraflops=1.0)
     assert pass_s(slow, sized("Llama-3.1-8B"), 1, 64, 0) == pytest.approx(64 * 2 * 7.5e9 / 1e12 + 32 * 25e-6, rel=0.01)
