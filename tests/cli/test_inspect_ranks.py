@@ -1,12 +1,13 @@
 """forerun inspect --ranks: who would hold what."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.planner.roofline import known_models
-from tests.cli.conftest import RunProcess
+from tests.cli.conftest import Run, RunProcess
 
 
 def test_a_row_for_each_rank() -> None:
@@ -23,6 +24,19 @@ def test_the_command_shows_them(run_process: RunProcess) -> None:
     told = json.loads(run_process("inspect", "builtin", "--ranks", "3", "--json").stdout)
     assert len(told["ranks"]) == 3
     assert told["ranks"][0]["weights_bytes"] > 0
+
+
+def test_known_sizes_are_shared_without_files(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run("inspect", "Llama-3.3-70B", "--ranks", "6")
+    assert shown.exit_code == 0
+    assert "none: its sizes are known" in shown.stdout
+    assert "heads 4 (+8 padding)" in shown.stdout
+    told = json.loads(run("inspect", "Qwen3-32B", "--ranks", "2", "--json").stdout)
+    assert (told["folder"], told["supported"], told["num_parameters"]) == (None, True, 32_762_123_264)
+    assert told["weights_bytes"] == 2 * 32_762_123_264
+    (tmp_path / "Qwen3-32B").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run("inspect", "Qwen3-32B").exit_code == 5  # a folder of that name is meant, and is no model
 
 
 @pytest.mark.parametrize("number", ["0", "65"])

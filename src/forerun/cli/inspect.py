@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,19 +11,22 @@ from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
+from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, sheet_of, size
 
 
 @shows_errors
 def inspect(
-    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")],
+    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file, hub name, or a name of known sizes.")],
     ranks: Annotated[
         int | None, option("--ranks", help="Also show how so many processes would share the model.")
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""
-    sheet = read_sheet(find_model(model))
+    from forerun.planner.roofline import known_models  # not free to import
+
+    spec = None if Path(model).expanduser().exists() else known_models().get(model)
+    sheet = read_sheet(find_model(model)) if spec is None else sheet_of(model, spec)
     shares = [] if ranks is None or sheet.spec is None else rank_sheets(sheet.spec, ranks, sheet.element_bytes)
     if as_json:
         print(json.dumps(sheet.to_dict() | ({} if ranks is None else {"ranks": [asdict(share) for share in shares]})))
@@ -33,13 +37,14 @@ def inspect(
 
 
 def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
-    rows = [("model", sheet.name), ("folder", str(sheet.folder))]
+    rows = [("model", sheet.name), ("folder", str(sheet.folder or "none: its sizes are known"))]
     rows.append(("supported", "yes" if sheet.problem is None else f"no: {sheet.problem}"))
     if sheet.spec is not None:
         rows += _architecture_rows(sheet)
+    if sheet.folder is not None:
+        rows.append(("chat template", "yes" if sheet.has_chat_template else "no"))
+        rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
-        ("chat template", "yes" if sheet.has_chat_template else "no"),
-        ("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"),
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),

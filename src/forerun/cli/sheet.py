@@ -18,13 +18,14 @@ class ModelSheet:
     """A model folder in numbers. `problem` says why it cannot run; what could not be read is None.
 
     Args:
+        folder: None where only the sizes are known.
         stored_dtype: that of most of the stored bytes.
         dtype: what `--dtype auto` computes in on this machine's CPU.
         num_target_ids: of a draft that has a part of its target's tokens, the ids that its target has.
     """
 
     name: str
-    folder: Path
+    folder: Path | None
     problem: str | None
     spec: ModelSpec | None
     stored_dtype: str | None
@@ -70,7 +71,7 @@ class ModelSheet:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return asdict(self) | {
-            "folder": str(self.folder),
+            "folder": None if self.folder is None else str(self.folder),
             "supported": self.problem is None,
             "num_parameters": None if self.spec is None else self.spec.num_parameters,
             "stored_bytes": self.stored_bytes,
@@ -108,6 +109,22 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
         num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
+    )
+
+
+def sheet_of(name: str, spec: ModelSpec) -> ModelSheet:
+    """That of a model of which only the sizes are known, in the dtype that such models are published in."""
+    return ModelSheet(
+        name=name,
+        folder=None,
+        problem=None,
+        spec=spec,
+        stored_dtype=None,
+        dtype="bfloat16",
+        stored_formats={},
+        has_chat_template=False,
+        num_target_ids=None,
+        files=(),
     )
 
 
