@@ -10,7 +10,7 @@ import torch
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.tokenizer import read_backend
 from forerun.checkpoints.safetensors.header import StoredTensor, read_header
-from forerun.checkpoints.safetensors.reader import read_into
+from forerun.checkpoints.safetensors.reader import read_window
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import SINGLE, random_tensors, write_single
 
@@ -133,4 +133,4 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None
     stored: list[StoredTensor] = read_header(path)
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CheckpointError, match=r"x\.safetensors ended inside tensor 'a'"):
-        list(read_into(stored, [torch.empty(2)]))
+        list(read_window(stored[0], torch.empty(2, 1), torch.float32))

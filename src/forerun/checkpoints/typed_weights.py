@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from forerun.core.model_spec import WeightFormat
-from forerun.model.quantise import head_format, quantise
-from forerun.model.weights import DenseWeight, Weight
+from forerun.model.part import WHOLE, Part
+from forerun.model.quantise import as_plain, head_format, quantise
+from forerun.model.slicing import take_bias, take_part
+from forerun.model.weights import DenseWeight, Int4Weight, Weight
 
 HEAD = "head"
 TABLE = "embedding.weight"
@@ -28,13 +30,18 @@ class LoadedWeights:
     def table(self) -> DenseWeight:
         return self._table
 
-    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         weight_format = head_format(self._format) if name == HEAD else self._format
         is_shared = name == HEAD and f"{HEAD}.weight" not in self._tensors
-        if is_shared and weight_format == "plain":
-            return self._table, None
-        weight_OI = self._table.values_OI if is_shared else self.vector(name)
-        return quantise(weight_OI, weight_format), self._tensors.pop(f"{name}.bias", None)
+        weight = in_format(self._table if is_shared else DenseWeight(values_OI=self.vector(name)), weight_format)
+        return take_part(weight, part), take_bias(self._tensors.pop(f"{name}.bias", None), part)
 
     def vector(self, name: str) -> Tensor:
         return self._tensors.pop(f"{name}.weight")
+
+
+def in_format(weight: Weight, weight_format: WeightFormat) -> Weight:
+    """A weight rounded to a format; "plain" leaves it as it is, and int4 what is int4 already."""
+    if weight_format == "plain" or (weight_format == "int4" and isinstance(weight, Int4Weight)):
+        return weight
+    return quantise(as_plain(weight), weight_format)

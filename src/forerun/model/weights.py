@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.model.blocks import BLOCKS, BlockType
+from forerun.model.part import WHOLE, Part
 
 Shape: TypeAlias = tuple[int, int]  # output features, input features
 
@@ -120,8 +121,8 @@ class WeightSource(Protocol):
     def table(self) -> Table:
         """The embedding [V, H]; it stays here, since a head may share it. Such a head is this very object."""
 
-    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        """Weight and bias [O] of a linear layer."""
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
+        """A part of a linear layer's weight, and the bias [O] of its outputs."""
 
     def vector(self, name: str) -> Tensor:
         """The weight of a norm."""

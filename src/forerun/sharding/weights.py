@@ -5,15 +5,15 @@ from typing import Final
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
+from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.weights import Table, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan, Share
-from forerun.sharding.slicing import Piece, take, take_columns, take_rows
 
 LEADER: Final = 0  # the rank that adds the biases of products that all ranks have a part of
 
 
 class ShardedWeights:
-    """A WeightSource of a rank's part of the weights of another.
+    """A WeightSource of a rank's part of the weights of another, which reads no more than that where it can.
 
     Queries, keys, values, gate, up and head are divided by outputs; what follows them is divided by inputs.
     """
@@ -24,32 +24,19 @@ class ShardedWeights:
     def table(self) -> Table:
         return self._whole.table()
 
-    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        weight, bias_O = self._whole.linear(name)
-        columns = columns_of(name, self._spec, self._plan)
-        if columns is not None:
-            return take_columns(weight, columns), bias_O if self._plan.rank == LEADER else None
-        sections = rows_of(name, self._spec, self._plan)
-        rows = [piece for section in sections for piece in section]
-        return take_rows(weight, sections), None if bias_O is None else take(bias_O, rows)
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
+        assert part == WHOLE, f"a rank's part of {name} is not divided again"
+        own = part_of(name, self._spec, self._plan)
+        weight, bias_O = self._whole.linear(name, own)
+        is_others = own.columns is not None and self._plan.rank != LEADER
+        return weight, None if is_others else bias_O
 
     def vector(self, name: str) -> Tensor:
         return self._whole.vector(name)
 
 
-def columns_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Piece | None:
-    """The inputs of a linear layer that a rank multiplies with; None where it has all of them."""
-    match name.rpartition(".")[2]:
-        case "attention_out":
-            return piece_of(plan.heads).scaled(spec.head_dim)
-        case "mlp_out":
-            return piece_of(plan.intermediate)
-        case _:
-            return None
-
-
-def rows_of(name: str, spec: ModelSpec, plan: ShardPlan) -> list[list[Piece]]:
-    """The outputs of a linear layer that a rank has, by the weights that make it up."""
+def part_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Part:
+    """What a rank has of a linear layer."""
     match name.rpartition(".")[2]:
         case "qkv":
             queries = piece_of(plan.heads).scaled(spec.head_dim)
@@ -57,12 +44,16 @@ def rows_of(name: str, spec: ModelSpec, plan: ShardPlan) -> list[list[Piece]]:
                       for idx in plan.kv_head_idxs]  # fmt: skip
             keys = [copy.scaled(spec.head_dim, spec.q_size) for copy in copies]
             values = [copy.scaled(spec.head_dim, spec.q_size + spec.kv_size) for copy in copies]
-            return [[queries], keys, values]
+            return Part(rows=([queries], keys, values))
         case "gate_up":
             gate = piece_of(plan.intermediate)
-            return [[gate], [gate.scaled(1, spec.intermediate_size)]]
+            return Part(rows=([gate], [gate.scaled(1, spec.intermediate_size)]))
         case "head":
-            return [[piece_of(plan.vocab)]]
+            return Part(rows=([piece_of(plan.vocab)],))
+        case "attention_out":
+            return Part(columns=piece_of(plan.heads).scaled(spec.head_dim))
+        case "mlp_out":
+            return Part(columns=piece_of(plan.intermediate))
         case unknown:
             raise AssertionError(f"no rank knows its part of {unknown}")
 

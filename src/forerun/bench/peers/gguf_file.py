@@ -19,7 +19,7 @@ from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, is_ignorable
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_into
+from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.rope import inverse_frequencies
@@ -156,7 +156,7 @@ def _announce(writer: Any, name: str, tensor: StoredTensor, type_name: str) -> N
 def _read(stored: list[StoredTensor], spec: ModelSpec) -> Iterator[Tensor]:
     for tensor in stored:
         values = torch.empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype])
-        for _ in read_into([tensor], [values]):
+        for _ in read_window(tensor, values.view(tensor.shape[0], -1), values.dtype):
             pass
         num_heads = _heads_to_permute(tensor.name, spec)
         yield permute(values, num_heads) if num_heads else values

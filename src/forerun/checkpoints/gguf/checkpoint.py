@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.gguf.names import rotated_in_pairs
 from forerun.checkpoints.gguf.parts import read_model
 from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.huggingface.generation import recommended_sampling
@@ -105,8 +106,13 @@ class GgufCheckpoint:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
-        from forerun.checkpoints.gguf.weights import GgufWeights  # brings torch along
+        from forerun.checkpoints.gguf.match import match_tensors  # brings torch along
+        from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
 
-        return GgufWeights(
-            self.file, self.spec(), dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
-        )
+        spec = self.spec()
+        parts = match_tensors(self.file, spec)
+        counter = BytesCounter((tensor for tensors in parts.values() for tensor in tensors), on_progress)
+        return StoredWeights(
+            parts, counter, dtype=dtype, weight_format=weight_format, device=device,
+            rotated_in_pairs=lambda tensor: rotated_in_pairs(tensor.name, spec),
+        )  # fmt: skip

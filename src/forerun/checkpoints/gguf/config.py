@@ -8,10 +8,10 @@ from struct import unpack
 from typing import Final
 
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.gguf.reader import read_bytes
 from forerun.checkpoints.huggingface.config import MAX_LAYERS, MIN_POSITIONS
 from forerun.checkpoints.huggingface.rope import DEFAULT_THETA, MIN_THETA
 from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_NUMBER, MIN_NUMBER, JsonFile, short
 from forerun.core.model_spec import ModelSpec, RopeSpec

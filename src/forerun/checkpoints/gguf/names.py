@@ -1,13 +1,9 @@
 """Where every tensor of a GGUF file goes: ggml's names for the tensors of the Hugging Face layout.
 
 Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
-
-Legend: R rows of a matrix, B bytes of a row.
 """
 
 from typing import Final
-
-from torch import Tensor
 
 from forerun.checkpoints.gguf.config import DIVISORS_NAME, EMBEDDING_NAME, HEAD_NAME
 from forerun.checkpoints.huggingface import names as huggingface_names
@@ -53,18 +49,11 @@ def is_ignorable(name: str) -> bool:
     return name == DIVISORS_NAME or name.endswith(LEFTOVER)
 
 
-def num_interleaved_heads(name: str, spec: ModelSpec) -> int:
-    """Heads of a tensor whose rows are in llama.cpp's own order, 0 where they are in that of training.
+def rotated_in_pairs(name: str, spec: ModelSpec) -> int:
+    """Dimensions of a head of a tensor whose rows are in llama.cpp's own order, 0 where they are in that of training.
 
     It rotates dimension i of a head with its neighbour in architecture llama alone; in all others, as everywhere here,
     with the one half a head on.
     """
-    if spec.family != "llama":
-        return 0
-    return spec.num_heads * (".attn_q." in name) + spec.num_kv_heads * (".attn_k." in name)
-
-
-def in_halves(rows_RB: Tensor, num_heads: int) -> Tensor:
-    """Rows of heads whose neighbours rotate together, put where halves do. Whole rows move, packed or not."""
-    pairs = rows_RB.view(num_heads, -1, 2, rows_RB.shape[1])
-    return pairs.transpose(1, 2).reshape(rows_RB.shape)
+    is_rotated = spec.family == "llama" and (".attn_q." in name or ".attn_k." in name)
+    return spec.head_dim if is_rotated else 0

@@ -78,18 +78,17 @@ class HuggingFaceFolder:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
-        from forerun.checkpoints.huggingface.load import load_weights  # brings torch along
+        from forerun.checkpoints.huggingface.load import open_weights  # brings torch along
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
-        from forerun.checkpoints.typed_weights import LoadedWeights
 
-        packing = self._packing()
-        if packing is not None:
-            return PackedWeights(
-                self.folder, self.spec(), packing, dtype=dtype, weight_format=weight_format, device=device,
-                on_progress=on_progress,
-            )  # fmt: skip
-        tensors = load_weights(self.folder, self.spec(), dtype=dtype, device=device, on_progress=on_progress)
-        return LoadedWeights(tensors, weight_format)
+        packing, spec = self._packing(), self.spec()
+        if packing is None:
+            return open_weights(
+                self.folder, spec, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
+            )
+        return PackedWeights(
+            self.folder, spec, packing, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
+        )
 
     def _packing(self) -> Packing | None:
         return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

@@ -1,6 +1,7 @@
 """A checkpoint's weights as the tensors the model computes with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -12,52 +13,63 @@ from forerun.checkpoints.huggingface.names import (
     EMBEDDING_NAME,
     HEAD_NAME,
     TensorPlace,
-    fused_shapes,
+    by_weight,
     is_ignorable,
     tensor_plan,
 )
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.safetensors.reader import read_into
+from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 
 MAX_LISTED: Final = 3
 
 
-def load_weights(
+def open_weights(
     folder: Path,
     spec: ModelSpec,
     *,
     dtype: torch.dtype,
+    weight_format: WeightFormat = "plain",
     device: str = "cpu",
-    on_progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Tensor]:
-    """Every weight of the model, under the names of `names.tensor_plan`.
-
-    Everything is checked before the first weight is read. Each stored tensor is then read once, in chunks, into its
-    rows of the fused weight, so that the peak is the weights themselves and one chunk.
+    on_progress: BytesRead | None = None,
+) -> StoredWeights:
+    """A folder of plain weights as a WeightSource. Everything is checked before the first weight is read.
 
     Args:
         folder: holds model.safetensors, or model.safetensors.index.json and its shards.
-        on_progress: called with bytes read so far and bytes to read in all, after each chunk.
 
     Raises:
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
+    parts = plain_parts(folder, spec)
+    counter = BytesCounter(chain.from_iterable(parts.values()), on_progress)
+    return StoredWeights(parts, counter, dtype=dtype, weight_format=weight_format, device=device)
+
+
+def load_weights(
+    folder: Path, spec: ModelSpec, *, dtype: torch.dtype, device: str = "cpu", on_progress: BytesRead | None = None
+) -> dict[str, Tensor]:
+    """All weights of such a folder at once, under the names of `names.tensor_plan`; the peak is little more than
+    them."""
+    weights = open_weights(folder, spec, dtype=dtype, device=device, on_progress=on_progress)
+    return {name: weights.tensor(name) for name in weights.names}
+
+
+def plain_parts(folder: Path, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
+    """The tensors of each weight of the model in the order of their rows.
+
+    Raises:
+        CheckpointError: the folder does not hold exactly those of `spec`.
+    """
     present = catalogue(folder)
     check_depth(folder, present, spec)
     plan = tensor_plan(spec)
-    stored = match_tensors(folder, present, plan, spec)
-    weights = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in fused_shapes(plan).items()}
-    targets = [_rows(weights, plan[tensor.name]) for tensor in stored]
-    num_total, num_done = sum(tensor.num_bytes for tensor in stored), 0
-    for num_bytes in read_into(stored, targets):
-        num_done += num_bytes
-        if on_progress is not None:
-            on_progress(num_done, num_total)
-    return weights
+    match_tensors(folder, present, plan, spec)
+    return by_weight(plan, present)
 
 
 def check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
@@ -69,14 +81,10 @@ def check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpe
         )
 
 
-def _rows(weights: Mapping[str, Tensor], place: TensorPlace) -> Tensor:
-    return weights[place.name][place.row_start : place.row_start + place.shape[0]]
-
-
 def match_tensors(
     folder: Path, stored: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace], spec: ModelSpec
-) -> list[StoredTensor]:
-    """The tensors to read, in file order, once they are known to be exactly those of the plan."""
+) -> None:
+    """Refuse tensors that are not exactly those of the plan."""
     for tensor in stored.values():
         if tensor.name in plan:
             _check_place(folder, tensor, plan[tensor.name])
@@ -90,7 +98,6 @@ def match_tensors(
     missing = [name for name in plan if name not in stored]
     if missing:
         raise CheckpointError(_missing_message(folder, missing, spec))
-    return [tensor for tensor in stored.values() if tensor.name in plan]
 
 
 def _check_place(folder: Path, tensor: StoredTensor, place: TensorPlace) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
@@ -56,6 +56,14 @@ def fused_shapes(plan: Mapping[str, TensorPlace]) -> dict[str, tuple[int, ...]]:
         num_rows = max(place.row_start + place.shape[0], shapes.get(place.name, (0,))[0])
         shapes[place.name] = (num_rows, *place.shape[1:])
     return shapes
+
+
+def by_weight(plan: Mapping[str, TensorPlace], stored: Mapping[str, StoredTensor]) -> dict[str, list[StoredTensor]]:
+    """The stored tensors of every weight, which the plan names in the order of their rows."""
+    parts: dict[str, list[StoredTensor]] = {}
+    for name, place in plan.items():
+        parts.setdefault(place.name, []).append(stored[name])
+    return parts
 
 
 def is_ignorable(hf_name: str) -> bool:

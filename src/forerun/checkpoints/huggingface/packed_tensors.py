@@ -16,14 +16,17 @@ Legend: O output features, I input features, G groups of consecutive input featu
 """
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from math import lcm
+from typing import Final, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.names import TensorPlace
-from forerun.checkpoints.huggingface.packing import Packing
+from forerun.checkpoints.huggingface.packing import Method, Packing
 from forerun.core.errors import CheckpointError
+from forerun.model.part import Piece
 from forerun.model.quantise import MAX_INT4, group_size_of
 from forerun.model.weights import Int4Weight, Shape
 
@@ -32,6 +35,48 @@ AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where in its word each of eight 
 MIDDLE: Final = 8  # the zero of a symmetric weight
 SCALES: Final = ("F16", "BF16", "F32")
 DTYPES: Final = {"scales": SCALES, "weight_scale": SCALES, "weight_shape": ("I32", "I64")}  # of all others I32
+
+Axis: TypeAlias = Literal["in", "in word", "group", "out", "out word"]
+AXES: Final[Mapping[Method, Mapping[str, tuple[Axis, Axis]]]] = {  # of the tensors of which a part can be read
+    "awq": {"qweight": ("in", "out word"), "qzeros": ("group", "out word"), "scales": ("group", "out")},
+    "gptq": {"qweight": ("in word", "out"), "qzeros": ("group", "out word"), "scales": ("group", "out")},
+    "compressed-tensors": {
+        "weight_packed": ("out", "in word"),
+        "weight_scale": ("out", "group"),
+        "weight_zero_point": ("out word", "group"),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Outputs and inputs of a packed layer that begin with a word, and with a group, and end so, or with the layer."""
+
+    rows: range
+    columns: range
+
+    @classmethod
+    def cover(cls, shape: Shape, group_size: int, rows: Piece, columns: Piece) -> "Window":
+        """The smallest one that has these in it, and at least one word."""
+        return cls(
+            rows=whole_units(rows, IN_WORD, shape[0]), columns=whole_units(columns, lcm(IN_WORD, group_size), shape[1])
+        )
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.rows), len(self.columns)
+
+    def along(self, axis: Axis, group_size: int) -> range:
+        """What it has of an axis."""
+        numbers = self.rows if axis.startswith("out") else self.columns
+        unit = group_size if axis == "group" else IN_WORD if axis.endswith("word") else 1
+        return range(numbers.start // unit, -(-numbers.stop // unit))
+
+
+def whole_units(piece: Piece, unit: int, size: int) -> range:
+    """The units that a piece of `size` elements is in, or one where it has nothing but padding."""
+    start = min(piece.start, size - 1) // unit * unit
+    return range(start, min(size, max(start + unit, -(-piece.stop // unit) * unit)))
 
 
 def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace]:
@@ -42,29 +87,41 @@ def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace
     """
     num_out, num_in = place.shape
     group_size = packing.group_size or num_in
-    groups, out_words, in_words = -(-num_in // group_size), -(-num_out // IN_WORD), -(-num_in // IN_WORD)
     if packing.method != "compressed-tensors":
         _require_multiple(num_out, "outputs", IN_WORD)
     _require_multiple(num_in, "inputs", IN_WORD if packing.method == "gptq" else group_size)
-    shapes: dict[str, tuple[int, ...]]
-    match packing.method:
-        case "awq":
-            shapes = {"qweight": (num_in, out_words), "qzeros": (groups, out_words), "scales": (groups, num_out)}
-        case "gptq":
-            shapes = {"qweight": (in_words, num_out), "qzeros": (groups, out_words), "scales": (groups, num_out)}
-        case "compressed-tensors":
-            shapes = {"weight_packed": (num_out, in_words), "weight_scale": (num_out, groups), "weight_shape": (2,)}
-            shapes |= {} if packing.is_symmetric else {"weight_zero_point": (out_words, groups)}
+    whole = Window(rows=range(num_out), columns=range(num_in))
+    shapes: dict[str, tuple[int, ...]] = {
+        suffix: tuple(len(whole.along(axis, group_size)) for axis in axes)
+        for suffix, axes in AXES[packing.method].items()
+    }
+    if packing.method == "compressed-tensors":
+        shapes["weight_shape"] = (2,)
+        if packing.is_symmetric:
+            del shapes["weight_zero_point"]
     return {
         suffix: TensorPlace(name=place.name, shape=shape, dtypes=DTYPES.get(suffix, ("I32",)))
         for suffix, shape in shapes.items()
     }
 
 
-def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype) -> Int4Weight:
-    """The weight [O, I] of a layer's tensors, by suffix.
+def check_whole(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape) -> None:
+    """Check the tensors of a layer that are no part of its weight: what they say must be so already.
 
-    They have the shapes of `packed_places`, and GPTQ's may have a g_idx.
+    Raises:
+        CheckpointError: it is not; the message begins with the tensor's suffix.
+    """
+    if "bias" in tensors and tensors["bias"].any():
+        raise CheckpointError("bias is not all zeros, but the model of config.json has no bias there")
+    if "g_idx" in tensors:
+        _check_order(tensors["g_idx"], packing.group_size or shape[1])
+    if "weight_shape" in tensors:
+        _check_shape(tensors["weight_shape"], shape)
+
+
+def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype) -> Int4Weight:
+    """The weight [O, I] of a layer's tensors, or of the same window of all, by suffix.
+
     A group larger than the kernels' becomes several with the same scale and zero. Nothing is rounded.
 
     Args:
@@ -79,11 +136,9 @@ def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype:
             values_OI = _reorder(nibbles(tensors["qweight"])).t()
             zeros_OG, scales_OG = _reorder(nibbles(tensors["qzeros"])).t(), tensors["scales"].t()
         case "gptq":
-            _check_order(tensors.get("g_idx"), packing.group_size or num_in)
             values_OI, scales_OG = nibbles(tensors["qweight"].t()), tensors["scales"].t()
             zeros_OG = _gptq_zeros(packing, nibbles(tensors["qzeros"])).t()
         case "compressed-tensors":
-            _check_shape(tensors["weight_shape"], shape)
             values_OI, scales_OG = nibbles(tensors["weight_packed"])[:, :num_in], tensors["weight_scale"]
             zeros_OG = torch.full(scales_OG.shape, MIDDLE, dtype=torch.uint8)
             if not packing.is_symmetric:
@@ -105,7 +160,8 @@ def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype:
 
 def nibbles(words: Tensor) -> Tensor:
     """The codes of int32 words [rows, W], the first of a word in its last bits: uint8 [rows, 8 W]."""
-    pairs = words.contiguous().view(torch.uint8)  # two codes to a byte, the word's last byte first
+    # Two codes to a byte, a word's last byte first. A column's copy by contiguous() would keep its strides.
+    pairs = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     return torch.stack((pairs & MAX_INT4, pairs >> 4), -1).view(len(words), -1)
 
 
@@ -129,8 +185,8 @@ def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
     return torch.full_like(stored_GO, MIDDLE)
 
 
-def _check_order(g_idx_I: Tensor | None, group_size: int) -> None:
-    if g_idx_I is not None and not torch.equal(g_idx_I.long(), torch.arange(len(g_idx_I)) // group_size):
+def _check_order(g_idx_I: Tensor, group_size: int) -> None:
+    if not torch.equal(g_idx_I.long(), torch.arange(len(g_idx_I)) // group_size):
         raise CheckpointError(
             f"g_idx does not number groups of {group_size} consecutive inputs, as without activation order it must: "
             "GPTQ with activation order is not supported"

@@ -1,27 +1,31 @@
 """A folder whose linear layers are packed in 4 bits as a WeightSource; embedding, head and norms are plain."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.load import check_depth, match_tensors
-from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.checkpoints.huggingface.names import by_weight, tensor_plan
 from forerun.checkpoints.huggingface.packed_layers import PackedLayer, packed_layers, stored_plan
-from forerun.checkpoints.huggingface.packed_tensors import unpack
+from forerun.checkpoints.huggingface.packed_tensors import AXES, Window, check_whole, unpack
 from forerun.checkpoints.huggingface.packing import Packing
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
-from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, WHOLE_DTYPES, read_into
-from forerun.checkpoints.typed_weights import HEAD, TABLE
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, WHOLE_DTYPES
+from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.stored_weights import BytesCounter, Rows, StoredWeights
+from forerun.checkpoints.typed_weights import in_format
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.quantise import as_plain, head_format, quantise
-from forerun.model.weights import DenseWeight, Int4Weight, Weight
+from forerun.model.part import WHOLE, Part, Piece
+from forerun.model.slicing import take_columns, take_part, take_rows
+from forerun.model.weights import Int4Weight, Table, Weight
 
 
 class PackedWeights:
-    """A WeightSource that reads each weight when it is taken, so that no more than one is held here.
+    """A WeightSource that reads each weight when it is taken, and of a part little more than the part.
 
     Args:
         dtype: of plain tensors, and that in which a kernel without products of 4 bits computes.
@@ -41,90 +45,92 @@ class PackedWeights:
         dtype: torch.dtype,
         weight_format: WeightFormat = "plain",
         device: str = "cpu",
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: BytesRead | None = None,
     ) -> None:
         self._packing, self._dtype, self._format, self._device = packing, dtype, weight_format, device
-        present = catalogue(folder)
-        check_depth(folder, present, spec)
+        self._stored = catalogue(folder)
+        check_depth(folder, self._stored, spec)
         plan = tensor_plan(spec)
-        self._layers = packed_layers(folder, plan, present, packing)
-        needed = stored_plan(plan, self._layers)
-        self._stored = {tensor.name: tensor for tensor in match_tensors(folder, present, needed, spec)}
-        self._parts: dict[str, list[str]] = {}  # names in the folder, in the order of their rows
-        for name, place in plan.items():
-            self._parts.setdefault(place.name, []).append(name)
-        self._check_parts()
-        self._num_total, self._num_done = sum(tensor.num_bytes for tensor in self._stored.values()), 0
-        self._on_progress = on_progress
-        self._table: DenseWeight | None = None
+        layers = packed_layers(folder, plan, self._stored, packing)
+        needed = stored_plan(plan, layers)
+        match_tensors(folder, self._stored, needed, spec)
+        plain = by_weight({name: place for name, place in plan.items() if name not in layers}, self._stored)
+        self._layers: dict[str, list[PackedLayer]] = {}  # in the order of their rows
+        for name, layer in layers.items():
+            self._layers.setdefault(plan[name].name, []).append(layer)
+        check_mixed(plain, self._layers)
+        self._counter = BytesCounter((self._stored[name] for name in needed), on_progress)
+        self._plain = StoredWeights(plain, self._counter, dtype=dtype, weight_format=weight_format, device=device)
 
-    def table(self) -> DenseWeight:
-        if self._table is None:
-            self._table = DenseWeight(values_OI=self._plain(TABLE))
-        return self._table
+    def table(self) -> Table:
+        return self._plain.table()
 
-    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        is_shared = name == HEAD and f"{HEAD}.weight" not in self._parts
-        weight = self.table() if is_shared else self._weight(f"{name}.weight")
-        bias = self._plain(f"{name}.bias") if f"{name}.bias" in self._parts else None
-        weight_format = head_format(self._format) if name == HEAD else self._format
-        if weight_format == "plain" or (weight_format == "int4" and isinstance(weight, Int4Weight)):
-            return weight, bias
-        return quantise(as_plain(weight), weight_format), bias
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
+        layers = self._layers.get(f"{name}.weight")
+        if layers is None:
+            return self._plain.linear(name, part)
+        needs_whole = self._format == "int8" and part.columns is not None  # scales are those of all inputs
+        weight = in_format(self._unpack_all(layers, WHOLE if needs_whole else part), self._format)
+        return take_part(weight, part) if needs_whole else weight, self._plain.bias(name, part)
 
     def vector(self, name: str) -> Tensor:
-        return self._plain(f"{name}.weight")
+        return self._plain.vector(name)
 
-    def _check_parts(self) -> None:
-        """Refuse layers of one weight of which only some are packed."""
-        for names in self._parts.values():
-            plain = [name for name in names if name not in self._layers]
-            if plain and len(plain) < len(names):
-                packed = next(name for name in names if name in self._layers)
-                raise CheckpointError(
-                    f"{self._stored[plain[0]].path}: {plain[0]!r} is plain and {packed!r} is packed in 4 bits, but "
-                    "they are multiplied as one, and must both be plain or both be packed: choose another checkpoint"
-                )
+    def _unpack_all(self, layers: Sequence[PackedLayer], part: Part) -> Int4Weight:
+        """Layers of the same inputs and groups as one, on the device."""
+        parts, first = [], 0
+        for idx, layer in enumerate(layers):
+            rows = [Piece(start=0, stop=layer.shape[0])]
+            if part.rows is not None:
+                rows = [piece.scaled(1, -first) for piece in part.rows[idx]]
+            parts.append(self._unpack(layer, rows, part.columns))
+            first += layer.shape[0]
+        return Int4Weight(
+            values_OI=torch.cat([part.values_OI for part in parts]).to(self._device),
+            scales_OG=torch.cat([part.scales_OG for part in parts]).to(self._device),
+            zeros_OG=torch.cat([part.zeros_OG for part in parts]).to(self._device),
+            group_size=parts[0].group_size,
+            dtype=self._dtype,
+        )
 
-    def _weight(self, name: str) -> DenseWeight | Int4Weight:
-        layers = [self._layers[part] for part in self._parts[name] if part in self._layers]
-        if not layers:
-            return DenseWeight(values_OI=self._plain(name))
-        return one_under_another([self._unpack(layer) for layer in layers], self._device)
-
-    def _unpack(self, layer: PackedLayer) -> Int4Weight:
-        """One layer's weight, on the CPU."""
-        tensors = {suffix: self._read(f"{layer.name}.{suffix}") for suffix in layer.tensors}
+    def _unpack(self, layer: PackedLayer, rows: Rows, columns: Piece | None) -> Int4Weight:
+        """Outputs or inputs of one layer's weight, on the CPU."""
+        num_out, num_in = layer.shape
+        real = [piece for piece in rows if piece.num_real] or rows[:1]
+        wanted = Piece(start=min(piece.start for piece in real), stop=max(piece.stop for piece in real))
+        group_size = self._packing.group_size or num_in
+        window = Window.cover(layer.shape, group_size, wanted, columns or Piece(start=0, stop=num_in))
+        tensors = {suffix: self._read(layer, suffix, window, group_size) for suffix in layer.tensors}
         try:
-            if "bias" in tensors and tensors["bias"].any():
-                raise CheckpointError("bias is not all zeros, but the model of config.json has no bias there")
-            return unpack(self._packing, tensors, layer.shape, self._dtype)
+            check_whole(self._packing, tensors, layer.shape)
+            weight: Weight = unpack(self._packing, tensors, window.shape, self._dtype)
         except CheckpointError as error:
             path = self._stored[f"{layer.name}.{next(iter(tensors))}"].path
             raise CheckpointError(f"{path}: tensor {layer.name}.{error}: choose another checkpoint") from None
+        if rows != [Piece(start=0, stop=num_out)]:
+            weight = take_rows(weight, [[piece.scaled(1, -window.rows.start) for piece in rows]])
+        if columns is not None:
+            weight = take_columns(weight, columns.scaled(1, -window.columns.start))
+        assert isinstance(weight, Int4Weight), f"{layer.name} has become another format"
+        return weight
 
-    def _plain(self, name: str) -> Tensor:
-        """The stored tensors of a weight, one under another."""
-        parts = [self._read(part).to(self._device, self._dtype) for part in self._parts[name]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _read(self, name: str) -> Tensor:
-        """A tensor as it is stored, on the CPU."""
-        stored = self._stored[name]
-        tensor = torch.empty(stored.shape, dtype=(TORCH_DTYPES | WHOLE_DTYPES)[stored.dtype])
-        for num_bytes in read_into([stored], [tensor]):
-            self._num_done += num_bytes
-            if self._on_progress is not None:
-                self._on_progress(self._num_done, self._num_total)
-        return tensor
+    def _read(self, layer: PackedLayer, suffix: str, window: Window, group_size: int) -> Tensor:
+        """What a window has of a tensor, as it is stored, on the CPU; all of one that is no part of the weight."""
+        stored, axes = self._stored[f"{layer.name}.{suffix}"], AXES[self._packing.method].get(suffix)
+        shape = stored.shape if len(stored.shape) == 2 else (stored.shape[0], 1)
+        first, second = [window.along(axis, group_size) for axis in axes] if axes else map(range, shape)
+        dtype = (TORCH_DTYPES | WHOLE_DTYPES)[stored.dtype]
+        read = torch.empty(len(first), len(second), dtype=dtype)
+        self._counter.read(stored, read, dtype, row=first.start, column=second.start)
+        self._counter.skip(stored.num_bytes - read.nbytes)
+        return read if axes else read.flatten()
 
 
-def one_under_another(parts: Sequence[Int4Weight], device: str) -> Int4Weight:
-    """Weights of the same inputs and groups as one, on a device."""
-    return Int4Weight(
-        values_OI=torch.cat([part.values_OI for part in parts]).to(device),
-        scales_OG=torch.cat([part.scales_OG for part in parts]).to(device),
-        zeros_OG=torch.cat([part.zeros_OG for part in parts]).to(device),
-        group_size=parts[0].group_size,
-        dtype=parts[0].dtype,
-    )
+def check_mixed(plain: Mapping[str, Sequence[StoredTensor]], packed: Mapping[str, Sequence[PackedLayer]]) -> None:
+    """Refuse layers of one weight of which only some are packed."""
+    for name in plain.keys() & packed.keys():
+        tensor, layer = plain[name][0], packed[name][0]
+        raise CheckpointError(
+            f"{tensor.path}: {tensor.name!r} is plain and '{layer.name}.weight' is packed in 4 bits, but they are "
+            "multiplied as one, and must both be plain or both be packed: choose another checkpoint"
+        )

@@ -1,59 +1,59 @@
-"""The bytes of stored tensors, copied into tensors of any dtype and device."""
+"""Stored tensors, or windows of them, read into tensors of any dtype and device.
 
-from collections.abc import Iterator, Sequence
+Legend: R rows, C columns.
+"""
+
+from collections.abc import Iterator
 from io import FileIO
-from itertools import groupby
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.core.errors import CheckpointError
+from forerun.checkpoints.safetensors.stored_bytes import fill, unreadable
 
 CHUNK_BYTES: Final = 16 * 2**20
 TORCH_DTYPES: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 WHOLE_DTYPES: Final = {"I32": torch.int32, "I64": torch.int64}
 
 
-def read_into(tensors: Sequence[StoredTensor], targets: Sequence[Tensor]) -> Iterator[int]:
-    """Read each stored tensor into the target beside it, in chunks, converting dtype and device.
+def read_window(
+    tensor: StoredTensor, target_RC: Tensor, dtype: torch.dtype, *, row: int = 0, column: int = 0
+) -> Iterator[int]:
+    """Read the rows and columns of a stored tensor that fill a target, in chunks, converting dtype and device.
+
+    The rows of a stored tensor are its first dimension, and its columns all others.
 
     Args:
-        tensors: in file order.
-        targets: contiguous, of the same number of elements each.
+        dtype: of what is stored; uint8 for codes, whose columns are bytes.
+        row, column: the first ones to read.
 
     Yields:
-        The size of each chunk in bytes, once it is in place.
+        The bytes of each chunk, once it is in place.
+
+    Raises:
+        CheckpointError: the file cannot be read, or has become shorter.
     """
-    buffer = bytearray(CHUNK_BYTES)
-    for path, pairs in groupby(zip(tensors, targets, strict=True), key=lambda pair: pair[0].path):
-        try:
-            with FileIO(path) as file:
-                for tensor, target in pairs:
-                    file.seek(tensor.offset)
-                    yield from _read_tensor(file, tensor, target.view(-1), buffer)
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read ({error}): check the disk and the file") from error
-
-
-def _read_tensor(file: FileIO, tensor: StoredTensor, target_N: Tensor, buffer: bytearray) -> Iterator[int]:
-    dtype = (TORCH_DTYPES | WHOLE_DTYPES)[tensor.dtype]
-    item_bytes, done = dtype.itemsize, 0
-    while done < tensor.num_bytes:
-        num_bytes = min(len(buffer), tensor.num_bytes - done)
-        _fill(file, memoryview(buffer)[:num_bytes], tensor)
-        source_N = torch.frombuffer(buffer, dtype=dtype, count=num_bytes // item_bytes)
-        target_N[done // item_bytes : (done + num_bytes) // item_bytes].copy_(source_N)
-        done += num_bytes
-        yield num_bytes
-
-
-def _fill(file: FileIO, view: memoryview, tensor: StoredTensor) -> None:
-    while view:
-        num_bytes = file.readinto(view)
-        if not num_bytes:
-            raise CheckpointError(
-                f"{tensor.path} ended inside tensor {tensor.name!r}: it changed while it was read, load it again"
-            )
-        view = view[num_bytes:]
+    num_rows, num_columns = target_RC.shape
+    if target_RC.numel() == 0:
+        return
+    row_bytes, wanted_bytes = tensor.num_bytes // tensor.shape[0], num_columns * dtype.itemsize
+    at_once = max(1, min(num_rows, CHUNK_BYTES // wanted_bytes))
+    buffer = bytearray(at_once * wanted_bytes)
+    try:
+        with FileIO(tensor.path) as file:
+            for first in range(0, num_rows, at_once):
+                count = min(at_once, num_rows - first)
+                start = (row + first) * row_bytes + column * dtype.itemsize
+                if wanted_bytes == row_bytes:
+                    fill(file, memoryview(buffer)[: count * wanted_bytes], tensor, start)
+                else:
+                    for idx in range(count):
+                        rest = memoryview(buffer)[idx * wanted_bytes : (idx + 1) * wanted_bytes]
+                        fill(file, rest, tensor, start + idx * row_bytes)
+                chunk_RC = torch.frombuffer(buffer, dtype=dtype, count=count * num_columns).view(count, num_columns)
+                target_RC[first : first + count].copy_(chunk_RC)
+                yield count * wanted_bytes
+    except OSError as error:
+        raise unreadable(tensor, error) from error

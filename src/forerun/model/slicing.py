@@ -4,30 +4,30 @@ Legend: O output features, I input features, G groups of consecutive input featu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 import torch
 from torch import Tensor
 
 from forerun.model.blocks import BLOCKS
+from forerun.model.part import Part, Piece
 from forerun.model.quantise import as_plain
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Elements `start` to `stop` - 1 of a dimension, and `padding` zeros behind them."""
+def take_part(weight: Weight, part: Part) -> Weight:
+    """A part of a weight; the weight itself where that is all of it."""
+    if part.rows is not None:
+        weight = take_rows(weight, part.rows)
+    return weight if part.columns is None else take_columns(weight, part.columns)
 
-    start: int
-    stop: int
-    padding: int = 0
 
-    def scaled(self, factor: int, offset: int = 0) -> "Piece":
-        """The same of elements that are `factor` each, the first one at `offset`."""
-        return Piece(
-            start=offset + factor * self.start, stop=offset + factor * self.stop, padding=factor * self.padding
-        )
+def take_bias(bias_O: Tensor | None, part: Part) -> Tensor | None:
+    """What a part's outputs have of a bias [O]."""
+    if bias_O is None or part.rows is None:
+        return bias_O
+    return take(bias_O, [piece for section in part.rows for piece in section])
 
 
 def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
@@ -65,21 +65,7 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
         case BlockWeight():
             return replace(weight, blocks_OB=take(weight.blocks_OB, rows))
         case StackedWeight():
-            assert len(weight.parts) == len(sections), f"{len(weight.parts)} parts, {len(sections)} sections"
-            parts: list[DenseWeight | BlockWeight] = []
-            first = 0
-            for part, section in zip(weight.parts, sections, strict=True):
-                parts.append(take_part(part, section, first))
-                first += part.shape[0]
-            return StackedWeight(parts=tuple(parts))
-
-
-def take_part(part: DenseWeight | BlockWeight, section: Sequence[Piece], first: int) -> DenseWeight | BlockWeight:
-    """Outputs of one of stacked weights, whose own first output is number `first`."""
-    rows = [piece.scaled(1, -first) for piece in section]
-    if isinstance(part, DenseWeight):
-        return DenseWeight(values_OI=take(part.values_OI, rows))
-    return replace(part, blocks_OB=take(part.blocks_OB, rows))
+            raise AssertionError("of stacked weights only the rows that are wanted are read")
 
 
 def take_columns(weight: Weight, piece: Piece) -> Weight:
@@ -110,15 +96,18 @@ def take_grouped(weight: Int4Weight, piece: Piece) -> Int4Weight:
     """The same of groups; where a part begins within one, all groups become so small that it begins with one."""
     group_size = gcd(piece.start, weight.group_size)
     repeats = weight.group_size // group_size
-    num_groups = -(-(piece.stop - piece.start) // group_size)
-    num_all = -(-(piece.stop - piece.start + piece.padding) // group_size)
+    num_groups, num_all = -(-piece.num_real // group_size), -(-piece.size // group_size)
     groups = Piece(
         start=piece.start // group_size, stop=piece.start // group_size + num_groups, padding=num_all - num_groups
     )
+    values_OI = take(weight.values_OI, [piece], 1)
+    zeros_OG = take(weight.zeros_OG.repeat_interleave(repeats, 1), [groups], 1)
+    if num_groups:  # padding in the last real group stands for 0 too
+        values_OI[:, piece.num_real : num_groups * group_size] = zeros_OG[:, num_groups - 1 : num_groups]
     return replace(
         weight,
-        values_OI=take(weight.values_OI, [piece], 1),
+        values_OI=values_OI,
         scales_OG=take(weight.scales_OG.repeat_interleave(repeats, 1), [groups], 1),
-        zeros_OG=take(weight.zeros_OG.repeat_interleave(repeats, 1), [groups], 1),
+        zeros_OG=zeros_OG,
         group_size=group_size,
     )

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from forerun.model.blocks import BLOCKS
+from forerun.model.part import Piece
 from forerun.model.quantise import dequantise, quantise
-from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Weight
-from forerun.sharding.slicing import Piece, take, take_columns, take_rows
+from forerun.model.slicing import take, take_columns, take_rows
+from forerun.model.weights import BlockWeight, DenseWeight, Weight
 from tests.blocks import random_blocks
 
 FORMATS = ("plain", "int8", "int4", "Q4_0", "Q4_1", "Q6_K")
@@ -47,22 +48,6 @@ def test_rows(name: str) -> None:
     weight = weight_in(name)
     pieces = [Piece(start=3, stop=9), Piece(start=0, stop=0, padding=2), Piece(start=20, stop=24, padding=1)]
     assert equal(take_rows(weight, [pieces]), take(dequantise(weight), pieces))
-
-
-def test_rows_of_stacked_weights() -> None:
-    parts = (weight_in("Q4_0"), weight_in("Q6_K"), weight_in("plain"))
-    assert isinstance(parts[0], BlockWeight)
-    assert isinstance(parts[1], BlockWeight)
-    assert isinstance(parts[2], DenseWeight)
-    weight = StackedWeight(parts=parts)  # type: ignore[arg-type]
-    sections = [
-        [Piece(start=4, stop=8)],
-        [Piece(start=NUM_OUT + 2, stop=NUM_OUT + 3, padding=2), Piece(start=NUM_OUT, stop=NUM_OUT + 1)],
-        [Piece(start=2 * NUM_OUT, stop=2 * NUM_OUT, padding=3)],
-    ]
-    part = take_rows(weight, sections)
-    assert isinstance(part, StackedWeight)
-    assert equal(part, take(dequantise(weight), [piece for section in sections for piece in section]))
 
 
 def test_a_part_keeps_nothing_of_the_whole() -> None:

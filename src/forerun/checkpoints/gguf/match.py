@@ -1,0 +1,47 @@
+"""The tensors of a GGUF file as the weights of its model."""
+
+from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.gguf.names import gguf_plan, is_ignorable
+from forerun.checkpoints.huggingface.load import MAX_LISTED
+from forerun.checkpoints.huggingface.names import TensorPlace, by_weight
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.stored_weights import DENSE, kind_of
+from forerun.core.errors import CheckpointError
+from forerun.core.json_file import short
+from forerun.core.model_spec import ModelSpec
+
+
+def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
+    """The tensors of each weight of the model in the order of their rows, once they are known to be all that it has.
+
+    Raises:
+        CheckpointError: the file does not hold exactly the tensors of `spec`; names file and tensor.
+    """
+    plan = gguf_plan(spec)
+    for tensor in file.tensors.values():
+        if tensor.name in plan:
+            _check(tensor, plan[tensor.name])
+        elif not is_ignorable(tensor.name):
+            raise CheckpointError(
+                f"{tensor.path} holds tensor {short(tensor.name)}, which no {spec.family} model has that forerun "
+                "computes: choose another file of the model"
+            )
+    missing = [name for name in plan if name not in file.tensors]
+    if missing:
+        listed = ", ".join(repr(name) for name in missing[:MAX_LISTED])
+        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+        raise CheckpointError(f"{file.path} lacks tensor {listed}{more}: fetch the file again")
+    return by_weight(plan, file.tensors)
+
+
+def _check(tensor: StoredTensor, place: TensorPlace) -> None:
+    if tensor.shape != place.shape:
+        raise CheckpointError(
+            f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but the file's own metadata "
+            f"need {list(place.shape)}: fetch the file again"
+        )
+    if len(tensor.shape) == 1 and kind_of(tensor) != DENSE:
+        raise CheckpointError(
+            f"{tensor.path}: tensor {short(tensor.name)} is a vector of {tensor.dtype}, but must be F32, F16 or BF16: "
+            "choose another file of the model"
+        )

@@ -1,0 +1,41 @@
+"""The bytes of stored tensors, without torch."""
+
+from io import FileIO
+
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.errors import CheckpointError
+
+
+def read_bytes(tensor: StoredTensor) -> bytearray:
+    """All bytes of a tensor.
+
+    Raises:
+        CheckpointError: the file cannot be read, or has become shorter.
+    """
+    raw = bytearray(tensor.num_bytes)
+    try:
+        with FileIO(tensor.path) as file:
+            fill(file, memoryview(raw), tensor, 0)
+    except OSError as error:
+        raise unreadable(tensor, error) from error
+    return raw
+
+
+def fill(file: FileIO, rest: memoryview, tensor: StoredTensor, start: int) -> None:
+    """Read a tensor's bytes from its byte `start` on, as many as there is room for.
+
+    Raises:
+        CheckpointError: the file has become shorter.
+    """
+    file.seek(tensor.offset + start)
+    while rest:
+        num_bytes = file.readinto(rest)
+        if not num_bytes:
+            raise CheckpointError(
+                f"{tensor.path} ended inside tensor {tensor.name!r}: it changed while it was read, load it again"
+            )
+        rest = rest[num_bytes:]
+
+
+def unreadable(tensor: StoredTensor, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file")

@@ -1,0 +1,186 @@
+"""A checkpoint's tensors as a WeightSource: each is read when it is taken, and of a part no more than the part.
+
+Legend: O output features, I input features, R rows, C columns: elements, or bytes of blocks of codes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from math import prod
+from typing import Final, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
+from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format
+from forerun.core.model_spec import WeightFormat
+from forerun.model.blocks import BLOCKS, BlockType
+from forerun.model.part import WHOLE, Part, Piece
+from forerun.model.quantise import as_plain, head_format
+from forerun.model.slicing import take_bias, take_columns, take_part
+from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight
+
+DENSE: Final = "dense"
+Rows: TypeAlias = Sequence[Piece]  # of one stored tensor
+Section: TypeAlias = tuple[StoredTensor, Rows]
+
+
+class BytesCounter:
+    """Tells how many bytes were read, or need not be.
+
+    Args:
+        tensors: all that there is to read.
+    """
+
+    def __init__(self, tensors: Iterable[StoredTensor], on_progress: BytesRead | None) -> None:
+        self._num_total, self._num_done = sum(tensor.num_bytes for tensor in tensors), 0
+        self._on_progress = on_progress
+
+    def read(
+        self, tensor: StoredTensor, target_RC: Tensor, dtype: torch.dtype, *, row: int = 0, column: int = 0
+    ) -> None:
+        """See `read_window`."""
+        for num_bytes in read_window(tensor, target_RC, dtype, row=row, column=column):
+            self.skip(num_bytes)
+
+    def skip(self, num_bytes: int) -> None:
+        """Count bytes that need not be read."""
+        self._num_done += num_bytes
+        if num_bytes and self._on_progress is not None:
+            self._on_progress(min(self._num_done, self._num_total), self._num_total)
+
+
+class StoredWeights:
+    """A WeightSource of tensors that lie in files.
+
+    Args:
+        parts: the tensors of each weight of the model in the order of their rows, by its name with ".weight" or ".bias"
+            behind it; without a head, the embedding is the head too.
+        dtype: of dense tensors, and that in which a kernel without products of a file's codes computes.
+        weight_format: of linear layers: "plain" leaves them as they are stored; others are rounded from their values.
+        rotated_in_pairs: the dimensions of a head of a tensor whose neighbours rotate together; 0 of others.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Sequence[StoredTensor]],
+        counter: BytesCounter,
+        *,
+        dtype: torch.dtype,
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        rotated_in_pairs: Callable[[StoredTensor], int] = lambda tensor: 0,
+    ) -> None:
+        self._parts, self._counter, self._rotated_in_pairs = parts, counter, rotated_in_pairs
+        self._dtype, self._format, self._device = dtype, weight_format, device
+        self._table: Table | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all weights."""
+        return list(self._parts)
+
+    def table(self) -> Table:
+        if self._table is None:
+            (tensor,) = self._parts[TABLE]
+            self._table = self._join(kind_of(tensor), [(tensor, all_rows(tensor))])
+        return self._table
+
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
+        weight_format = head_format(self._format) if name == HEAD else self._format
+        is_shared = name == HEAD and f"{HEAD}.weight" not in self._parts
+        needs_whole = is_shared or (weight_format != "plain" and part.columns is not None)  # scales are those of all
+        stored = self.table() if is_shared else self._read(f"{name}.weight", WHOLE if needs_whole else part)
+        weight = in_format(stored, weight_format)
+        return take_part(weight, part) if needs_whole else weight, self.bias(name, part)
+
+    def bias(self, name: str, part: Part = WHOLE) -> Tensor | None:
+        """The bias [O] of a part's outputs, if the layer has one."""
+        return take_bias(self.tensor(f"{name}.bias"), part) if f"{name}.bias" in self._parts else None
+
+    def vector(self, name: str) -> Tensor:
+        return self.tensor(f"{name}.weight")
+
+    def tensor(self, name: str) -> Tensor:
+        """All of a weight, "layers.0.qkv.weight" say, as plain values."""
+        plain = as_plain(self._read(name, WHOLE))
+        return plain.flatten() if len(self._parts[name][0].shape) == 1 else plain
+
+    def _read(self, name: str, part: Part) -> Weight:
+        """The tensors of a weight, one under another; neighbours of one format are one."""
+        if part.columns is not None:
+            (tensor,) = self._parts[name]
+            return self._read_columns(tensor, part.columns)
+        runs = groupby(sections_of(self._parts[name], part), key=lambda section: kind_of(section[0]))
+        joined = [self._join(kind, list(run)) for kind, run in runs]
+        return joined[0] if len(joined) == 1 else StackedWeight(parts=tuple(joined))
+
+    def _join(self, kind: str, sections: Sequence[Section]) -> DenseWeight | BlockWeight:
+        if kind == DENSE:
+            return DenseWeight(values_OI=self._read_rows(sections, None, self._dtype))
+        blocks_OB = self._read_rows(sections, None, torch.uint8)
+        return BlockWeight(blocks_OB=blocks_OB, block_type=cast(BlockType, kind), dtype=self._dtype)
+
+    def _read_columns(self, tensor: StoredTensor, columns: Piece) -> Weight:
+        """Inputs of a weight that is one tensor; of codes the blocks that they are in are read."""
+        kind, section = kind_of(tensor), (tensor, all_rows(tensor))
+        if kind == DENSE:
+            return DenseWeight(values_OI=self._read_rows([section], columns, self._dtype))
+        block_type = cast(BlockType, kind)
+        num_elements, num_bytes = BLOCKS[block_type]
+        first = min(columns.start // num_elements, columns_of(tensor) // num_bytes - 1)
+        last = max(first + 1, -(-columns.stop // num_elements))
+        blocks_OB = self._read_rows([section], Piece(start=first * num_bytes, stop=last * num_bytes), torch.uint8)
+        weight = BlockWeight(blocks_OB=blocks_OB, block_type=block_type, dtype=self._dtype)
+        return take_columns(weight, columns.scaled(1, -first * num_elements))
+
+    def _read_rows(self, sections: Sequence[Section], columns: Piece | None, dtype: torch.dtype) -> Tensor:
+        """Rows of tensors, one under another, in a dtype: [R, C]; of vectors [R, 1]."""
+        if columns is None:
+            columns = Piece(start=0, stop=columns_of(sections[0][0]))
+        num_rows, num_columns = sum(piece.size for _, rows in sections for piece in rows), columns.num_real
+        joined_RC = torch.zeros(num_rows, columns.size, dtype=dtype, device=self._device)
+        end = 0
+        for tensor, rows in sections:
+            first, stored_dtype = end, TORCH_DTYPES.get(tensor.dtype, torch.uint8)
+            for piece in rows:
+                target_RC = joined_RC[end : end + piece.num_real, :num_columns]
+                self._counter.read(tensor, target_RC, stored_dtype, row=piece.start, column=columns.start)
+                end += piece.size
+            num_read = sum(piece.num_real for piece in rows) * num_columns * stored_dtype.itemsize
+            self._counter.skip(tensor.num_bytes - num_read)
+            if head_dim := self._rotated_in_pairs(tensor):
+                joined_RC[first:end] = in_halves(joined_RC[first:end], head_dim)
+        return joined_RC
+
+
+def in_halves(rows_RC: Tensor, head_dim: int) -> Tensor:
+    """Rows of heads whose neighbours rotate together, put where halves do. Whole rows move, packed or not."""
+    pairs = rows_RC.view(-1, head_dim // 2, 2, rows_RC.shape[1])
+    return pairs.transpose(1, 2).reshape(rows_RC.shape)
+
+
+def kind_of(tensor: StoredTensor) -> str:
+    return DENSE if tensor.dtype in TORCH_DTYPES else tensor.dtype
+
+
+def columns_of(tensor: StoredTensor) -> int:
+    """Elements of a row, or its bytes where they are codes."""
+    return prod(tensor.shape[1:]) if kind_of(tensor) == DENSE else tensor.num_bytes // tensor.shape[0]
+
+
+def all_rows(tensor: StoredTensor) -> Rows:
+    return [Piece(start=0, stop=tensor.shape[0])]
+
+
+def sections_of(tensors: Sequence[StoredTensor], part: Part) -> list[Section]:
+    """Every tensor of a weight with the rows of it that are wanted, counted from its own first one."""
+    if part.rows is None:
+        return [(tensor, all_rows(tensor)) for tensor in tensors]
+    sections, first = list[Section](), 0
+    for tensor, rows in zip(tensors, part.rows, strict=True):
+        sections.append((tensor, [piece.scaled(1, -first) for piece in rows]))
+        first += tensor.shape[0]
+    return sections
