@@ -51,3 +51,23 @@ def cost(source: CheckpointSource, read_weights: Read) -> tuple[str, float, int]
         status, seconds, num_bytes = (pipe.read() or "killed 0 0").split()
     os.waitpid(pid, 0)
     return status, float(seconds), int(num_bytes)
+
+
+def forked(answer: Callable[[], str]) -> tuple[str, float]:
+    """What a process of its own answers, and its CPU seconds; a process that dies answers how it ended."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        began, said = process_time(), "traceback"
+        try:
+            said = answer()
+        finally:
+            if said == "traceback":
+                traceback.print_exc()
+            os.write(writing, f"{process_time() - began} {said}".encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        seconds, _, said = pipe.read().partition(" ")
+    _, status = os.waitpid(pid, 0)
+    return (said, float(seconds)) if seconds else (f"ended with status {status}", 0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.source import CheckpointSource
+from forerun.checkpoints.stored_weights import StoredWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError
 from forerun.engine.model_loading import Checkpoint
@@ -25,7 +26,10 @@ def opened(folder: Path) -> HuggingFaceFolder:
 
 
 def read_weights(source: CheckpointSource, checkpoint: Checkpoint) -> None:
-    source.weights(dtype=checkpoint.dtype)
+    weights = source.weights(dtype=checkpoint.dtype)
+    assert isinstance(weights, StoredWeights)
+    for name in weights.names:
+        weights.tensor(name)
 
 
 def test_forged_checkpoints_are_refused_in_one_line_or_do_no_harm(tmp_path: Path) -> None:

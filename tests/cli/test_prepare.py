@@ -118,8 +118,8 @@ def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
     shown = run("prepare", "no/such/model")
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert shown.stderr == (
-        "forerun: error: say what to prepare, one at a time: --layer-skip finds sublayers to skip in self-speculation, "
-        "--quantize awq packs weights in 4 bits\n"
+        "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq "
+        "packs weights in 4 bits, --target-ranks writes each rank's part, and both of these may be asked for at once\n"
     )
     assert not cache.exists()
 

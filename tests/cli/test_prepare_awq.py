@@ -49,7 +49,7 @@ def test_what_cannot_be_done_is_said(run: Run, tmp_path: Path) -> None:
         ((*out, "--calib", str(short)), "2048 are needed"),
         ((*out, "--calib", str(bytes_file)), "UTF-8"),
         ((*out, "--calib", str(tmp_path / "none")), "cannot be read"),
-        ((*out, "--layer-skip"), "one at a time"),
+        ((*out, "--layer-skip"), "say what to prepare"),
         ((*out, "--dtype", "bfloat16"), "in float32 on the CPU"),
     ):
         shown = run("prepare", "builtin", "--quantize", "awq", *arguments)

@@ -19,6 +19,7 @@ from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower
 from forerun.sharding.messages import HEADER, read_message, to_message
 from forerun.sharding.plan import plan_shards
+from forerun.sharding.weights import ShardedWeights
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.sharding.thread_group import Meeting, ThreadGroup
@@ -45,7 +46,8 @@ def test_followers_have_the_cache_of_their_leader(seed: int) -> None:
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
     (plan,) = plan_shards(spec, 1)
     cache = TreeCache(spec, CAPACITY, dtype=torch.float64, device="cpu")
-    executor = SharedExecutor(spec, LoadedWeights(dict(weights)), cache, backend=REFERENCE, plan=plan, group=alone())
+    own = ShardedWeights(LoadedWeights(dict(weights)), spec, plan)
+    executor = SharedExecutor(spec, own, cache, backend=REFERENCE, plan=plan, group=alone())
     follower = Follower(cache, WarmTexts(cache, CACHE_BYTES), executor)
     leader = Runner(
         spec,

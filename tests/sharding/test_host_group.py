@@ -22,6 +22,7 @@ from forerun.model.weights import WeightSource
 from forerun.runtime.threads import on_one_thread
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
+from forerun.sharding.weights import ShardedWeights
 from tests.sharding.test_shared_pass import FAMILIES, passes
 from tests.tiny import CAPACITY, random_weights, tiny_spec
 
@@ -95,7 +96,8 @@ def test_native_ranks_give_the_logits_of_the_whole_model(
     def run(group: HostGroup) -> list[torch.Tensor]:
         plan = plans[group.rank]
         cache = TreeCache(plan.local(spec), CAPACITY, dtype=dtype, device="cpu")
-        executor = SharedExecutor(spec, weights(), cache, backend=NATIVE, plan=plan, group=group)
+        own = ShardedWeights(weights(), spec, plan)
+        executor = SharedExecutor(spec, own, cache, backend=NATIVE, plan=plan, group=group)
         return [on_one_thread(lambda one=one: executor.run(one).logits.clone()) for one in inputs]
 
     ranks = on_ranks(len(plans), run)

@@ -16,6 +16,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
+from forerun.sharding.weights import ShardedWeights
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.sharding.thread_group import ThreadGroup, on_ranks
@@ -65,7 +66,8 @@ def shared_logits(
     def run(group: ThreadGroup) -> list[Tensor]:
         plan = plans[group.rank]
         cache = TreeCache(plan.local(spec), CAPACITY, dtype=torch.float64, device="cpu")
-        executor = SharedExecutor(spec, weights(), cache, backend=REFERENCE, plan=plan, group=group)
+        own = ShardedWeights(weights(), spec, plan)
+        executor = SharedExecutor(spec, own, cache, backend=REFERENCE, plan=plan, group=group)
         return [executor.run(one).logits.clone() for one in inputs]
 
     return on_ranks(num_ranks, run)

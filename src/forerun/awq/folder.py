@@ -4,25 +4,23 @@ Legend: O output features, I input features, G groups of input features, W words
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.checkpoints.huggingface.packed_tensors import IN_WORD
-from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME, SINGLE_NAME
-from forerun.core.errors import ConfigError
+from forerun.checkpoints.huggingface.stored_tensors import SINGLE_NAME
+from forerun.checkpoints.prepared.write import copy_texts, save_tensors
 from forerun.core.model_spec import ModelSpec
+from forerun.core.resumable_folder import require_room, resumable_folder
 from forerun.model.weights import Int4Weight
 
 ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # the outputs of a word's codes, the one in its last bits first
-COPIED: Final = (".json", ".jinja", ".model", ".txt")  # tokenizer, templates, sampling, licence
 
 
 def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_size: int) -> None:
@@ -35,22 +33,13 @@ def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_s
     Raises:
         ConfigError: it cannot be written.
     """
-    staging = out.with_name(f".{out.name}.part")
-    try:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        for path in sorted(source.iterdir()):
-            if path.suffix in COPIED and path.name not in (CONFIG_NAME, INDEX_NAME) and path.is_file():
-                shutil.copyfile(path, staging / path.name)
-        save_file(dict(tensors), staging / SINGLE_NAME, {"format": "pt"})
+    with resumable_folder(out, {}) as unfinished:
+        require_room(unfinished, sum(tensor.nbytes for tensor in tensors.values()))
+        copy_texts(source, unfinished, but=[CONFIG_NAME])
         config = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
         config["quantization_config"] = quantization_config(group_size)
-        (staging / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        staging.rename(out)
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written ({error.strerror}): name another folder, or make room") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        (unfinished / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_tensors(unfinished / SINGLE_NAME, tensors)
 
 
 def quantization_config(group_size: int) -> dict[str, object]:

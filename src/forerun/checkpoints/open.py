@@ -1,4 +1,4 @@
-"""A model's name to its CheckpointSource: a folder, a GGUF file, built in, or from the Hugging Face hub."""
+"""A model's name to its CheckpointSource: a folder, plain or prepared, a GGUF file, built in, or from the hub."""
 
 import re
 from importlib.resources import files
@@ -11,6 +11,8 @@ from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.prepared.folder import PreparedFolder
+from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
 from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
@@ -63,6 +65,8 @@ def builtin_folder(name: str) -> Path:
 
 
 def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
+    if (folder / MANIFEST_NAME).is_file():
+        return PreparedFolder(name=name, folder=folder)
     if (folder / CONFIG_NAME).is_file():
         return HuggingFaceFolder(name=name, folder=folder)
     found = first_files([path.name for path in folder.glob("*.gguf")])

@@ -11,6 +11,7 @@ from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.prepare_awq import prepare_awq
+from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
@@ -32,6 +33,9 @@ def prepare(
     quantize: Annotated[
         Literal["awq"] | None, option("--quantize", help="Pack a plain folder's weights in 4 bits, into --out.")
     ] = None,
+    target_ranks: Annotated[
+        int | None, option("--target-ranks", help="Write the part of each of so many ranks, into --out.")
+    ] = None,
     calib: Annotated[Path | None, option("--calib", help="Text to quantize by [the built-in prompts].")] = None,
     layer_skip: Annotated[
         bool, option("--layer-skip", help="Find sublayers that the model can skip when it drafts for itself.")
@@ -48,12 +52,17 @@ def prepare(
         WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
     ] = "plain",
 ) -> None:
-    """Pack a model's weights in 4 bits (--quantize awq), or search for what it can skip as a draft (--layer-skip)."""
-    if (quantize is not None) == layer_skip:
+    """Pack a model's weights in 4 bits (--quantize awq), write each rank's part (--target-ranks), or search for what it
+    can skip as a draft (--layer-skip)."""
+    if (quantize is not None or target_ranks is not None) == layer_skip:
         raise ConfigError(
-            "say what to prepare, one at a time: --layer-skip finds sublayers to skip in self-speculation, "
-            "--quantize awq packs weights in 4 bits"
+            "say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq packs "
+            "weights in 4 bits, --target-ranks writes each rank's part, and both of these may be asked for at once"
         )
+    if target_ranks is not None:
+        config = EngineConfig(target=model, target_ranks=target_ranks, **engine_settings(machine))
+        prepare_ranks(config, out, is_packed=quantize is not None, calib=calib)
+        return
     if quantize is not None:
         prepare_awq(EngineConfig(target=model, **engine_settings(machine)), out, calib)
         return

@@ -1,13 +1,18 @@
 """forerun prepare --quantize awq: a model packed in 4 bits, in a folder of its own."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model, say
 from forerun.cli.progress import progress
 from forerun.cli.sheet import size
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable
+
+if TYPE_CHECKING:
+    from forerun.awq.run import AwqReport
 
 
 def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> None:
@@ -22,20 +27,26 @@ def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> N
     require(is_default, "a model is packed in float32 on the CPU: leave --device, --dtype and --weights out")
     require_writable(out)
     source, text = find_model(config.target), calibration_text(calib)
+    report = pack(source, out, text, config.num_threads)
+    say(f"written to {report.folder}, {size(report.num_bytes)}")
+
+
+def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None) -> "AwqReport":
+    """Pack a model and say how well it reads then."""
     from forerun.awq.run import pack_model  # imports torch
     from forerun.engine.placement import allowed_threads
     from forerun.runtime.affinity import usable_cores
     from forerun.runtime.threads import on_threads
 
     with progress("packing") as show:
-        threads = allowed_threads(config.num_threads, usable_cores())
+        threads = allowed_threads(num_threads, usable_cores())
         report = on_threads(threads, lambda: pack_model(source, out, text, show))
     before, after = report.perplexity_before, report.perplexity_after
     print(
         f"groups of {report.group_size} inputs, calibrated with {report.num_calibrated} tokens; on "
         f"{report.num_measured} others the perplexity is {after:.3f}, before {before:.3f} ({after / before - 1:+.2%})"
     )
-    say(f"written to {report.folder}, {size(report.num_bytes)}")
+    return report
 
 
 def calibration_text(path: Path | None) -> str:

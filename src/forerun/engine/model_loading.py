@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from typing import TypedDict
 
 import torch
 
 from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype, runs_native
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
-from forerun.checkpoints.source import CheckpointSource
+from forerun.checkpoints.source import BytesRead, CheckpointSource
 from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -26,6 +27,15 @@ SUPPORTED = ("cpu", "cuda")  # kinds of device
 PLANNED = ("mps", "xpu")
 
 logger = logging.getLogger(__name__)
+
+
+class Reading(TypedDict):
+    """Keywords of `CheckpointSource.weights`."""
+
+    dtype: torch.dtype
+    weight_format: WeightFormat
+    device: str
+    on_progress: BytesRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +123,16 @@ class Checkpoint:
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
         """All weights, on the config's device."""
+        return self.source.weights(**self.reading(config, on_progress))
+
+    def reading(self, config: EngineConfig, on_progress: Progress | None) -> Reading:
+        """How the weights are read."""
 
         def report(done: int, total: int) -> None:
             if on_progress is not None:
                 on_progress(self.source.name, done, total)
 
-        return self.source.weights(
+        return Reading(
             dtype=self.dtype,
             weight_format=self.weight_format,
             device=read_device(config.device).torch_device,

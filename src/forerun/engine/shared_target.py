@@ -18,7 +18,7 @@ from forerun.core.config import EngineConfig, Exactness
 from forerun.core.errors import RankLostError
 from forerun.core.pace import read_device
 from forerun.engine.model_loading import Checkpoint, Progress, find_device
-from forerun.model.quantise import group_size_of
+from forerun.engine.rank_weights import rank_weights, shard_plans
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
@@ -28,7 +28,6 @@ from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import READY, Followers, call_at_end
 from forerun.sharding.messages import HEADER, framed
-from forerun.sharding.plan import ShardPlan, plan_shards
 from forerun.sharding.torch_group import TorchGroup, host_store, join_store
 from forerun.wires.forkserver import die_with_parent
 
@@ -80,7 +79,7 @@ def load_shared(
         exactness=config.exactness,
     )
     followers.send(opening.to_message())
-    weights = checkpoint.weights(config, on_progress)
+    weights = rank_weights(checkpoint, config, plan, on_progress)
     followers.wait_until_ready()
     group = open_group(opening, store, 0, choice.backend, device.torch_device, followers.blame)
     followers.watch(group.lose)
@@ -110,15 +109,6 @@ def start_followers(config: EngineConfig, memory: int | None, num_threads: int) 
         lambda *place: command(config, *place, num_threads=num_threads),
         inherited=() if memory is None else (memory,),
     )
-
-
-def shard_plans(checkpoint: Checkpoint, num_ranks: int) -> tuple[ShardPlan, ...]:
-    """The plan of every rank: of weights in groups whole groups, as far as that is possible."""
-    spec = checkpoint.spec
-    group_size = 1 if checkpoint.weight_format == "plain" else group_size_of(spec.intermediate_size)
-    if checkpoint.has_codes:
-        group_size = 32 if spec.intermediate_size % 256 else 256
-    return plan_shards(spec, num_ranks, group_size=group_size)
 
 
 def device_of(leaders: str, rank: int) -> str:
@@ -188,7 +178,7 @@ def open_follower(config: EngineConfig, rank: int, opening: GroupOpening, contro
     checkpoint = Checkpoint.open(open_source(config.target), config)
     plan, spec = shard_plans(checkpoint, opening.num_ranks)[rank], checkpoint.spec
     backend = checkpoint.choose_backend(config, opening.exactness).backend
-    weights = checkpoint.weights(config, None)
+    weights = rank_weights(checkpoint, config, plan)
     cache = TreeCache(
         plan.local(spec), opening.capacity, dtype=checkpoint.dtype, device=device, move_slots=backend.move_slots
     )

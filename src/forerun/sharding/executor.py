@@ -10,7 +10,6 @@ from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan
-from forerun.sharding.weights import ShardedWeights
 
 
 class SharedExecutor:
@@ -18,7 +17,7 @@ class SharedExecutor:
 
     Args:
         spec: of the whole model.
-        weights: of the whole model.
+        weights: of this rank.
         cache: of this rank's key and value heads.
     """
 
@@ -34,9 +33,7 @@ class SharedExecutor:
         group: RankGroup,
     ) -> None:
         self._vocab_size, self._cache, self._group = spec.vocab_size, cache, group
-        self._part: Executor = backend.executor(
-            plan.local(spec), ShardedWeights(weights, spec, plan), cache, unused, group
-        )
+        self._part: Executor = backend.executor(plan.local(spec), weights, cache, unused, group)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         with self._cache.tell(inputs):

@@ -1,0 +1,139 @@
+"""A folder that was prepared for ranks as a CheckpointSource."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.prepared.manifest import PREPARE_AGAIN, Manifest, rank_name, read_manifest
+from forerun.checkpoints.source import BytesRead
+from forerun.core.config import SamplingParams
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.sharding.plan import ShardPlan
+
+if TYPE_CHECKING:
+    import torch
+
+    from forerun.checkpoints.prepared.rank_file import RankWeights
+    from forerun.model.vocabulary_map import VocabularyMap
+    from forerun.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedFolder:
+    """A file of weights for each rank; all that is no weight lies beside them as in a Hugging Face folder.
+
+    See CheckpointSource. A host needs only the files of its own ranks.
+    """
+
+    name: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder
+
+    @property
+    def _texts(self) -> HuggingFaceFolder:
+        """What has nothing to do with weights."""
+        return HuggingFaceFolder(name=self.name, folder=self.folder)
+
+    def manifest(self) -> Manifest:
+        return read_manifest(self.folder, self.spec())
+
+    def spec(self) -> ModelSpec:
+        return self._texts.spec()
+
+    def stored_dtype(self) -> str:
+        return self.manifest().dtype
+
+    def stored_formats(self) -> Mapping[str, int]:
+        return self.manifest().formats
+
+    def files(self) -> tuple[Path, ...]:
+        return self._texts.files()
+
+    def identity(self) -> str:
+        return self.manifest().identity
+
+    def tokenizer(self) -> "Tokenizer":
+        return self._texts.tokenizer()
+
+    def vocabulary_map(self) -> "VocabularyMap | None":
+        return self._texts.vocabulary_map()
+
+    def stop_ids(self) -> tuple[int, ...]:
+        return self._texts.stop_ids()
+
+    def default_sampling(self) -> SamplingParams:
+        return self._texts.default_sampling()
+
+    def weights(
+        self,
+        *,
+        dtype: "torch.dtype",
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        on_progress: BytesRead | None = None,
+    ) -> "RankWeights":
+        """All weights, of a folder that was prepared for one rank."""
+        (plan,) = self.plans(1)
+        return self.rank_weights(plan, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress)
+
+    def plans(self, num_ranks: int) -> Sequence[ShardPlan]:
+        """Which part each of so many ranks has.
+
+        Raises:
+            CheckpointError: the folder was prepared for another number.
+        """
+        prepared = len(self.manifest().ranks)
+        if prepared != num_ranks:
+            raise CheckpointError(
+                f"{self.folder} was prepared for {prepared} ranks, and {num_ranks} are asked for: say --target-ranks "
+                f"{prepared}, or prepare the model for {num_ranks}"
+            )
+        return self.manifest().plans(self.spec())
+
+    def rank_weights(
+        self,
+        plan: ShardPlan,
+        *,
+        dtype: "torch.dtype",
+        weight_format: WeightFormat = "plain",
+        device: str = "cpu",
+        on_progress: BytesRead | None = None,
+    ) -> "RankWeights":
+        """One rank's weights, once its file is known to be the one that was written.
+
+        Raises:
+            CheckpointError: it is not, or it was prepared in another format.
+        """
+        manifest = self.manifest()
+        if weight_format not in ("plain", manifest.weights):
+            raise CheckpointError(
+                f"{self.folder} was prepared with {manifest.weights} weights, and {weight_format} is asked for: leave "
+                f"--weights out, or prepare the model with --weights {weight_format}"
+            )
+        self._check_file(manifest, plan.rank)
+        from forerun.checkpoints.prepared.rank_file import RankWeights  # brings torch along
+
+        path = self.folder / rank_name(plan.rank)
+        return RankWeights(path, self.spec(), plan, dtype=dtype, device=device, on_progress=on_progress)
+
+    def _check_file(self, manifest: Manifest, rank: int) -> None:
+        path, expected = self.folder / rank_name(rank), manifest.ranks[rank]
+        try:
+            num_bytes = path.stat().st_size
+            if num_bytes != expected.num_bytes:
+                raise CheckpointError(
+                    f"{path} has {num_bytes} bytes, but {expected.num_bytes} were written: {PREPARE_AGAIN}"
+                )
+            with path.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error}): {PREPARE_AGAIN}") from error
+        if digest != expected.sha256:
+            raise CheckpointError(f"{path} is damaged, its bytes are not those that were written: {PREPARE_AGAIN}")

@@ -1,0 +1,97 @@
+"""A model divided among ranks, written as a prepared folder."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import file_digest
+from pathlib import Path
+from typing import Final
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME
+from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankFile, rank_name
+from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
+from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
+from forerun.core.model_spec import ModelSpec
+from forerun.core.output_file import write_whole
+from forerun.core.resumable_folder import synchronise
+from forerun.model.weights import WeightSource
+from forerun.sharding.plan import ShardPlan
+
+COPIED: Final = (".json", ".jinja", ".model", ".txt")  # config, tokenizer, templates, sampling, licence
+OnRank = Callable[[int, int], None]  # ranks that are written, of how many
+
+
+def write_ranks(
+    folder: Path,
+    spec: ModelSpec,
+    plans: Sequence[ShardPlan],
+    weights_of: Callable[[ShardPlan], WeightSource],
+    on_rank: OnRank = lambda done, total: None,
+) -> None:
+    """Write the file of every rank that is not there; no more than one rank's weights are in memory.
+
+    Args:
+        weights_of: a rank's own part.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    for plan in plans:
+        path = folder / rank_name(plan.rank)
+        if not path.exists():
+            save(path, weights_of(plan), spec, plan)
+        on_rank(plan.rank + 1, len(plans))
+
+
+def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
+    """Write one rank's file; it gets its name once the disk holds all of it."""
+    unfinished = path.with_suffix(".part")
+    try:
+        save_tensors(unfinished, rank_tensors(weights, spec, plan))
+        unfinished.rename(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file onto the disk.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        save_file(dict(tensors), path, {"format": "pt"})
+    except SafetensorError as error:  # what a full disk gives
+        raise OSError(str(error)) from error
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner may read
+    synchronise(path)
+
+
+def write_manifest(
+    folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: str, dtype: str, group_size: int
+) -> Manifest:
+    """Describe the rank files of a folder, which are read once more for it."""
+    formats, ranks = Counter[str](), []
+    for rank in range(num_ranks):
+        path = folder / rank_name(rank)
+        for name, num_bytes in formats_of(read_header(path, ITEM_BYTES | CODE_BYTES)):
+            formats[name] += num_bytes
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        ranks.append(RankFile(num_bytes=path.stat().st_size, sha256=digest))
+    manifest = Manifest(
+        identity=identity, weights=weights, dtype=dtype, group_size=group_size, formats=dict(formats), ranks=ranks
+    )
+    write_whole(folder / MANIFEST_NAME, manifest.to_json(spec))
+    return manifest
+
+
+def copy_texts(source: Path, folder: Path, *, but: Sequence[str] = ()) -> None:
+    """Copy all of a checkpoint's folder that is no weight."""
+    for path in sorted(source.iterdir()):
+        if path.suffix in COPIED and path.name not in (INDEX_NAME, *but) and path.is_file():
+            shutil.copyfile(path, folder / path.name)

@@ -1,0 +1,95 @@
+"""A folder that gets its name once it is complete, and that goes on where an earlier run was cut off."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.folder_lock import hold
+from forerun.core.output_file import write_whole
+
+JOB_NAME: Final = "job.json"  # what an unfinished folder is made of
+SPARE_BYTES: Final = 2**24  # for headers and what the file system keeps for itself
+
+
+@contextmanager
+def resumable_folder(out: Path, job: Mapping[str, object]) -> Iterator[Path]:
+    """An unfinished folder beside `out`, which becomes `out` where nothing is raised within, and else stays.
+
+    It holds what an earlier run of the same job finished; of another job everything is removed. One process at a time
+    may be within.
+
+    Args:
+        job: what the folder's contents depend on, as values of JSON.
+
+    Raises:
+        ConfigError: `out` is there already, another process makes it, or it cannot be written.
+    """
+    unfinished = out.with_name(f".{out.name}.part")
+    refuse_existing(out)
+    lock = hold(unfinished)
+    try:
+        if out.exists():  # another process has just finished it
+            with suppress(OSError):
+                unfinished.rmdir()
+            refuse_existing(out)
+        begin(unfinished, job)
+        yield unfinished
+        (unfinished / JOB_NAME).unlink()
+        synchronise(unfinished)
+        unfinished.rename(out)
+        synchronise(out.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{out} cannot be written ({error.strerror or error}): make room, or name another folder. What is finished "
+            f"stays in {unfinished}, and the same command goes on from there"
+        ) from error
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise ConfigError(f"{out} is there already: name a folder that is not")
+
+
+def begin(unfinished: Path, job: Mapping[str, object]) -> None:
+    """Leave in the folder what belongs to this job."""
+    text = json.dumps(job, sort_keys=True)
+    with suppress(OSError, UnicodeDecodeError):
+        if (unfinished / JOB_NAME).read_text(encoding="utf-8") == text:
+            return
+    for path in unfinished.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    write_whole(unfinished / JOB_NAME, text)
+
+
+def require_room(folder: Path, num_bytes: int) -> None:
+    """Refuse to begin what will not fit.
+
+    Raises:
+        ConfigError: the folder's disk has less room than that.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + SPARE_BYTES:
+        raise ConfigError(
+            f"{folder} has room for {free / 1e9:.2f} GB and {(num_bytes + SPARE_BYTES) / 1e9:.2f} GB are needed: make "
+            "room, or name another folder"
+        )
+
+
+def synchronise(path: Path) -> None:
+    """Have the disk hold what was written to a file, or of a folder its names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

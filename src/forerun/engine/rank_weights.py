@@ -1,0 +1,59 @@
+"""Which part of a checkpoint each of several ranks has, and its weights: of a prepared folder its own file."""
+
+from collections.abc import Iterator, Sequence
+
+from forerun.checkpoints.prepared.folder import PreparedFolder
+from forerun.checkpoints.prepared.rank_file import rank_shapes
+from forerun.checkpoints.typed_weights import HEAD, TABLE
+from forerun.core.config import EngineConfig
+from forerun.engine.model_loading import Checkpoint, Progress
+from forerun.model.quantise import group_size_of, head_format, weight_bytes
+from forerun.model.weights import WeightSource
+from forerun.sharding.plan import ShardPlan, plan_shards
+from forerun.sharding.weights import ShardedWeights
+
+
+def shard_plans(checkpoint: Checkpoint, num_ranks: int) -> Sequence[ShardPlan]:
+    """The plan of every rank.
+
+    Raises:
+        CheckpointError: the model was prepared for another number of ranks.
+    """
+    if isinstance(checkpoint.source, PreparedFolder):
+        return checkpoint.source.plans(num_ranks)
+    return plan_shards(checkpoint.spec, num_ranks, group_size=shared_group_size(checkpoint))
+
+
+def shared_group_size(checkpoint: Checkpoint) -> int:
+    """Features of the MLP that stay on one rank: of weights in groups whole groups, as far as that is possible."""
+    num_features = checkpoint.spec.intermediate_size
+    if checkpoint.has_codes:
+        return 32 if num_features % 256 else 256
+    return 1 if checkpoint.weight_format == "plain" else group_size_of(num_features)
+
+
+def rank_weights(
+    checkpoint: Checkpoint, config: EngineConfig, plan: ShardPlan, on_progress: Progress | None = None
+) -> WeightSource:
+    """A rank's part of the weights, of which no more is read.
+
+    Raises:
+        CheckpointError: the files do not hold them.
+    """
+    if isinstance(checkpoint.source, PreparedFolder):
+        return checkpoint.source.rank_weights(plan, **checkpoint.reading(config, on_progress))
+    return ShardedWeights(checkpoint.weights(config, on_progress), checkpoint.spec, plan)
+
+
+def stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> int:
+    """About how many bytes a rank's part takes in a file."""
+    return sum(_stored_bytes(checkpoint, plan))
+
+
+def _stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> Iterator[int]:
+    weight_format = "int4" if checkpoint.has_codes else checkpoint.weight_format
+    for name, shape in rank_shapes(checkpoint.spec, plan).items():
+        module, is_matrix = name.removesuffix(".weight"), len(shape) == 2 and name != TABLE
+        own = head_format(weight_format) if module == HEAD else weight_format
+        padded = (shape[0], shape[1]) if is_matrix else (1, shape[0] * (shape[1] if len(shape) == 2 else 1))
+        yield weight_bytes(padded, own if is_matrix else "plain", checkpoint.dtype.itemsize)

@@ -1,0 +1,67 @@
+"""A rank of a prepared folder has the weights that it would have read from the model, and reads no other file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.checkpoints.prepared.folder import PreparedFolder
+from forerun.checkpoints.prepared.manifest import rank_name
+from forerun.checkpoints.prepared.rank_file import from_bytes, in_bytes
+from forerun.core.config import WeightsName
+from forerun.core.model_spec import ModelSpec
+from forerun.engine.model_loading import Checkpoint
+from forerun.engine.rank_weights import rank_weights, shard_plans, stored_bytes
+from forerun.model.quantise import dequantise
+from forerun.model.weights import WeightSource
+from tests.checkpoints.prepared.models import config_of, prepare, write_model
+
+FAMILIES = ("llama2", "llama3.2", "llama_biased", "qwen2", "qwen3")
+CASES = [*((family, False) for family in FAMILIES), ("qwen2", True)]
+
+
+def require_same(own: WeightSource, expected: WeightSource, spec: ModelSpec) -> None:
+    assert torch.equal(dequantise(own.table()), dequantise(expected.table()))
+    names = {place.name for place in tensor_plan(spec).values()} | {"head.weight"}
+    for name in names - {"embedding.weight"}:
+        module, _, kind = name.rpartition(".")
+        if kind == "bias":
+            continue
+        if module.endswith("norm"):
+            assert torch.equal(own.vector(module), expected.vector(module)), name
+            continue
+        (weight, bias), (wanted, wanted_bias) = own.linear(module), expected.linear(module)
+        assert type(weight) is type(wanted), name
+        assert torch.equal(dequantise(weight), dequantise(wanted)), name
+        assert (bias is None) == (wanted_bias is None), name
+        assert bias is None or wanted_bias is None or torch.equal(bias, wanted_bias), name
+
+
+@pytest.mark.parametrize(("family", "is_packed"), CASES)
+@pytest.mark.parametrize("weights", ["stored", "int8", "int4"])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_a_rank_has_its_part(
+    family: str, is_packed: bool, weights: WeightsName, num_ranks: int, tmp_path: Path
+) -> None:
+    source = write_model(tmp_path / "model", family, is_packed=is_packed)
+    config = config_of(tmp_path, num_ranks, weights)
+    folder = prepare(source, tmp_path / "prepared", num_ranks, weights)
+    prepared = PreparedFolder(name=str(folder), folder=folder)
+    whole, checkpoint = Checkpoint.open(source, config), Checkpoint.open(prepared, config_of(tmp_path, num_ranks))
+    assert prepared.identity() == source.identity()
+    assert shard_plans(checkpoint, num_ranks) == shard_plans(whole, num_ranks)
+    for plan in shard_plans(whole, num_ranks):
+        path = folder / rank_name(plan.rank)
+        own = rank_weights(checkpoint, config_of(tmp_path, num_ranks), plan)
+        require_same(own, rank_weights(whole, config, plan), source.spec())
+        assert abs(path.stat().st_size - stored_bytes(whole, plan)) < 0.2 * path.stat().st_size + 20_000
+        path.unlink()  # no later rank reads it
+
+
+@pytest.mark.parametrize("num_in", [1, 2, 7, 8])
+def test_two_codes_share_a_byte(num_in: int) -> None:
+    codes_OI = torch.randint(16, (5, num_in), dtype=torch.uint8, generator=torch.Generator().manual_seed(num_in))
+    stored_OB = in_bytes(codes_OI)
+    assert stored_OB.shape == (5, -(-num_in // 2))
+    assert torch.equal(from_bytes(stored_OB, num_in), codes_OI)
