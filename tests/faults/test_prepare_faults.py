@@ -83,7 +83,7 @@ def fill(out: Path, expected: Contents, seconds: float, rng: random.Random) -> N
         assert f"{out} cannot be written" in line, line
         assert "No space left" in line, line
         assert not out.exists()
-        assert not list(out.parent.glob(".*/*.part")), "an unfinished file is left"
+        assert not list(out.parent.glob(".*/.*")), "an unfinished file is left"
         grow(2 * needed)
         require_whole_or_nothing(out, expected)
 

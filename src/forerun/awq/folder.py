@@ -33,7 +33,7 @@ def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_s
     Raises:
         ConfigError: it cannot be written.
     """
-    with resumable_folder(out, {}) as unfinished:
+    with resumable_folder(out, None) as unfinished:
         require_room(unfinished, sum(tensor.nbytes for tensor in tensors.values()))
         copy_texts(source, unfinished, but=[CONFIG_NAME])
         config = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))

@@ -1,28 +1,20 @@
 """forerun prepare: what a model can be given before its first request."""
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from forerun.cli.declare import option, output, with_options
-from forerun.cli.engine_loading import prepared_sets
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.prepare_awq import prepare_awq
 from forerun.cli.prepare_ranks import prepare_ranks
-from forerun.cli.progress import progress
+from forerun.cli.prepare_sets import prepare_sets
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError, require
 from forerun.core.model_spec import WeightFormat
-from forerun.core.places import cache_folder
-from forerun.core.sublayers import ATTENTION, MLP, SkipSet
-
-if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
-    from forerun.engine.skip_finder import Findings
 
 
 @shows_errors
@@ -69,51 +61,4 @@ def prepare(
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(target=model, **engine_settings(machine))
-    sets = prepared_sets(find_model(model))
-    from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
-
-    place, drafter = (
-        place_for_sets(model, out, cache_folder()),
-        LayerSkip(weights=draft_weights, sets=sets),
-    )
-    with progress("searching") as show:
-        prompts = _prompts(data, num_prompts, max_new_tokens)
-        found = find_skip_sets(config, drafter, prompts, params, lambda number: show(number, num_prompts))
-    _print(found)
-    say(f"written to {keep_sets(model, found.sets, found.num_layers, place)}")
-
-
-def _prompts(data: Path | None, num_prompts: int, max_new_tokens: int) -> "Callable[[Engine], Iterable[Sequence[int]]]":
-    """First turns of questions, as the target reads them."""
-    from forerun.bench.data.datasets import BUILTIN, load_dataset
-    from forerun.bench.data.prompts import Reader
-
-    questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
-
-    def read(engine: "Engine") -> Iterable[Sequence[int]]:
-        reader = Reader(tokenizer=engine.tokenizer, max_length=engine.max_length)
-        for question in reader.choose(questions, num_prompts, max_new_tokens).measured:
-            yield reader.prompt_after(question, ())
-
-    return read
-
-
-def _print(found: "Findings") -> None:
-    """The sets as a table, and what the best of them promises."""
-    print(f"{'set':<20}{'hits':>14}{'chance':>8}  skips")
-    for item in found.sets:
-        hits = f"{item.num_hits:.0f} of {item.num_rows:.0f}"
-        chance = f"{item.num_hits / item.num_rows:.2f}" if item.num_rows else "-"
-        print(f"{item.name:<20}{hits:>14}{chance:>8}  {_layers(item.skipped)}")
-    ending = "settled" if found.has_settled else "still open: more prompts may find better ones"
-    print(
-        f"{found.num_evaluations} evaluations, {ending}; the best set guesses right {found.chance:.0%} of the time and "
-        f"promises {found.speedup:.2f}x the speed of plain decoding"
-    )
-
-
-def _layers(skipped: SkipSet) -> str:
-    kinds: dict[str, list[str]] = {ATTENTION: [], MLP: []}
-    for layer, kind in sorted(skipped):
-        kinds[kind].append(str(layer))
-    return ", ".join(f"{kind} {' '.join(layers)}" for kind, layers in kinds.items() if layers) or "nothing"
+    prepare_sets(config, out, params, data=data, num_prompts=num_prompts, weights=draft_weights)

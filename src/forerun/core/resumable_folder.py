@@ -17,14 +17,15 @@ SPARE_BYTES: Final = 2**24  # for headers and what the file system keeps for its
 
 
 @contextmanager
-def resumable_folder(out: Path, job: Mapping[str, object]) -> Iterator[Path]:
-    """An unfinished folder beside `out`, which becomes `out` where nothing is raised within, and else stays.
+def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Path]:
+    """An unfinished folder beside `out`, which becomes `out` where nothing is raised within.
 
-    It holds what an earlier run of the same job finished; of another job everything is removed. One process at a time
-    may be within.
+    It holds what an earlier run of the same job finished; of another job everything is removed, and of the same one
+    what has a name that begins with a dot, as files have that are being written. One process at a time may be within.
 
     Args:
-        job: what the folder's contents depend on, as values of JSON.
+        job: what the folder's contents depend on, as values of JSON. None: it begins empty, and nothing stays of it
+            where something is raised.
 
     Raises:
         ConfigError: `out` is there already, another process makes it, or it cannot be written.
@@ -44,11 +45,12 @@ def resumable_folder(out: Path, job: Mapping[str, object]) -> Iterator[Path]:
         unfinished.rename(out)
         synchronise(out.parent)
     except OSError as error:
-        raise ConfigError(
-            f"{out} cannot be written ({error.strerror or error}): make room, or name another folder. What is finished "
-            f"stays in {unfinished}, and the same command goes on from there"
-        ) from error
+        kept = "" if job is None else f". What is finished stays in {unfinished}: the same command goes on from there"
+        reason = error.strerror or error
+        raise ConfigError(f"{out} cannot be written ({reason}): make room, or name another folder{kept}") from error
     finally:
+        if job is None:
+            shutil.rmtree(unfinished, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
@@ -58,18 +60,20 @@ def refuse_existing(out: Path) -> None:
         raise ConfigError(f"{out} is there already: name a folder that is not")
 
 
-def begin(unfinished: Path, job: Mapping[str, object]) -> None:
-    """Leave in the folder what belongs to this job."""
-    text = json.dumps(job, sort_keys=True)
+def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
+    """Leave in the folder what belongs to this job and is finished."""
+    text, is_same = json.dumps(job, sort_keys=True), False
     with suppress(OSError, UnicodeDecodeError):
-        if (unfinished / JOB_NAME).read_text(encoding="utf-8") == text:
-            return
+        is_same = job is not None and (unfinished / JOB_NAME).read_text(encoding="utf-8") == text
     for path in unfinished.iterdir():
+        if is_same and not path.name.startswith("."):
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    write_whole(unfinished / JOB_NAME, text)
+    if not is_same:
+        write_whole(unfinished / JOB_NAME, text)
 
 
 def require_room(folder: Path, num_bytes: int) -> None:

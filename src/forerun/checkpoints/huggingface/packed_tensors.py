@@ -49,14 +49,14 @@ AXES: Final[Mapping[Method, Mapping[str, tuple[Axis, Axis]]]] = {  # of the tens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class PackedWindow:
     """Outputs and inputs of a packed layer that begin with a word, and with a group, and end so, or with the layer."""
 
     rows: range
     columns: range
 
     @classmethod
-    def cover(cls, shape: Shape, group_size: int, rows: Piece, columns: Piece) -> "Window":
+    def cover(cls, shape: Shape, group_size: int, rows: Piece, columns: Piece) -> "PackedWindow":
         """The smallest one that has these in it, and at least one word."""
         return cls(
             rows=whole_units(rows, IN_WORD, shape[0]), columns=whole_units(columns, lcm(IN_WORD, group_size), shape[1])
@@ -90,7 +90,7 @@ def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace
     if packing.method != "compressed-tensors":
         _require_multiple(num_out, "outputs", IN_WORD)
     _require_multiple(num_in, "inputs", IN_WORD if packing.method == "gptq" else group_size)
-    whole = Window(rows=range(num_out), columns=range(num_in))
+    whole = PackedWindow(rows=range(num_out), columns=range(num_in))
     shapes: dict[str, tuple[int, ...]] = {
         suffix: tuple(len(whole.along(axis, group_size)) for axis in axes)
         for suffix, axes in AXES[packing.method].items()

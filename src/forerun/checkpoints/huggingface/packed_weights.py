@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.load import check_depth, match_tensors
 from forerun.checkpoints.huggingface.names import by_weight, tensor_plan
 from forerun.checkpoints.huggingface.packed_layers import PackedLayer, packed_layers, stored_plan
-from forerun.checkpoints.huggingface.packed_tensors import AXES, Window, check_whole, unpack
+from forerun.checkpoints.huggingface.packed_tensors import AXES, PackedWindow, check_whole, unpack
 from forerun.checkpoints.huggingface.packing import Packing
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
@@ -20,7 +21,7 @@ from forerun.checkpoints.typed_weights import in_format
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.part import WHOLE, Part, Piece
-from forerun.model.slicing import take_columns, take_part, take_rows
+from forerun.model.slicing import take_grouped, take_part, take_rows
 from forerun.model.weights import Int4Weight, Table, Weight
 
 
@@ -99,22 +100,19 @@ class PackedWeights:
         real = [piece for piece in rows if piece.num_real] or rows[:1]
         wanted = Piece(start=min(piece.start for piece in real), stop=max(piece.stop for piece in real))
         group_size = self._packing.group_size or num_in
-        window = Window.cover(layer.shape, group_size, wanted, columns or Piece(start=0, stop=num_in))
+        window = PackedWindow.cover(layer.shape, group_size, wanted, columns or Piece(start=0, stop=num_in))
         tensors = {suffix: self._read(layer, suffix, window, group_size) for suffix in layer.tensors}
         try:
             check_whole(self._packing, tensors, layer.shape)
-            weight: Weight = unpack(self._packing, tensors, window.shape, self._dtype)
+            weight = unpack(self._packing, tensors, window.shape, self._dtype)
         except CheckpointError as error:
             path = self._stored[f"{layer.name}.{next(iter(tensors))}"].path
             raise CheckpointError(f"{path}: tensor {layer.name}.{error}: choose another checkpoint") from None
         if rows != [Piece(start=0, stop=num_out)]:
-            weight = take_rows(weight, [[piece.scaled(1, -window.rows.start) for piece in rows]])
-        if columns is not None:
-            weight = take_columns(weight, columns.scaled(1, -window.columns.start))
-        assert isinstance(weight, Int4Weight), f"{layer.name} has become another format"
-        return weight
+            weight = cast(Int4Weight, take_rows(weight, [[piece.scaled(1, -window.rows.start) for piece in rows]]))
+        return weight if columns is None else take_grouped(weight, columns.scaled(1, -window.columns.start))
 
-    def _read(self, layer: PackedLayer, suffix: str, window: Window, group_size: int) -> Tensor:
+    def _read(self, layer: PackedLayer, suffix: str, window: PackedWindow, group_size: int) -> Tensor:
         """What a window has of a tensor, as it is stored, on the CPU; all of one that is no part of the weight."""
         stored, axes = self._stored[f"{layer.name}.{suffix}"], AXES[self._packing.method].get(suffix)
         shape = stored.shape if len(stored.shape) == 2 else (stored.shape[0], 1)

@@ -25,6 +25,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 from forerun.model.part import WHOLE, Part
+from forerun.model.quantise import as_plain
 from forerun.model.slicing import take_part
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Shape, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan
@@ -53,9 +54,7 @@ def rank_tensors(weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> dic
 
 
 def _rank_tensors(weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> Iterator[tuple[str, Tensor]]:
-    table = weights.table()
-    assert isinstance(table, DenseWeight), "an embedding of codes is not prepared"
-    yield TABLE, table.values_OI
+    yield TABLE, as_plain(weights.table())
     for name, shape in rank_shapes(spec, plan).items():
         module, _, kind = name.rpartition(".")
         if name == TABLE or kind == "bias":
@@ -133,7 +132,8 @@ class RankWeights:
         return self._table
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
-        assert part == WHOLE, f"a rank's part of {name} is not divided again"
+        if part != WHOLE:
+            raise AssertionError(f"a rank's part of {name} is not divided again")
         bias_O = self._read(f"{name}.bias", self._dtype) if f"{name}.bias" in self._stored else None
         if f"{name}.int8" in self._stored:
             scales_O = self._read(f"{name}.scales")

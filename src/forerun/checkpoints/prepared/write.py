@@ -49,7 +49,7 @@ def write_ranks(
 
 def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
     """Write one rank's file; it gets its name once the disk holds all of it."""
-    unfinished = path.with_suffix(".part")
+    unfinished = path.with_name(f".{path.name}")
     try:
         save_tensors(unfinished, rank_tensors(weights, spec, plan))
         unfinished.rename(path)
