@@ -18,6 +18,7 @@ import forerun.cli.prepare_ranks as command
 from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
+from forerun.core.folder_lock import hold
 from tests.checkpoints.cost import forked
 
 NUM_RANKS: Final = 3
@@ -154,6 +155,16 @@ def test_a_folder_is_there_whole_or_not_at_all(
     fault: Callable[..., None], whole: tuple[Contents, float], tmp_path: Path
 ) -> None:
     fault(tmp_path / "out", *whole, random.Random(1))
+
+
+def test_a_folder_that_another_process_writes_is_left_to_it(tmp_path: Path) -> None:
+    other = hold(tmp_path / ".out.part")
+    assert other is not None
+    try:
+        assert f"another process writes to {tmp_path / '.out.part'}" in forked(lambda: prepare(tmp_path / "out"))[0]
+    finally:
+        os.close(other)
+    assert list((tmp_path / ".out.part").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ class StoredWeights:
                 self._counter.read(tensor, target_RC, stored_dtype, row=piece.start, column=columns.start)
                 end += piece.size
             num_read = sum(piece.num_real for piece in rows) * num_columns * stored_dtype.itemsize
-            self._counter.skip(tensor.num_bytes - num_read)
+            self._counter.skip(max(0, tensor.num_bytes - num_read))  # a head is read once for each of its copies
             if head_dim := self._rotated_in_pairs(tensor):
                 joined_RC[first:end] = in_halves(joined_RC[first:end], head_dim)
         return joined_RC

@@ -10,6 +10,7 @@ from typing import TypedDict
 import torch
 
 from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype, runs_native
+from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import BytesRead, CheckpointSource
 from forerun.core.config import EngineConfig, Exactness, WeightsName
@@ -79,7 +80,8 @@ class Checkpoint:
         bits save nothing more from 3 rows on.
         """
         plain = cls.open(source, config)
-        is_plain = config.weights == "stored" and config.kernels == "auto" and not plain.has_codes
+        is_prepared = isinstance(source, PreparedFolder)  # in the format that it has to have
+        is_plain = config.weights == "stored" and config.kernels == "auto" and not (plain.has_codes or is_prepared)
         if is_plain and runs_native(plain.dtype, read_device(config.device).torch_device):
             return cls.open(source, replace(config, weights="int8"))
         return plain

@@ -9,6 +9,7 @@ from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import rank_name
 from forerun.checkpoints.prepared.rank_file import from_bytes, in_bytes
+from forerun.checkpoints.prepared.write import write_ranks
 from forerun.core.config import WeightsName
 from forerun.core.model_spec import ModelSpec
 from forerun.engine.model_loading import Checkpoint
@@ -57,6 +58,15 @@ def test_a_rank_has_its_part(
         require_same(own, rank_weights(whole, config, plan), source.spec())
         assert abs(path.stat().st_size - stored_bytes(whole, plan)) < 0.2 * path.stat().st_size + 20_000
         path.unlink()  # no later rank reads it
+
+
+def test_finished_ranks_are_not_written_again(tmp_path: Path) -> None:
+    source, config = write_model(tmp_path / "model", "llama2"), config_of(tmp_path, 2)
+    whole = Checkpoint.open(source, config)
+    (tmp_path / rank_name(0)).write_bytes(b"finished")
+    write_ranks(tmp_path, source.spec(), shard_plans(whole, 2), lambda plan: rank_weights(whole, config, plan))
+    assert (tmp_path / rank_name(0)).read_bytes() == b"finished"
+    assert (tmp_path / rank_name(1)).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("num_in", [1, 2, 7, 8])
