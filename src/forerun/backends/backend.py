@@ -1,13 +1,14 @@
 """The interface of a backend to the engine."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
 from forerun.model.backend import ModelBackend
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
+from forerun.sharding.torch_group import TorchGroup
 
 
 class Backend(ModelBackend, Protocol):
@@ -19,7 +20,7 @@ class Backend(ModelBackend, Protocol):
 
     def group_memory(self, num_ranks: int) -> int | None:
         """The descriptor of memory through which ranks of this host can exchange what they computed; None where there
-        is none, and they need torch.distributed."""
+        is none, and they need a store."""
         return None
 
     def host_group(
@@ -31,3 +32,14 @@ class Backend(ModelBackend, Protocol):
             blame: who was lost and how, as far as this process knows.
         """
         raise AssertionError(f"{self.name} has no memory for ranks")
+
+    def group(
+        self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None]
+    ) -> RankGroup:
+        """A rank's end of a group without such memory: by torch.distributed, where the backend has nothing of its own.
+
+        Args:
+            store: where the ranks find each other, a torch.distributed.Store.
+            device: of the tensors that are exchanged.
+        """
+        return TorchGroup(store, rank, num_ranks, device=device, blame=blame)

@@ -15,7 +15,6 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError
 
-SHARED: Final = "Triton's kernels have no step yet for a model that several ranks share"
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -43,7 +42,7 @@ def choose_backend(
     """The fastest available backend; for `exact` the fastest row-exact one.
 
     Args:
-        is_shared: several ranks share the model, for which Triton's kernels have no step yet.
+        is_shared: several ranks share the model, whose kernels then exchange what they computed.
 
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
@@ -53,12 +52,12 @@ def choose_backend(
         case "torch":
             return BackendChoice(backend=torchs, missing=None)
         case "triton":
-            missing = triton_fault(device, dtype=dtype, head_dim=head_dim)
+            missing = triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
             if missing is not None:
                 raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
             return BackendChoice(backend=triton_backend(), missing=None)
         case "auto" if torch.device(device).type == "cuda":
-            missing = SHARED if is_shared else triton_fault(device, dtype=dtype, head_dim=head_dim)
+            missing = triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
             return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
         case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
             missing = native_fault() or (sharing_fault() if is_shared else None)

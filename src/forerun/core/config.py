@@ -198,9 +198,5 @@ class EngineConfig:
             self.target_ranks == 1 or not isinstance(self.drafter, LayerSkip),
             "a target that several ranks share cannot draft for itself: take target_ranks 1, or another drafter",
         )
-        require(
-            self.target_ranks == 1 or self.kernels != "triton",
-            "Triton's kernels cannot run a target that several ranks share: take target_ranks 1, or other kernels",
-        )
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         read_device(self.device)  # raises for a paced device that cannot be read

@@ -28,7 +28,7 @@ from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import READY, Followers, call_at_end
 from forerun.sharding.messages import HEADER, framed
-from forerun.sharding.torch_group import TorchGroup, host_store, join_store
+from forerun.sharding.torch_group import host_store, join_store
 from forerun.wires.forkserver import die_with_parent
 
 
@@ -122,7 +122,7 @@ def open_group(
 ) -> RankGroup:
     """A rank's end of the group, once all are ready."""
     if opening.memory is None:
-        return TorchGroup(store, rank, opening.num_ranks, device=device, blame=blame)
+        return backend.group(store, rank, opening.num_ranks, device=device, blame=blame)
     group = backend.host_group(opening.memory, rank, opening.num_ranks, blame)
     os.close(opening.memory)  # it is mapped
     return group

@@ -2,6 +2,7 @@
 
 import importlib
 import subprocess
+from itertools import permutations
 from types import ModuleType
 from typing import Final
 
@@ -13,10 +14,13 @@ DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 HEAD_DIMS: Final = (16, 32, 64, 128, 256)
 
 
-def fault(device: str, *, dtype: torch.dtype, head_dim: int) -> str | None:
+def fault(device: str, *, dtype: torch.dtype, head_dim: int, is_shared: bool = False) -> str | None:
     """Why the Triton kernels cannot run here; None where they can.
 
     The cheap checks come first: Triton is imported only if they all pass.
+
+    Args:
+        is_shared: GPUs share the model, and so have to reach each other's memory.
     """
     kind = torch.device(device).type
     if dtype not in DTYPES:
@@ -25,7 +29,11 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int) -> str | None:
         return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
     if kind not in ("cpu", "cuda"):
         return f"the Triton kernels do not run on {kind}"
-    return (_cuda_fault(device) if kind == "cuda" else None) or _triton_fault(kind)
+    if kind == "cuda":
+        missing = _cuda_fault(device) or (_exchange_fault() if is_shared else None)
+        if missing is not None:
+            return missing
+    return _triton_fault(kind)
 
 
 def _cuda_fault(device: str) -> str | None:
@@ -35,6 +43,20 @@ def _cuda_fault(device: str) -> str | None:
     if capability < OLDEST_CAPABILITY:
         needed, found = (".".join(map(str, pair)) for pair in (OLDEST_CAPABILITY, capability))
         return f"the GPU has compute capability {found}, and the Triton kernels need {needed}"
+    return None
+
+
+def _exchange_fault() -> str | None:
+    """The same answer on every rank, and so about all GPUs of the machine."""
+    if not hasattr(getattr(torch._C, "_distributed_c10d", None), "_SymmetricMemory"):
+        return "this build of torch has no symmetric memory, where Triton's kernels of several ranks add up their parts"
+    count = torch.cuda.device_count()
+    for one, other in permutations(range(count), 2):
+        if not torch.cuda.can_device_access_peer(one, other):
+            return (
+                f"GPU {one} cannot reach the memory of GPU {other}, as the Triton kernels of a shared model do: "
+                "CUDA_VISIBLE_DEVICES can leave GPUs out"
+            )
     return None
 
 

@@ -1,11 +1,13 @@
 """A GPU as a backend: five Triton kernels a layer, recorded as CUDA graphs. Importing this needs Triton."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.backends.backend import Backend
 from forerun.backends.gpu.decoder import open_decoders
 from forerun.backends.gpu.executor import DeviceExecutor
+from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.decoding.decoder import Decoder
@@ -34,11 +36,16 @@ class GpuBackend(Backend):
         unused: SkipSet = NOTHING,
         group: RankGroup | None = None,
     ) -> Executor:
-        assert group is None, "models that several ranks share run by torch's kernels"
-        return DeviceExecutor(spec, build_program(spec, unused), weights, cache)
+        assert group is None or isinstance(group, PeerGroup), "these kernels add partials in each other's memory only"
+        return DeviceExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
 
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
         return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)
+
+    def group(
+        self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None]
+    ) -> RankGroup:
+        return PeerGroup(store, rank, num_ranks, device=device, blame=blame)
 
 
 TRITON = GpuBackend()

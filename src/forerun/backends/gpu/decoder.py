@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
 from forerun.core.steps import StepStats
@@ -125,6 +126,9 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
 
 
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
-    """A decoder for these models; none where rounds need the host: another backend, or a tree that is too wide."""
-    is_here = plan.draft is None or plan.draft.backend is target.backend
+    """A decoder for these models; none where rounds need the host: another backend, a tree that is too wide, or a
+    target that several ranks share."""
+    is_here = isinstance(target.executor, DeviceExecutor) and (
+        plan.draft is None or plan.draft.backend is target.backend
+    )
     return (DeviceDecoder(DeviceRounds(target, plan)),) if is_here and fits(plan) else ()

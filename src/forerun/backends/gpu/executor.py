@@ -15,9 +15,11 @@ from forerun.backends.bind import bind_weights
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.language import on_device
 from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, PassShape
+from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.kv_split import SPLIT
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
@@ -37,12 +39,25 @@ FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # Programmatic dependent launch came 
 class DeviceExecutor:
     """A program bound to weights and a cache.
 
+    Args:
+        group: the ranks that share the model, of which this one has the given part; None: it is whole.
+
     Args of a caller that works on the device itself: `rows` is the table that every pass reads, `logits_RV` where
     narrow passes leave their scores.
     """
 
-    def __init__(self, spec: ModelSpec, program: tuple[Op, ...], weights: WeightSource, cache: TreeCache) -> None:
-        keys = cache.keys_LSKD
+    def __init__(
+        self,
+        spec: ModelSpec,
+        program: tuple[Op, ...],
+        weights: WeightSource,
+        cache: TreeCache,
+        group: PeerGroup | None = None,
+    ) -> None:
+        keys, size = cache.keys_LSKD, spec.hidden_size
+        exchange = None if group is None else group.open_exchange(
+            num_programs=num_tiles_of(size), place_bytes=MAX_ROWS * size * keys.element_size()
+        )  # fmt: skip
         self.spec, self.graphs = spec, GraphPool(str(keys.device))
         self._program, self._cache = program, cache
         self.overlaps = can_overlap(keys.device)
@@ -63,10 +78,12 @@ class DeviceExecutor:
         self.buffers = Buffers(
             spec, self.bound, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
         )
-        self.logits_RV = torch.zeros(NARROW_ROWS, spec.vocab_size, device=keys.device)
-        self._launches = LaunchList(spec, self.bound, self.buffers, self.rows, cache, overlaps=self.overlaps)
+        self._launches = LaunchList(
+            spec, self.bound, self.buffers, self.rows, cache, exchange=exchange, overlaps=self.overlaps
+        )
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
         self.head, self.head_norm = self._launches.head(program)
+        self.logits_RV = torch.zeros(NARROW_ROWS, self.head.num_out, device=keys.device)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -77,7 +94,7 @@ class DeviceExecutor:
             self._writer.write(inputs)
             shape = shape_of(inputs)
             if shape.num_rows > NARROW_ROWS or observe is not None:
-                logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.spec.vocab_size)
+                logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.head.num_out)
                 with on_device(logits_RV.device):
                     self.launch(shape, logits_RV, observe)
             else:

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from forerun.backends.bind import BoundWeights
+from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.linear import linear_add, linear_silu
+from forerun.backends.gpu.passes.exchange import Exchange
+from forerun.backends.gpu.passes.linear import linear_add, linear_partial, linear_silu
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.qkv import qkv
@@ -61,7 +63,7 @@ class Buffers:
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
     ) -> None:
         device, linears = bound.cos_sin_P2D.device, list(bound.linears.values())
-        most_tiles = max(packed.num_tiles for packed in linears)
+        most_tiles = max(num_tiles_of(spec.hidden_size), *(packed.num_tiles for packed in linears))
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
             return torch.zeros(max_rows, width, dtype=kind, device=device)
@@ -85,14 +87,18 @@ class Buffers:
 
 
 class LaunchList:
-    """Builds the launches of a program without its skipped sublayers."""
+    """Builds the launches of a program without its skipped sublayers.
+
+    Args:
+        exchange: through which the ranks of a shared model add up their partials; None: the model is whole.
+    """
 
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
-        overlaps: bool,
+        exchange: Exchange | None, overlaps: bool,
     ) -> None:  # fmt: skip
         self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
-        self._overlaps, self._sublayers = overlaps, all_sublayers(spec.num_layers)
+        self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
         self._scale = HALF_SCALE if buffers.h.dtype == torch.float16 else 1.0
         self._table_VH = as_plain(bound.table)
 
@@ -117,8 +123,13 @@ class LaunchList:
                     assert inputs is not None, "silu_mul stands behind a linear"
                     launches.append((op, self._gate(inputs, tiles)))
                 case "linear_add":
-                    tiles = self._bound.linears[op.weights].num_tiles
+                    tiles = self._tiles_of(op)
                     launches.append((op, self._add(op, next_norm(program, place))))
+                case "add_partials":
+                    assert inputs is not None, "add_partials stands behind a linear"
+                    tiles = self._tiles_of(op)
+                    launches.append((inputs, self._partial(inputs)))
+                    launches.append((op, self._add_partials(op, next_norm(program, place))))
                 case "tap":
                     launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "select_rows":
@@ -127,9 +138,18 @@ class LaunchList:
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and how its inputs are still to be scaled."""
-        writer = next(op for op in reversed(program) if op.kind in ("linear_add", "embed"))
-        tiles = EMBED_TILES if writer.kind == "embed" else self._bound.linears[writer.weights].num_tiles
-        return self._bound.linears[program[-1].weights], self._input_norm(tiles)
+        writer = next(op for op in reversed(program) if op.kind in ("linear_add", "add_partials", "embed"))
+        return self._bound.linears[program[-1].weights], self._input_norm(self._tiles_of(writer))
+
+    def _tiles_of(self, writer: Op) -> int:
+        """Parts of the squares that a writer of x leaves."""
+        match writer.kind:
+            case "embed":
+                return EMBED_TILES
+            case "add_partials":
+                return num_tiles_of(self._spec.hidden_size)
+            case _:
+                return self._bound.linears[writer.weights].num_tiles
 
     def _input_norm(self, tiles: int) -> InputNorm:
         size, eps = self._spec.hidden_size, self._spec.norm_eps
@@ -198,15 +218,40 @@ class LaunchList:
     def _add(self, op: Op, norm: str) -> Launch:
         buffers, overlaps = self._buffers, self._overlaps
         packed, following = self._bound.linears[op.weights], self._next_norm(norm)
-        inputs = buffers.mixed if op.reads[0] == "mixed" else buffers.gated
-        assert op.sublayer is not None, "a sum belongs to a sublayer"
-        row_skips = self._rows.row_skips
-        sublayer, num_sublayers = self._sublayers.index(op.sublayer), len(self._sublayers)
+        inputs, row_skips = self._inputs_of(op), self._rows.row_skips
+        sublayer, num_sublayers = self._place_of(op), len(self._sublayers)
         return lambda shape: linear_add(
             inputs, packed, buffers.x,
             num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
             sublayer=sublayer, num_sublayers=num_sublayers, workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip
+
+    def _partial(self, op: Op) -> Launch:
+        exchange, workspace, overlaps = self._shared(), self._buffers.workspace, self._overlaps
+        inputs, packed = self._inputs_of(op), self._bound.linears[op.weights]
+        return lambda shape: linear_partial(
+            inputs, packed, exchange, num_rows=shape.num_rows, workspace=workspace, overlaps=overlaps
+        )
+
+    def _add_partials(self, op: Op, norm: str) -> Launch:
+        exchange, x, following, overlaps = self._shared(), self._buffers.x, self._next_norm(norm), self._overlaps
+        row_skips, sublayer, num_sublayers = self._rows.row_skips, self._place_of(op), len(self._sublayers)
+        return lambda shape: add_partials(
+            exchange, x,
+            num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
+            sublayer=sublayer, num_sublayers=num_sublayers, overlaps=overlaps,
+        )  # fmt: skip
+
+    def _shared(self) -> Exchange:
+        assert self._exchange is not None, "partial products of a model that is not shared"
+        return self._exchange
+
+    def _inputs_of(self, op: Op) -> Tensor:
+        return self._buffers.mixed if op.reads[0] == "mixed" else self._buffers.gated
+
+    def _place_of(self, op: Op) -> int:
+        assert op.sublayer is not None, "a sum belongs to a sublayer"
+        return self._sublayers.index(op.sublayer)
 
 
 def next_norm(program: Sequence[Op], place: int) -> str:

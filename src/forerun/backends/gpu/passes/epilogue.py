@@ -52,3 +52,34 @@ def sum_of_pairs(numbers_RN, SIZE: tl.constexpr):
         if SIZE >> level > 1:
             sums = tl.sum(tl.reshape(sums, (ROWS, SIZE >> (level + 1), 2)), 2)
     return tl.reshape(sums, (ROWS,))
+
+
+@triton.jit
+def keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers):
+    """The new residual stream, but of rows that leave this sublayer out the old one; `row_skips` may be None."""
+    if row_skips is not None:
+        skips_R = tl.load(row_skips + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1)
+        after_RO = tl.where((skips_R != 0)[:, None], before_RO, after_RO)
+    return after_RO
+
+
+@triton.jit
+def write_residual(
+    after_RO, x, next_norm, tile, rows_R, places_O, end_row, SIZE: tl.constexpr, NEXT_SCALE: tl.constexpr
+):
+    """A tile of the new residual stream to x, and to the next norm what it needs; zeros beyond `end_row` and SIZE.
+
+    Args:
+        next_norm: the `tensors` of a `NextNorm`.
+        tile: its number among those of a row.
+    """
+    BLOCK_OUT: tl.constexpr = after_RO.shape[1]
+    next_weight, next_h, next_squares, row_stride = next_norm
+    is_there_RO = (rows_R < end_row)[:, None] & (places_O < SIZE)[None, :]
+    places_RO = rows_R[:, None] * SIZE + places_O[None, :]
+    tl.store(x + places_RO, after_RO, mask=is_there_RO)
+    weight_O = tl.load(next_weight + places_O, mask=places_O < SIZE, other=0.0)
+    next_RO = after_RO * weight_O[None, :] * NEXT_SCALE
+    tl.store(next_h + places_RO, next_RO.to(next_h.dtype.element_ty), mask=is_there_RO)
+    squares_R = sum_of_pairs(after_RO * after_RO, BLOCK_OUT)
+    tl.store(next_squares + tile * row_stride + rows_R, squares_R, mask=rows_R < end_row)

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import norm_and_bias, sum_of_pairs
+from forerun.backends.gpu.passes.epilogue import keep_left_out, norm_and_bias, write_residual
+from forerun.backends.gpu.passes.exchange import Exchange, place_of
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
 from forerun.backends.gpu.passes.split_k import split_k_matmul
@@ -55,6 +56,17 @@ def linear_add(
     linear_add_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, x, num_rows, row_skips, sublayer, num_sublayers, next_norm.tensors,
         SHAPE=packed.shape(num_rows), NEXT_SCALE=next_norm.scale, OVERLAPS=overlaps, **packed.options(overlaps),
+    )  # fmt: skip
+
+
+def linear_partial(
+    inputs: Tensor, packed: DeviceLinear, exchange: Exchange, *, num_rows: int, workspace: SplitWorkspace,
+    overlaps: bool,
+) -> None:  # fmt: skip
+    """W inputs + bias, in the dtype of the inputs, to this rank's place of the next exchange: [num_rows, O]."""
+    linear_partial_kernel[packed.grid(num_rows)](
+        inputs, packed.weight, workspace, exchange.peers, exchange.rank, num_rows,
+        SHAPE=packed.shape(num_rows), MEMORY=exchange.shape, OVERLAPS=overlaps, **packed.options(overlaps),
     )  # fmt: skip
 
 
@@ -114,6 +126,32 @@ def linear_silu_kernel(
             tl.store(places_RP, gated_RP.to(gated.dtype.element_ty), mask=is_there_RP)
 
 
+@triton.jit(do_not_specialize=["rank", "end_row"])
+def linear_partial_kernel(
+    h, weight, workspace, peers, rank, end_row, SHAPE: tl.constexpr, MEMORY: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    """partial[t, o] = (sum over i of h[t, i] W[o, i]) + bias[o].
+
+    h [T, I] and partial [T, O] in the compute dtype, W [O, I] packed, bias [O] or None.
+    """
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    first = tl.program_id(0) * ROWS_OF_PROGRAM
+    places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
+    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
+    await_inputs(OVERLAPS)
+    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_whole:
+        partial = place_of(peers, rank, tl.load(peers.exchanges) + 1, h, MEMORY)
+        for tile in tl.static_range(NUM_TILES):
+            sums_RO = sums_0 if tile == 0 else sums_1
+            if weight.bias is not None:
+                sums_RO += tl.load(weight.bias + outs_O)[None, :]
+            rows_R = first + tile * ROWS + tl.arange(0, ROWS)
+            is_there_RO = (rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :]
+            places_RO = partial + rows_R[:, None] * SHAPE.num_out + places_O[None, :]
+            tl.store(places_RO, sums_RO.to(h.dtype.element_ty), mask=is_there_RO)
+
+
 @triton.jit(do_not_specialize=["end_row", "sublayer", "num_sublayers"])
 def linear_add_kernel(
     h, weight, workspace, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
@@ -126,7 +164,6 @@ def linear_add_kernel(
     float32, next_squares [tiles of outputs, row stride] float32, row_skips int32 [T, S] or None.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    next_weight, next_h, next_squares, row_stride = next_norm
     first = tl.program_id(0) * ROWS_OF_PROGRAM
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
@@ -142,12 +179,7 @@ def linear_add_kernel(
             places_RO = rows_R[:, None] * SHAPE.num_out + places_O[None, :]
             before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
             after_RO = tl.where(is_there_RO, before_RO + after_RO, 0.0)
-            if row_skips is not None:
-                skips_R = tl.load(row_skips + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1)
-                after_RO = tl.where((skips_R != 0)[:, None], before_RO, after_RO)
-            tl.store(x + places_RO, after_RO, mask=is_there_RO)
-            weight_O = tl.load(next_weight + places_O, mask=places_O < SHAPE.num_out, other=0.0)
-            next_RO = after_RO * weight_O[None, :] * NEXT_SCALE
-            tl.store(next_h + places_RO, next_RO.to(next_h.dtype.element_ty), mask=is_there_RO)
-            squares_R = sum_of_pairs(after_RO * after_RO, SHAPE.block_out)
-            tl.store(next_squares + tl.program_id(1) * row_stride + rows_R, squares_R, mask=rows_R < end_row)
+            after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
+            write_residual(
+                after_RO, x, next_norm, tl.program_id(1), rows_R, places_O, end_row, SHAPE.num_out, NEXT_SCALE
+            )

@@ -1,0 +1,113 @@
+"""Memory of each rank's GPU that the GPUs of the other ranks read and write: torch's symmetric memory.
+
+Of torch only the mapping is used. What is done through the memory, and how ranks wait for each other, is in
+`passes.exchange`. Where kernels are emulated, ranks are processes of one CPU that map each other's files.
+
+Source: torch.distributed._symmetric_memory (torch 2.8 and later), which exports an allocation of CUDA's virtual memory
+to the processes of a group. It outlives the process that made it, as long as another one has it mapped.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+from torch import Tensor, distributed
+
+from forerun.backends.gpu.language import on_device
+
+NAME: Final = "forerun ranks"  # of the files that are mapped in emulation; for people who look at a process
+SYMMETRIC: Final = "CUDASymmetricMemory"  # what torch's keys begin with
+STORE: Final[Any] = vars(distributed).get("Store", object)  # some builds lack it
+
+
+class StoreOfOneGroup(STORE):  # type: ignore[misc]  # see STORE
+    """A store whose keys say which of this group's exchanges they belong to.
+
+    torch counts them over all groups of a process, so that a process with an earlier group would not find others
+    without: "CUDASymmetricMemory/3/0" is here "CUDASymmetricMemory/0/0".
+    """
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self._store, self._numbers = store, dict[str, int]()
+
+    def set(self, key: str, value: Any) -> None:
+        self._store.set(self._own(key), value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(self._own(key)))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._store.add(self._own(key), value))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        own = [self._own(key) for key in keys]
+        self._store.wait(own) if timeout is None else self._store.wait(own, timeout)
+
+    def _own(self, key: str) -> str:
+        kind, _, rest = key.partition("/")
+        number, _, rank = rest.partition("/")
+        if kind != SYMMETRIC:
+            return key
+        return f"{kind}/{self._numbers.setdefault(number, len(self._numbers))}/{rank}"
+
+
+class PeerMemory:
+    """Opens memories for the ranks of one group, all of which do so in the same order.
+
+    Args:
+        store: where the ranks find each other.
+    """
+
+    def __init__(self, store: Any, rank: int, num_ranks: int, *, device: torch.device) -> None:
+        self._store, self._rank, self._num_ranks, self._device = store, rank, num_ranks, device
+        self._num_opened = 0
+        if device.type == "cuda":
+            own = StoreOfOneGroup(store)
+            self._held = own, distributed.ProcessGroup(own, rank, num_ranks)  # the latter has no reference to Python's
+            self._name = f"forerun ranks {id(self)}"
+            torch._C._distributed_c10d._register_process_group(self._name, self._held[1])  # type: ignore[arg-type]
+
+    def open(self, num_bytes: int) -> tuple[Tensor, ...]:
+        """The memory of every rank, uint8 of zeros, as this rank's device sees it. Returns once all have it.
+
+        Raises:
+            RuntimeError: torch cannot map the other ranks' memory.
+        """
+        self._num_opened += 1
+        return self._symmetric(num_bytes) if self._device.type == "cuda" else self._emulated(num_bytes)
+
+    def _symmetric(self, num_bytes: int) -> tuple[Tensor, ...]:
+        symmetric = torch._C._distributed_c10d._SymmetricMemory
+        with on_device(self._device):
+            memory = symmetric.empty_strided_p2p((num_bytes,), (1,), torch.uint8, self._device)
+            memory.zero_()
+            torch.cuda.synchronize(self._device)  # Others may write to it as soon as they have it.
+            try:
+                handle = symmetric.rendezvous(memory, self._name)
+            except RuntimeError as error:
+                if "no group info" not in str(error):
+                    raise
+                # Earlier versions look in a table of their own instead of the registered groups.
+                symmetric.set_group_info(self._name, self._rank, self._num_ranks, self._held[0])
+                handle = symmetric.rendezvous(memory, self._name)
+        others = (handle.get_buffer(rank, (num_bytes,), torch.uint8) for rank in range(self._num_ranks))
+        return tuple(memory if rank == self._rank else other for rank, other in enumerate(others))
+
+    def _emulated(self, num_bytes: int) -> tuple[Tensor, ...]:
+        keys = [f"{NAME} {self._num_opened} {rank}" for rank in range(self._num_ranks)]
+        descriptor = os.memfd_create(NAME)
+        try:
+            os.ftruncate(descriptor, num_bytes)
+            self._store.set(keys[self._rank], f"/proc/{os.getpid()}/fd/{descriptor}")
+            paths = [self._store.get(key).decode() for key in keys]
+            memories = tuple(torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8) for path in paths)
+            self._store.set(f"{keys[self._rank]} mapped", "")
+            self._store.wait([f"{key} mapped" for key in keys])
+        finally:
+            os.close(descriptor)
+        return memories
