@@ -1,9 +1,11 @@
 """Whole engines on Triton's kernels: the texts are those of the CPU's own kernels, whichever way a request goes."""
 
+import psutil
 import pytest
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.errors import RankLostError
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
@@ -48,3 +50,19 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     assert [item.logprob for item in on_device] == pytest.approx([item.logprob for item in likely], abs=1e-4)
     assert predicted.token_ids == expected[0][:3]
     assert predicted.stats.num_predicted_accepted > 0
+
+
+def test_ranks_with_these_kernels_write_the_text_of_one_process(pair: tuple[str, str]) -> None:
+    """By the host's loop, though the draft could play whole rounds on the device."""
+    target, draft = pair
+    tree = DraftModel(model=draft, verify_width=3, draft_width=2, depth=1, adaptive=False)
+    with Engine(EngineConfig(target=target, dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
+        expected = [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)]
+    with Engine(
+        EngineConfig(target=target, dtype="float32", drafter=tree, max_length=40, kernels="triton", target_ranks=2)
+    ) as engine:
+        assert [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)] == expected
+        assert engine.kernels_name == "triton"
+        psutil.Process().children()[-1].kill()
+        with pytest.raises(RankLostError, match=r"rank 1 of the target \(pid \d+\) ended with signal 9"):
+            engine.generate(PROMPT, SHORT)

@@ -14,10 +14,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
+from forerun.backends.gpu.passes.exchange import Exchange, MemoryShape, Peers, meet_all
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_partial, linear_silu
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
@@ -44,11 +47,13 @@ from tests.backends.gpu.compile_case import (
     empty,
     packed_model,
     row_table,
+    weight,
 )
 
 NO_MODEL: Final = "any model"
 NUM_CHILDREN: Final = 4
 SPARE_SLOT: Final = NUM_SLOTS - 1
+NUM_RANKS: Final = 8
 FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
     ("Llama-3.2-1B", "plain"),
     ("Llama-3.1-8B", "plain"),
@@ -67,11 +72,13 @@ def compile_cases() -> Iterator[CompileCase]:
     for name, spec in MODELS.items():
         yield from _cache_cases(name, spec)
         yield from _attention_cases(name, spec)
+        yield from _rank_cases(name, spec)
     for name, weight_format in FORMATS:
         label = f"{name} {'bfloat16' if weight_format == 'plain' else weight_format}"
         packed = packed_model(MODELS[name], weight_format)
         for num_rows in ROWS_OF_LINEARS:
             yield from _linear_cases(label, MODELS[name], packed, num_rows)
+        yield from _partial_cases(label, MODELS[name], weight_format)
         for num_rows in ROWS_OF_HEAD:
             yield from _head_cases(label, MODELS[name], packed, num_rows)
 
@@ -120,6 +127,29 @@ def _attention_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
         yield CompileCase(name="tree_attention", model=model, num_rows=num_rows, launch=partial(_launch, attend))
     read = partial(text_attention, q, keys_SKD, values_SKD, mixed, rows, num_rows=MAX_ROWS, num_heads=num_heads)
     yield CompileCase(name="text_attention", model=model, num_rows=MAX_ROWS, launch=partial(_launch, read))
+
+
+def _rank_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
+    """What adds up the partials of several ranks, and what waits for them alone."""
+    rows, x = row_table(), empty(MAX_ROWS, spec.hidden_size)
+    add = partial(
+        add_partials, _exchange(spec), x, num_rows=8, next_norm=_next_norm(spec, num_tiles_of(spec.hidden_size)),
+        row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
+    )  # fmt: skip
+    yield CompileCase(name="add_partials", model=model, num_rows=8, launch=partial(_launch, add), is_product=False)
+    meet = partial(meet_all, _exchange(spec))
+    yield CompileCase(name="meet_all", model=model, num_rows=1, launch=lambda _: meet(), is_product=False)
+
+
+def _partial_cases(model: str, spec: ModelSpec, weight_format: WeightFormat) -> Iterator[CompileCase]:
+    """The MLP's output of one rank."""
+    num_in = spec.intermediate_size // NUM_RANKS
+    packed = pack(weight(spec.hidden_size, num_in, weight_format), None, compute=COMPUTE)
+    workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=DEVICE)
+    gated, exchange = empty(MAX_ROWS, num_in, dtype=COMPUTE), _exchange(spec)
+    for num_rows in ROWS_OF_LINEARS:
+        step = partial(linear_partial, gated, packed, exchange, num_rows=num_rows, workspace=workspace)
+        yield CompileCase(name="linear_partial", model=model, num_rows=num_rows, launch=partial(_launch, step))
 
 
 def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
@@ -175,6 +205,23 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
     }  # fmt: skip
     for name, step in steps.items():
         yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
+
+
+def _exchange(spec: ModelSpec) -> Exchange:
+    """The first rank's end of one between eight."""
+    num_programs, place_bytes = num_tiles_of(spec.hidden_size), MAX_ROWS * spec.hidden_size * COMPUTE.itemsize
+    return Exchange(
+        rank=0,
+        memories=(),
+        peers=Peers(
+            addresses=empty(NUM_RANKS, dtype=torch.int64),
+            exchanges=empty(num_programs, dtype=torch.int32),
+            lost=empty(1, dtype=torch.int32),
+            known_lost=empty(1, dtype=torch.int32),
+        ),
+        shape=MemoryShape.of(num_ranks=NUM_RANKS, num_programs=num_programs, place_bytes=place_bytes),
+        most_polls=1,
+    )
 
 
 def _launch(step: partial[None], overlaps: bool) -> None:

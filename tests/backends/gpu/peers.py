@@ -6,12 +6,12 @@ Legend: T rows, H hidden size.
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from forerun.backends.gpu import peer_group
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.exchange import Exchange, MemoryShape, Peers
 from forerun.backends.gpu.peer_group import PeerGroup
@@ -28,20 +28,23 @@ def local_exchanges(num_ranks: int, size: int, dtype: torch.dtype, device: str) 
         num_ranks=num_ranks, num_programs=num_tiles_of(size), place_bytes=MOST_ROWS * size * dtype.itemsize
     )
     memories = tuple(torch.zeros(shape.num_bytes, dtype=torch.uint8, device=device) for _ in range(num_ranks))
-    addresses = torch.tensor([memory.data_ptr() for memory in memories], device=device)
-    counts = torch.zeros(num_tiles_of(size), dtype=torch.int32, device=device)
-    lost = torch.zeros(1, dtype=torch.int32, pin_memory=device != "cpu")
-    peers = Peers(addresses=addresses, exchanges=counts, lost=lost)
-    return [
-        Exchange(
-            rank=rank,
-            memories=memories,
-            peers=peers._replace(exchanges=counts.clone(), lost=lost.clone().pin_memory() if device != "cpu" else lost.clone()),
-            shape=shape,
-            most_polls=MOST_POLLS,
-        )
-        for rank in range(num_ranks)
-    ]
+    return [local_exchange(rank, memories, shape, num_tiles_of(size)) for rank in range(num_ranks)]
+
+
+def local_exchange(rank: int, memories: tuple[Tensor, ...], shape: MemoryShape, num_programs: int) -> Exchange:
+    """One rank's end."""
+    device = memories[0].device
+
+    def zeros(count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int32, device=device)
+
+    peers = Peers(
+        addresses=torch.tensor([memory.data_ptr() for memory in memories], device=device),
+        exchanges=zeros(num_programs),
+        lost=torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda"),
+        known_lost=zeros(1),
+    )
+    return Exchange(rank=rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
 
 
 def begin_at(exchanges: list[Exchange], number: int) -> None:
@@ -64,17 +67,27 @@ def fill_place(exchange: Exchange, number: int, partial_TH: Tensor) -> None:
     exchange.place(exchange.rank, number)[: len(bytes_B)].copy_(bytes_B)
 
 
-def run_ranks(num_ranks: int, device: str, work: Callable[..., ResultT], *arguments: Any) -> list[ResultT]:
-    """What work(group, *arguments) gives on every rank, each a process of its own."""
+def run_ranks(
+    num_ranks: int, device: str, work: Callable[..., ResultT], *arguments: Any, constants: dict[str, int] | None = None
+) -> list[ResultT]:
+    """What work(group, *arguments) gives on every rank, each a process of its own and on GPUs a device of its own.
+
+    Args:
+        constants: of the group's module, to be changed in these processes.
+    """
     store = host_store(num_ranks)
     with ProcessPoolExecutor(num_ranks, multiprocessing.get_context("spawn")) as pool:
-        ranks = [
-            pool.submit(_run_rank, store.port, rank, num_ranks, device, work, arguments) for rank in range(num_ranks)
-        ]
+        places = [(store.port, rank, num_ranks, device if device == "cpu" else f"{device}:{rank}")
+                  for rank in range(num_ranks)]  # fmt: skip
+        ranks = [pool.submit(run_rank, place, constants or {}, work, arguments) for place in places]
         return [rank.result() for rank in ranks]
 
 
-def _run_rank(port: int, rank: int, num_ranks: int, device: str, work: Callable[..., ResultT], arguments: Any) -> ResultT:
+def run_rank(
+    place: tuple[int, int, int, str], constants: dict[str, int], work: Callable[..., ResultT], arguments: Any
+) -> ResultT:
+    """One of them, in its process."""
     torch.set_num_threads(1)
-    where = device if device == "cpu" else f"{device}:{rank}"
-    return work(PeerGroup(join_store(port, num_ranks), rank, num_ranks, device=where), *arguments)
+    vars(peer_group).update(constants)
+    port, rank, num_ranks, device = place
+    return work(PeerGroup(join_store(port, num_ranks), rank, num_ranks, device=device), *arguments)

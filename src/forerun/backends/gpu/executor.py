@@ -59,7 +59,7 @@ class DeviceExecutor:
             num_programs=num_tiles_of(size), place_bytes=MAX_ROWS * size * keys.element_size()
         )  # fmt: skip
         self.spec, self.graphs = spec, GraphPool(str(keys.device))
-        self._program, self._cache = program, cache
+        self._program, self._cache, self._group = program, cache, group
         self.overlaps = can_overlap(keys.device)
         num_sublayers = 2 * spec.num_layers
         self.rows = RowTable(
@@ -90,6 +90,8 @@ class DeviceExecutor:
 
         `observe` sees the last op of every kernel, and the buffer it wrote.
         """
+        if self._group is not None:
+            self._group.require_all()
         with inference():
             self._writer.write(inputs)
             shape = shape_of(inputs)

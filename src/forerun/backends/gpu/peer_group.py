@@ -16,8 +16,8 @@ from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
 
 PLACE_BYTES: Final = 1 << 22  # for what is not added in a pass, at a time: logits of 32 rows of 32,768 tokens
-# A poll takes some 0.6 us on a GPU and 0.1 ms in emulation: a rank that is later than a minute or so counts as lost.
-MOST_POLLS: Final = 500_000 if IS_EMULATED else 100_000_000
+# A poll takes some 0.6 us on a GPU and 2 ms in emulation: a rank that is later than a minute or so counts as lost.
+MOST_POLLS: Final = 30_000 if IS_EMULATED else 100_000_000
 
 
 class PeerGroup:
@@ -34,9 +34,9 @@ class PeerGroup:
     def __init__(
         self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None] = lambda: None
     ) -> None:
-        self.rank, self.num_ranks, self._blame, self._device = rank, num_ranks, blame, torch.device(device)
-        self._memory = PeerMemory(store, rank, num_ranks, device=self._device)
-        self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+        self.rank, self.num_ranks, self.device, self._blame = rank, num_ranks, torch.device(device), blame
+        self._memory = PeerMemory(store, rank, num_ranks, device=self.device)
+        self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         self._seen_lost = self._lost.numpy()  # the same memory, for threads in any of torch's modes
         self._columns = self.open_exchange(num_programs=1, place_bytes=PLACE_BYTES)
         self._num_gathered = 0
@@ -50,9 +50,10 @@ class PeerGroup:
             reason = self._blame() or f'rank {self.rank} cannot reach the memory of the others (kernels "torch" need not)'
             raise RankLostError(f"{reason}: {error}") from error
         peers = Peers(
-            addresses=torch.tensor([memory.data_ptr() for memory in memories], device=self._device),
-            exchanges=torch.zeros(num_programs, dtype=torch.int32, device=self._device),
+            addresses=torch.tensor([memory.data_ptr() for memory in memories], device=self.device),
+            exchanges=torch.zeros(num_programs, dtype=torch.int32, device=self.device),
             lost=self._lost,
+            known_lost=torch.zeros(1, dtype=torch.int32, device=self.device),
         )
         return Exchange(rank=self.rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
 
@@ -75,7 +76,7 @@ class PeerGroup:
         self.require_all()
         bytes_B = part.contiguous().view(-1).view(torch.uint8)
         parts_NB = bytes_B.new_empty(self.num_ranks, len(bytes_B))
-        with on_device(self._device):
+        with on_device(self.device):
             for first in range(0, len(bytes_B), PLACE_BYTES):
                 turn = bytes_B[first : first + PLACE_BYTES]
                 self._num_gathered += 1
@@ -84,7 +85,7 @@ class PeerGroup:
                 for rank, whole_B in enumerate(parts_NB):
                     place_B = self._columns.place(rank, self._num_gathered)
                     whole_B[first : first + PLACE_BYTES].copy_(place_B[: len(turn)])
-            if self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
         self.require_all()
         return [part_B.view(part.dtype).view(part.shape) for part_B in parts_NB]

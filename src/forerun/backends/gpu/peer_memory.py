@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from forerun.backends.gpu.language import on_device
 
 NAME: Final = "forerun ranks"  # of the files that are mapped in emulation; for people who look at a process
-SYMMETRIC: Final = "CUDASymmetricMemory"  # what torch's keys begin with
+SYMMETRIC: Final = "CUDASymmetricMemory/"  # what torch's keys begin with
 STORE: Final[Any] = vars(distributed).get("Store", object)  # some builds lack it
 
 
@@ -49,11 +49,9 @@ class StoreOfOneGroup(STORE):  # type: ignore[misc]  # see STORE
         self._store.wait(own) if timeout is None else self._store.wait(own, timeout)
 
     def _own(self, key: str) -> str:
-        kind, _, rest = key.partition("/")
-        number, _, rank = rest.partition("/")
-        if kind != SYMMETRIC:
-            return key
-        return f"{kind}/{self._numbers.setdefault(number, len(self._numbers))}/{rank}"
+        before, _, rest = key.partition(SYMMETRIC)
+        number, _, behind = rest.partition("/")
+        return f"{before}{SYMMETRIC}{self._numbers.setdefault(number, len(self._numbers))}/{behind}" if rest else key
 
 
 class PeerMemory:

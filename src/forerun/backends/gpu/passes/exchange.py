@@ -24,6 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from forerun.backends.gpu.language import launch_options
+
 POLLS_PER_LOOK = tl.constexpr(256)  # at the host's memory, which takes longer than a poll, some 0.2 ms
 
 
@@ -35,11 +37,13 @@ class Peers(NamedTuple):
         exchanges: int32 [P], how many each program has been through.
         lost: int32 [1] in the host's memory: other than 0, nobody waits any longer. A program that has waited in vain
             sets it.
+        known_lost: int32 [1], the same as the programs here have read it.
     """
 
     addresses: Tensor
     exchanges: Tensor
     lost: Tensor
+    known_lost: Tensor
 
 
 class MemoryShape(NamedTuple):
@@ -91,8 +95,8 @@ class Exchange:
 def meet_all(exchange: Exchange) -> None:
     """Go through an exchange with nothing but waiting: what was at this rank's place can be read by all afterwards."""
     meet_kernel[(1,)](
-        exchange.peers, exchange.rank, exchange.most_polls, SHAPE=exchange.shape, num_warps=1
-    )  # fmt: skip
+        exchange.peers, exchange.rank, exchange.most_polls, SHAPE=exchange.shape, **launch_options(num_warps=1)
+    )
 
 
 @triton.jit(do_not_specialize=["rank", "most_polls"])
@@ -122,7 +126,9 @@ def meet(peers, rank, most_polls, SHAPE: tl.constexpr):
         most_behind = tl.max(tl.where(is_rank_N, exchange - seen_N, 0), 0)
         num_polls += 1
         if num_polls % POLLS_PER_LOOK == 0:
-            if tl.load(peers.lost, volatile=True) != 0:
+            # Threads may read different values. That of the atomic operation is the same for all of a program; they have
+            # to leave the loop together.
+            if tl.atomic_max(peers.known_lost, tl.load(peers.lost, volatile=True)) != 0:
                 num_polls = most_polls
     if most_behind > 0:
         tl.store(peers.lost, 1)
