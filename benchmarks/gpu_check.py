@@ -1,9 +1,10 @@
-"""Everything that wants measuring on a machine with one NVIDIA GPU, in one command of at most nine minutes.
+"""Everything that wants measuring on a machine with an NVIDIA GPU, in one command of at most nine minutes.
 
 scripts/gpu_check [--only SECTIONS] [--quick] [--rehearse] [--minutes 9] [--out FILE]
 
-Sections: machine, suite (the tests that need a GPU), kernels, passes, rounds, peers, bits, sweep. Each runs in
-processes of its own; the results file is written anew whenever a section is done, and now and then while it runs.
+Sections: machine, suite (the tests that need a GPU), kernels, passes, rounds, peers, ranks (where there are several
+GPUs), bits, sweep. Each runs in processes of its own; the results file is written anew whenever a section is done, and
+now and then while it runs.
 `--rehearse` plays all of them with tiny shapes on the CPU in Triton's interpreter.
 """
 

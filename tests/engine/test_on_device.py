@@ -1,6 +1,5 @@
 """Whole engines on Triton's kernels: the texts are those of the CPU's own kernels, whichever way a request goes."""
 
-import psutil
 import pytest
 
 from forerun.core.config import EngineConfig, SamplingParams
@@ -10,6 +9,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
+from tests.engine.test_shared_target import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
@@ -63,6 +63,6 @@ def test_ranks_with_these_kernels_write_the_text_of_one_process(pair: tuple[str,
     ) as engine:
         assert [engine.generate(PROMPT, params).token_ids for params in (SHORT, FILTERED)] == expected
         assert engine.kernels_name == "triton"
-        psutil.Process().children()[-1].kill()
+        follower_of_this_process().kill()
         with pytest.raises(RankLostError, match=r"rank 1 of the target \(pid \d+\) ended with signal 9"):
             engine.generate(PROMPT, SHORT)

@@ -1,5 +1,7 @@
 """Partial sums of several ranks on one device: the bits of `sum_in_order`, in any company, exchange after exchange."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ pytest.importorskip("triton")
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.exchange import Exchange
 from forerun.backends.gpu.passes.linear import linear_partial
-from forerun.backends.gpu.passes.linear_buffers import NextNorm
+from forerun.backends.gpu.passes.linear_buffers import NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.sharding.sums import sum_in_order
 from tests.backends.gpu.linears import (
@@ -72,7 +74,9 @@ def test_the_sum_is_that_in_order_bit_for_bit(dtype: torch.dtype, num_ranks: int
             after = sum_in_order(partials, found.before[:num_rows])
             assert torch.equal(found.x[:num_rows], after)
             rounding = 2**-7 if dtype == torch.bfloat16 else 2**-10  # the interpreter cuts digits off
-            torch.testing.assert_close(found.h[:num_rows].float(), after * found.norm_weight * 0.25, rtol=rounding, atol=1e-7)
+            torch.testing.assert_close(
+                found.h[:num_rows].float(), after * found.norm_weight * 0.25, rtol=rounding, atol=1e-7
+            )
             torch.testing.assert_close(found.squares[:, :num_rows].sum(0), after.square().sum(1))
         assert all(int(one.peers.lost) == 0 for one in exchanges)
 
@@ -142,3 +146,48 @@ def test_a_product_without_bias_is_written_too() -> None:
     linear_partial(inputs, packed, one, num_rows=2, workspace=workspace_of(packed), overlaps=False)
     written = one.place(0, 1).view(torch.bfloat16)[: 2 * SIZE].view(2, SIZE)
     torch.testing.assert_close(written.double(), product_of(inputs, weight)[:2], rtol=2**-7, atol=2e-3)
+
+
+def recorded_rank(exchange: Exchange, inputs: Tensor, x: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]:
+    """A product and the sum over ranks as one graph, and the stream to play it on; it was played once."""
+    packed = pack(random_weight(SIZE, 64, "plain", torch.bfloat16), None, compute=torch.bfloat16)
+    weight = packed.weight._replace(matrix=packed.weight.matrix.cuda())
+    packed = replace(packed, weight=weight)
+    workspace = SplitWorkspace.for_linears([packed], max_rows=MOST_ROWS, device="cuda")
+    h, squares = torch.zeros(MOST_ROWS, SIZE, dtype=torch.bfloat16).cuda(), torch.zeros(num_tiles_of(SIZE), MOST_ROWS).cuda()
+    norm = NextNorm(weight=torch.ones(SIZE).cuda(), h=h, squares=squares, scale=1.0)
+
+    def work() -> None:
+        linear_partial(inputs, packed, exchange, num_rows=3, workspace=workspace, overlaps=False)
+        add_partials(
+            exchange, x, num_rows=3, next_norm=norm, row_skips=None, sublayer=0, num_sublayers=1, overlaps=False
+        )
+
+    flags_of(exchange).fill_(1)  # as if all others were there already
+    work()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph, stream
+
+
+@pytest.mark.gpu
+def test_recorded_ranks_on_two_streams_of_one_gpu_wait_for_each_other() -> None:
+    exchanges = [replace(one, most_polls=10_000_000) for one in local_exchanges(2, SIZE, torch.bfloat16, "cuda")]
+    inputs = [random_rows(64, torch.bfloat16, seed=rank).cuda() for rank in range(2)]
+    xs = [torch.zeros(3, SIZE, device="cuda") for _ in range(2)]
+    ranks = [recorded_rank(*rank) for rank in zip(exchanges, inputs, xs, strict=True)]
+    for x in xs:
+        x.zero_()
+    torch.cuda.synchronize()
+    for _ in range(100):
+        for graph, stream in ranks:
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    partials = [one.place(one.rank, 1).view(torch.bfloat16)[: 3 * SIZE].view(3, SIZE) for one in exchanges]
+    expected = torch.zeros(3, SIZE, device="cuda")
+    for _ in range(100):
+        expected = sum_in_order(partials, expected)
+    assert all(torch.equal(x, expected) for x in xs)
+    assert all(int(one.peers.lost) == 0 for one in exchanges)

@@ -53,7 +53,11 @@ def passes_of(spec: ModelSpec) -> list[ForwardInput]:
     rng = random.Random(3)
     prompt = text_pass(NUM_PROMPT, 0, rng, spec.vocab_size)
     tree = tree_pass(NUM_TREE, NUM_PROMPT, rng, spec.vocab_size)
-    return [prompt, tree, replace(tree, token_ids=tree.token_ids[:1], positions=tree.positions[:1], ancestry=None, num_logit_rows=1)]
+    return [
+        prompt,
+        tree,
+        replace(tree, token_ids=tree.token_ids[:1], positions=tree.positions[:1], ancestry=None, num_logit_rows=1),
+    ]
 
 
 def more_passes_of(spec: ModelSpec) -> list[ForwardInput]:
@@ -93,7 +97,10 @@ def shared_logits(group: PeerGroup, spec: ModelSpec, dtype: torch.dtype, weight_
     return logits_of(shared_executor(group, spec, dtype, weight_format), spec, group.device.type)
 
 
-@pytest.mark.parametrize(("num_ranks", "shape", "sizes", "dtype", "weight_format", "most"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES)])
+@pytest.mark.parametrize(
+    ("num_ranks", "shape", "sizes", "dtype", "weight_format", "most"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES)],
+)
 def test_ranks_give_the_logits_of_the_whole_model(
     num_ranks: int, shape: str, sizes: dict[str, int], dtype: torch.dtype, weight_format: WeightFormat, most: float,
     device: str,
@@ -104,9 +111,7 @@ def test_ranks_give_the_logits_of_the_whole_model(
     weights = {name: one.to(device) for name, one in weights_of(spec, dtype).items()}
     cache = TreeCache(spec, CAPACITY, dtype=dtype, device=device)
     expected = logits_of(TRITON.executor(spec, LoadedWeights(weights, weight_format), cache), spec, device)
-    ranks = run_ranks(
-        num_ranks, device, shared_logits, spec, dtype, weight_format, constants={"PLACE_BYTES": 256}
-    )
+    ranks = run_ranks(num_ranks, device, shared_logits, spec, dtype, weight_format, constants={"PLACE_BYTES": 256})
     for logits in ranks:
         for got, wanted, first in zip(logits, expected, ranks[0], strict=True):
             assert torch.equal(got, first), "a row is the same on every rank"
@@ -161,4 +166,10 @@ def test_torch_counts_exchanges_by_process_and_a_group_by_itself() -> None:
         assert outer[0].multi_get([f"CUDASymmetricMemory/{first}/{rank}" for rank in range(2)]) == [b"a", b"b"]
         assert outer[1].multi_get([f"CUDASymmetricMemory/{second}/{rank}" for rank in range(2)]) == [b"a", b"b"]
         with ThreadPoolExecutor(2) as pool:  # which versions of torch that have it use too
-            list(pool.map(lambda store, number: store.barrier(f"CUDASymmetricMemory/{number}", 2), outer, (first + 1, second + 1)))
+            list(
+                pool.map(
+                    lambda store, number: store.barrier(f"CUDASymmetricMemory/{number}", 2),
+                    outer,
+                    (first + 1, second + 1),
+                )
+            )

@@ -36,7 +36,8 @@ class PeerGroup:
     ) -> None:
         self.rank, self.num_ranks, self.device, self._blame = rank, num_ranks, torch.device(device), blame
         self._memory = PeerMemory(store, rank, num_ranks, device=self.device)
-        self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        with on_device(self.device):
+            self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         self._seen_lost = self._lost.numpy()  # the same memory, for threads in any of torch's modes
         self._columns = self.open_exchange(num_programs=1, place_bytes=PLACE_BYTES)
         self._num_gathered = 0
@@ -47,7 +48,9 @@ class PeerGroup:
         try:
             memories = self._memory.open(shape.num_bytes)
         except RuntimeError as error:
-            reason = self._blame() or f'rank {self.rank} cannot reach the memory of the others (kernels "torch" need not)'
+            reason = (
+                self._blame() or f'rank {self.rank} cannot reach the memory of the others (kernels "torch" need not)'
+            )
             raise RankLostError(f"{reason}: {error}") from error
         peers = Peers(
             addresses=torch.tensor([memory.data_ptr() for memory in memories], device=self.device),

@@ -125,9 +125,9 @@ def meet(peers, rank, most_polls, SHAPE: tl.constexpr):
         seen_N = tl.atomic_add(own_flags + ranks_N, 0, mask=is_rank_N, sem="acquire", scope="sys")
         most_behind = tl.max(tl.where(is_rank_N, exchange - seen_N, 0), 0)
         num_polls += 1
-        if num_polls % POLLS_PER_LOOK == 0:
-            # Threads may read different values. That of the atomic operation is the same for all of a program; they have
-            # to leave the loop together.
+        if num_polls % POLLS_PER_LOOK == 0:  # noqa: SIM102  # Triton's `and` computes both sides.
+            # Threads may read different values, and have to leave the loop together: what the atomic operation gives
+            # is the same for all of a program.
             if tl.atomic_max(peers.known_lost, tl.load(peers.lost, volatile=True)) != 0:
                 num_polls = most_polls
     if most_behind > 0:

@@ -120,7 +120,9 @@ def pack(
         case Int4Weight():
             matrix, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in)
             group_size = weight.group_size
-            assert group_size * NIBBLES >= tiles.block_in, f"groups of {group_size} inputs are too small for the kernels"
+            assert group_size * NIBBLES >= tiles.block_in, (
+                f"groups of {group_size} inputs are too small for the kernels"
+            )
     return DeviceLinear(
         weight=LinearWeight(matrix, scales, None if bias_O is None else bias_O.float().contiguous()),
         num_out=num_out,
