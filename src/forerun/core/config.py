@@ -133,7 +133,7 @@ class EngineConfig:
         device: a torch device, such as "cpu" or "cuda:0"; "auto" is a GPU that works and has room for the model, else
             the CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         target_ranks: processes that share the target, each with a part of every layer, on as many GPUs from `device`
-            on, or on the CPU. GPUs run torch's kernels then.
+            on, or on the CPU.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can

@@ -154,7 +154,10 @@ def recorded_rank(exchange: Exchange, inputs: Tensor, x: Tensor) -> tuple[torch.
     weight = packed.weight._replace(matrix=packed.weight.matrix.cuda())
     packed = replace(packed, weight=weight)
     workspace = SplitWorkspace.for_linears([packed], max_rows=MOST_ROWS, device="cuda")
-    h, squares = torch.zeros(MOST_ROWS, SIZE, dtype=torch.bfloat16).cuda(), torch.zeros(num_tiles_of(SIZE), MOST_ROWS).cuda()
+    h, squares = (
+        torch.zeros(MOST_ROWS, SIZE, dtype=torch.bfloat16).cuda(),
+        torch.zeros(num_tiles_of(SIZE), MOST_ROWS).cuda(),
+    )
     norm = NextNorm(weight=torch.ones(SIZE).cuda(), h=h, squares=squares, scale=1.0)
 
     def work() -> None:

@@ -79,6 +79,19 @@ def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask() == "the GPU has compute capability 7.5, and the Triton kernels need 8.0"
 
 
+def test_gpus_of_a_shared_model_have_to_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: other != 2)
+    shared = fault("cuda:1", dtype=torch.bfloat16, head_dim=128, is_shared=True)
+    assert shared is not None
+    assert shared.startswith("GPU 0 cannot reach the memory of GPU 2")
+    assert ask("cuda:1") is None
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: True)
+    assert fault("cuda:1", dtype=torch.bfloat16, head_dim=128, is_shared=True) is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
 def test_a_dtype_that_they_do_not_compute_in_is_named(dtype: torch.dtype) -> None:
     assert ask(dtype=dtype) == f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"

@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(1200)  # seconds of one core are minutes on a busy machine
 
 MOST_STACK_BYTES = 64  # some numbers put by before a loop until after it cost nothing
+NUM_RANKS = 8  # of the compile cases
 EVERY_ROW = 1024  # no pass has more rows
 TYPICAL = (  # architecture, most rows, model
     (90, 64, "any model"), (90, 64, "Llama-3.1-8B"), (90, 8, "Llama-3.1-8B int4"), (80, 1, "Llama-3.2-1B"),
@@ -48,6 +49,14 @@ def faults_of(compile_cases: list[dict[str, Any]]) -> list[str]:
 
 def test_typical_kernels_compile_and_stay_within_bounds(typical: list[dict[str, Any]]) -> None:
     assert faults_of(typical) == []
+
+
+def test_the_partials_of_all_ranks_are_under_way_together(typical: list[dict[str, Any]]) -> None:
+    found = [kernel for case in typical for kernel in case["kernels"] if kernel["kernel"] == "add_partials_kernel"]
+    assert found
+    for kernel in found:
+        copies = [count for name, count in kernel["instructions"].items() if name.startswith("LDGSTS")]
+        assert sum(copies) >= NUM_RANKS, kernel["architecture"]
 
 
 def test_every_kernel_that_is_launched_has_a_compile_case(typical: list[dict[str, Any]]) -> None:

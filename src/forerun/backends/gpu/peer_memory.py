@@ -8,15 +8,17 @@ to the processes of a group. It outlives the process that made it, as long as an
 """
 
 import os
+import weakref
 from datetime import timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import torch
 from torch import Tensor, distributed
 
 from forerun.backends.gpu.language import on_device
 
-NAME: Final = "forerun ranks"  # of the files that are mapped in emulation; for people who look at a process
+NAME: Final = "forerun ranks"  # of groups, and in emulation of the files that are mapped
 SYMMETRIC: Final = "CUDASymmetricMemory/"  # what torch's keys begin with
 STORE: Final[Any] = vars(distributed).get("Store", object)  # some builds lack it
 
@@ -67,8 +69,12 @@ class PeerMemory:
         if device.type == "cuda":
             own = StoreOfOneGroup(store)
             self._held = own, distributed.ProcessGroup(own, rank, num_ranks)  # the latter has no reference to Python's
-            self._name = f"forerun ranks {id(self)}"
-            torch._C._distributed_c10d._register_process_group(self._name, self._held[1])  # type: ignore[arg-type]
+            if rank == 0:
+                store.set(NAME, f"{NAME} {uuid4()}")
+            self._name = store.get(NAME).decode()  # the same on all ranks, and of no other group of any of them
+            names: Any = torch._C._distributed_c10d
+            names._register_process_group(self._name, self._held[1])
+            weakref.finalize(self, names._unregister_process_group, self._name)
 
     def open(self, num_bytes: int) -> tuple[Tensor, ...]:
         """The memory of every rank, uint8 of zeros, as this rank's device sees it. Returns once all have it.

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs, launch_options
 from forerun.backends.gpu.passes.epilogue import keep_left_out, write_residual
-from forerun.backends.gpu.passes.exchange import Exchange, meet, place_of
+from forerun.backends.gpu.passes.exchange import Exchange, meet, place_in
 from forerun.backends.gpu.passes.linear_buffers import NextNorm
 
+MOST_COPIES = tl.constexpr(16)  # under way at a time, 4 KiB each in float32: all of them where ranks are on one machine
 BLOCK_OUT: Final = 64  # features of a program: 128 programs for 8192 of them, a row of a cache line in bfloat16
 
 
@@ -57,7 +58,10 @@ def add_partials_kernel(
     partial_n [T, H] in the dtype of next_h at rank n's place. A program has BLOCK_OUT features of all rows.
     """
     NUM_RANKS: tl.constexpr = SHAPE.num_ranks
+    NUM_STAGES: tl.constexpr = min(NUM_RANKS, MOST_COPIES) + 1
     places_O = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    ranks_N = tl.arange(0, SHAPE.rank_block)
+    addresses_N = tl.load(peers.addresses + ranks_N, mask=ranks_N < NUM_RANKS, other=0)
     await_inputs(OVERLAPS)
     exchange = meet(peers, rank, most_polls, SHAPE)
     for first in range(0, end_row, ROWS):
@@ -66,10 +70,13 @@ def add_partials_kernel(
         places_RO = rows_R[:, None] * SIZE + places_O[None, :]
         before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
         after_RO = before_RO
-        for other in tl.static_range(NUM_RANKS):
-            partials = place_of(peers, other, exchange, next_norm[1], SHAPE)
+        # Copies from all ranks are under way before the first is added: each is as far away as another GPU. Were this
+        # unrolled, ptxas would save registers and load the last ones after the first had come.
+        for other in tl.range(0, NUM_RANKS, num_stages=NUM_STAGES):
+            address = tl.sum(tl.where(ranks_N == other, addresses_N, 0), 0)
+            partial = place_in(address, exchange, next_norm[1], SHAPE)
             # From beyond the processor's own cache, which may hold what lay there before.
-            found_RO = tl.load(partials + places_RO, mask=is_there_RO, other=0.0, cache_modifier=".cg")
+            found_RO = tl.load(partial + places_RO, mask=is_there_RO, other=0.0, cache_modifier=".cg")
             after_RO += found_RO.to(tl.float32)
         after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
         write_residual(after_RO, x, next_norm, tl.program_id(0), rows_R, places_O, end_row, SIZE, NEXT_SCALE)

@@ -138,7 +138,7 @@ def meet(peers, rank, most_polls, SHAPE: tl.constexpr):
 
 
 @triton.jit
-def place_of(peers, rank, exchange, like, SHAPE: tl.constexpr):
-    """Where a rank's part of an exchange lies, a pointer to the same type as `like`."""
-    address = tl.load(peers.addresses + rank) + SHAPE.first_place + (exchange & 1) * SHAPE.place_bytes
-    return tl.multiple_of(address.to(like.dtype), 16)
+def place_in(address, exchange, like, SHAPE: tl.constexpr):
+    """Where the part of an exchange lies in the memory at this address, a pointer to the same type as `like`."""
+    place = address + SHAPE.first_place + (exchange & 1) * SHAPE.place_bytes
+    return tl.multiple_of(place.to(like.dtype), 16)

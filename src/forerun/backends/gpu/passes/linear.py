@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import keep_left_out, norm_and_bias, write_residual
-from forerun.backends.gpu.passes.exchange import Exchange, place_of
+from forerun.backends.gpu.passes.exchange import Exchange, place_in
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
 from forerun.backends.gpu.passes.split_k import split_k_matmul
@@ -141,7 +141,7 @@ def linear_partial_kernel(
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_whole:
-        partial = place_of(peers, rank, tl.load(peers.exchanges) + 1, h, MEMORY)
+        partial = place_in(tl.load(peers.addresses + rank), tl.load(peers.exchanges) + 1, h, MEMORY)
         for tile in tl.static_range(NUM_TILES):
             sums_RO = sums_0 if tile == 0 else sums_1
             if weight.bias is not None:
