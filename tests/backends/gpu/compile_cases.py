@@ -17,7 +17,7 @@ from torch import Tensor
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.exchange import Exchange, MemoryShape, Peers, meet_all
+from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
 from forerun.backends.gpu.passes.linear import linear, linear_add, linear_partial, linear_silu
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
@@ -207,10 +207,10 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
         yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
 
 
-def _exchange(spec: ModelSpec) -> Exchange:
+def _exchange(spec: ModelSpec) -> RankExchange:
     """The first rank's end of one between eight."""
     num_programs, place_bytes = num_tiles_of(spec.hidden_size), MAX_ROWS * spec.hidden_size * COMPUTE.itemsize
-    return Exchange(
+    return RankExchange(
         rank=0,
         memories=(),
         peers=Peers(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from forerun.backends.gpu import peer_group
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
-from forerun.backends.gpu.passes.exchange import Exchange, MemoryShape, Peers
+from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.sharding.torch_group import host_store, join_store
 
@@ -22,7 +22,7 @@ MOST_ROWS = 40
 MOST_POLLS = 300  # a test that waits in vain does so for a fraction of a second
 
 
-def local_exchanges(num_ranks: int, size: int, dtype: torch.dtype, device: str) -> list[Exchange]:
+def local_exchanges(num_ranks: int, size: int, dtype: torch.dtype, device: str) -> list[RankExchange]:
     """Every rank's end of an exchange of rows of this many features, all on one device."""
     shape = MemoryShape.of(
         num_ranks=num_ranks, num_programs=num_tiles_of(size), place_bytes=MOST_ROWS * size * dtype.itemsize
@@ -31,7 +31,7 @@ def local_exchanges(num_ranks: int, size: int, dtype: torch.dtype, device: str) 
     return [local_exchange(rank, memories, shape, num_tiles_of(size)) for rank in range(num_ranks)]
 
 
-def local_exchange(rank: int, memories: tuple[Tensor, ...], shape: MemoryShape, num_programs: int) -> Exchange:
+def local_exchange(rank: int, memories: tuple[Tensor, ...], shape: MemoryShape, num_programs: int) -> RankExchange:
     """One rank's end."""
     device = memories[0].device
 
@@ -44,24 +44,24 @@ def local_exchange(rank: int, memories: tuple[Tensor, ...], shape: MemoryShape, 
         lost=torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda"),
         known_lost=zeros(1),
     )
-    return Exchange(rank=rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
+    return RankExchange(rank=rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
 
 
-def begin_at(exchanges: list[Exchange], number: int) -> None:
+def begin_at(exchanges: list[RankExchange], number: int) -> None:
     """As if this many exchanges had been."""
     for one in exchanges:
         one.peers.exchanges.fill_(number)
         flags_of(one).fill_(number)
 
 
-def flags_of(exchange: Exchange) -> Tensor:
+def flags_of(exchange: RankExchange) -> Tensor:
     """int32 [programs, ranks], which the other ranks write to."""
     num_flags = len(exchange.peers.exchanges) * exchange.shape.num_ranks
     flags = exchange.memories[exchange.rank][: 4 * num_flags].view(torch.int32)
     return flags.view(-1, exchange.shape.num_ranks)
 
 
-def fill_place(exchange: Exchange, number: int, partial_TH: Tensor) -> None:
+def fill_place(exchange: RankExchange, number: int, partial_TH: Tensor) -> None:
     """As the kernel before the exchange of this number does."""
     bytes_B = partial_TH.contiguous().view(-1).view(torch.uint8)
     exchange.place(exchange.rank, number)[: len(bytes_B)].copy_(bytes_B)

@@ -9,7 +9,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
-from forerun.backends.gpu.passes.exchange import Exchange
+from forerun.backends.gpu.passes.exchange import RankExchange
 from forerun.backends.gpu.passes.linear import linear_partial
 from forerun.backends.gpu.passes.linear_buffers import NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
@@ -33,7 +33,9 @@ LAST = 2**31 - 1  # the last number before they overflow
 class Sum:
     """What `add_partials` left on one rank; rows that it must not write are as they were."""
 
-    def __init__(self, exchange: Exchange, dtype: torch.dtype, num_rows: int, row_skips: Tensor | None = None) -> None:
+    def __init__(
+        self, exchange: RankExchange, dtype: torch.dtype, num_rows: int, row_skips: Tensor | None = None
+    ) -> None:
         device = exchange.memories[0].device
         self.before = random_rows(SIZE, torch.float32, seed=9).to(device)
         self.norm_weight = torch.linspace(0.5, 2.0, SIZE, device=device)
@@ -55,7 +57,7 @@ def partials_of(num_ranks: int, dtype: torch.dtype, num_rows: int, device: str, 
 
 
 def sum_on(
-    exchanges: list[Exchange], partials: list[Tensor], number: int, row_skips: Tensor | None = None
+    exchanges: list[RankExchange], partials: list[Tensor], number: int, row_skips: Tensor | None = None
 ) -> list[Sum]:
     """The sum on every rank, of which each finds that all others have filled their places."""
     for one, partial_TH in zip(exchanges, partials, strict=True):
@@ -148,7 +150,7 @@ def test_a_product_without_bias_is_written_too() -> None:
     torch.testing.assert_close(written.double(), product_of(inputs, weight)[:2], rtol=2**-7, atol=2e-3)
 
 
-def recorded_rank(exchange: Exchange, inputs: Tensor, x: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]:
+def recorded_rank(exchange: RankExchange, inputs: Tensor, x: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]:
     """A product and the sum over ranks as one graph, and the stream to play it on; it was played once."""
     packed = pack(random_weight(SIZE, 64, "plain", torch.bfloat16), None, compute=torch.bfloat16)
     weight = packed.weight._replace(matrix=packed.weight.matrix.cuda())

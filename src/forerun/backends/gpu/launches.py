@@ -17,7 +17,7 @@ from forerun.backends.bind import BoundWeights
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
-from forerun.backends.gpu.passes.exchange import Exchange
+from forerun.backends.gpu.passes.exchange import RankExchange
 from forerun.backends.gpu.passes.linear import linear_add, linear_partial, linear_silu
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
@@ -95,7 +95,7 @@ class LaunchList:
 
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
-        exchange: Exchange | None, overlaps: bool,
+        exchange: RankExchange | None, overlaps: bool,
     ) -> None:  # fmt: skip
         self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
         self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
@@ -242,7 +242,7 @@ class LaunchList:
             sublayer=sublayer, num_sublayers=num_sublayers, overlaps=overlaps,
         )  # fmt: skip
 
-    def _shared(self) -> Exchange:
+    def _shared(self) -> RankExchange:
         assert self._exchange is not None, "partial products of a model that is not shared"
         return self._exchange
 

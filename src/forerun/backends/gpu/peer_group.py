@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.language import IS_EMULATED, on_device
-from forerun.backends.gpu.passes.exchange import Exchange, MemoryShape, Peers, meet_all
+from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
 from forerun.backends.gpu.peer_memory import PeerMemory
 from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
@@ -42,7 +42,7 @@ class PeerGroup:
         self._columns = self.open_exchange(num_programs=1, place_bytes=PLACE_BYTES)
         self._num_gathered = 0
 
-    def open_exchange(self, *, num_programs: int, place_bytes: int) -> Exchange:
+    def open_exchange(self, *, num_programs: int, place_bytes: int) -> RankExchange:
         """Memory for kernels that meet; every rank opens the same ones in the same order."""
         shape = MemoryShape.of(num_ranks=self.num_ranks, num_programs=num_programs, place_bytes=place_bytes)
         try:
@@ -58,7 +58,7 @@ class PeerGroup:
             lost=self._lost,
             known_lost=torch.zeros(1, dtype=torch.int32, device=self.device),
         )
-        return Exchange(rank=self.rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
+        return RankExchange(rank=self.rank, memories=memories, peers=peers, shape=shape, most_polls=MOST_POLLS)
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
         return sum_in_order(self._gather(partial_TH), residual_TH)

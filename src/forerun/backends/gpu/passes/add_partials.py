@@ -16,7 +16,7 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs, launch_options
 from forerun.backends.gpu.passes.epilogue import keep_left_out, write_residual
-from forerun.backends.gpu.passes.exchange import Exchange, meet, place_in
+from forerun.backends.gpu.passes.exchange import RankExchange, meet, place_in
 from forerun.backends.gpu.passes.linear_buffers import NextNorm
 
 MOST_COPIES = tl.constexpr(16)  # under way at a time, 4 KiB each in float32: all of them where ranks are on one machine
@@ -29,7 +29,7 @@ def num_tiles_of(size: int) -> int:
 
 
 def add_partials(
-    exchange: Exchange, x: Tensor, *, num_rows: int, next_norm: NextNorm, row_skips: Tensor | None, sublayer: int,
+    exchange: RankExchange, x: Tensor, *, num_rows: int, next_norm: NextNorm, row_skips: Tensor | None, sublayer: int,
     num_sublayers: int, overlaps: bool,
 ) -> None:  # fmt: skip
     """x += the partials of all ranks, which lie at their places, and what the next norm needs of the new x.

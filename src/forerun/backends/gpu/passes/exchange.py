@@ -72,7 +72,7 @@ class MemoryShape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
+class RankExchange:
     """The memory of all ranks for one kind of exchange.
 
     Args:
@@ -92,7 +92,7 @@ class Exchange:
         return self.memories[rank][first : first + self.shape.place_bytes]
 
 
-def meet_all(exchange: Exchange) -> None:
+def meet_all(exchange: RankExchange) -> None:
     """Go through an exchange with nothing but waiting: what was at this rank's place can be read by all afterwards."""
     meet_kernel[(1,)](
         exchange.peers, exchange.rank, exchange.most_polls, SHAPE=exchange.shape, **launch_options(num_warps=1)

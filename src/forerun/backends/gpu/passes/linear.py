@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import keep_left_out, norm_and_bias, write_residual
-from forerun.backends.gpu.passes.exchange import Exchange, place_in
+from forerun.backends.gpu.passes.exchange import RankExchange, place_in
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
 from forerun.backends.gpu.passes.split_k import split_k_matmul
@@ -60,7 +60,7 @@ def linear_add(
 
 
 def linear_partial(
-    inputs: Tensor, packed: DeviceLinear, exchange: Exchange, *, num_rows: int, workspace: SplitWorkspace,
+    inputs: Tensor, packed: DeviceLinear, exchange: RankExchange, *, num_rows: int, workspace: SplitWorkspace,
     overlaps: bool,
 ) -> None:  # fmt: skip
     """W inputs + bias, in the dtype of the inputs, to this rank's place of the next exchange: [num_rows, O]."""
