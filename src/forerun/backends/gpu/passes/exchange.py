@@ -11,8 +11,8 @@ Numbers of exchanges are kept on the device and count on by themselves: a record
 replayed. They may overflow, as only differences count.
 
 Source: the one-shot all-reduce of TensorRT-LLM and vLLM; flags with release and acquire at the scope of the system as
-in torch.distributed._symmetric_memory. Unlike these it has two places instead of a second wait, numbers instead of
-flags that are reset, and an end to waiting.
+in torch.distributed._symmetric_memory. Unlike vLLM's it has two places instead of a second wait, unlike torch's numbers
+that nobody resets, and waiting ends.
 
 Legend: N ranks, P programs.
 """
