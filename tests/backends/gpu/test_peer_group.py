@@ -27,6 +27,7 @@ from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.sums import sum_in_order
 from forerun.sharding.torch_group import host_store, join_store
+from forerun.sharding.weights import ShardedWeights
 from tests.backends.gpu.peers import run_ranks
 from tests.backends.gpu.test_executor import CAPACITY, spec_of, text_pass, tree_pass, weights_of
 
@@ -79,7 +80,8 @@ def shared_executor(group: PeerGroup, spec: ModelSpec, dtype: torch.dtype, weigh
     group_size = 1 if weight_format == "plain" else group_size_of(spec.intermediate_size)
     plan = plan_shards(spec, group.num_ranks, group_size=group_size)[group.rank]
     cache = TreeCache(plan.local(spec), CAPACITY, dtype=dtype, device=device)
-    return SharedExecutor(spec, weights, cache, backend=TRITON, plan=plan, group=group)
+    own = ShardedWeights(weights, spec, plan)
+    return SharedExecutor(spec, own, cache, backend=TRITON, plan=plan, group=group)
 
 
 def exchange_all(group: PeerGroup) -> None:
