@@ -37,9 +37,9 @@ NUM_WIDE: Final = 40  # rows of a pass that is not recorded
 PARTED: Final = {"intermediate_size": 96}  # of groups of 32, two for the one rank and one for the other
 CASES: Final[tuple[tuple[int, str, dict[str, int], torch.dtype, WeightFormat, float], ...]] = (
     (3, "qwen3", {"num_layers": 1}, torch.float32, "plain", 1e-5),
-    (2, "llama", {"num_layers": 1, **PARTED}, torch.float32, "int4", 1e-5),
 )
 MORE_CASES: Final = (
+    (2, "llama", {"num_layers": 1, **PARTED}, torch.float32, "int4", 1e-5),
     (2, "qwen2", {"num_layers": 3}, torch.float32, "plain", 1e-5),
     (2, "llama", {"num_layers": 1}, torch.bfloat16, "plain", 0.1),
     (4, "qwen2", {"num_layers": 1}, torch.float32, "int8", 1e-5),
@@ -136,6 +136,7 @@ def wait_in_vain(group: PeerGroup) -> str:
     return "told"
 
 
+@pytest.mark.slow  # one process: test_add_partials
 def test_nobody_waits_for_ever() -> None:
     constants = {"MOST_POLLS": 3000}  # some seconds, for the other process to come at all
     assert run_ranks(2, "cpu", wait_in_vain, constants=constants) == ["told", "ended"]
