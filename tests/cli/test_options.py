@@ -117,8 +117,8 @@ def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
 
 def test_a_parallel_drafter_goes_where_its_flags_say() -> None:
     text = ",".join(map(str, CORES))
-    here = DrafterOptions(drafter=PARALLEL, drafter_cores=text, draft_device="cuda:1")
-    assert here.config(BUILTIN_TARGET) == Parallel(cores=tuple(CORES), device="cuda:1")
+    here = DrafterOptions(drafter=PARALLEL, drafter_cores=text, draft_device="cuda:1", draft_ranks=2)
+    assert here.config(BUILTIN_TARGET) == Parallel(cores=tuple(CORES), device="cuda:1", ranks=2)
     elsewhere = DrafterOptions(drafter=PARALLEL, drafter_address=WORKER, key_file="k", verify_width=4)
     assert elsewhere.config("m") == Parallel(address=WORKER, key_file="k", draft=DraftModel(verify_width=4))
 
@@ -190,6 +190,7 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: str) -> None:
         (DrafterOptions(drafter=PARALLEL, draft="d", depth=3), "--depth", "draft_model"),
         (DrafterOptions(draft="d", drafter_cores="1"), "--drafter-cores", "parallel"),
         (DrafterOptions(draft="d", draft_device="cpu"), "--draft-device", "parallel"),
+        (DrafterOptions(drafter="draft_model", draft="d", draft_ranks=2), "--draft-ranks", "parallel"),
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
         (DrafterOptions(drafter="none", key_file="k"), "--key-file", "parallel"),
         (DrafterOptions(draft_width=2, drafter_address=WORKER), "--draft-width and --drafter-address", "parallel"),
@@ -223,6 +224,7 @@ def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str
         (DrafterOptions(draft="d", drafter_address=WORKER), "--draft has no effect on the worker"),
         (DrafterOptions(draft_device="cpu", drafter_address=WORKER), "--draft-device has no effect on the worker"),
         (DrafterOptions(drafter_cores="0", drafter_address=WORKER), "--drafter-cores has no effect on the worker"),
+        (DrafterOptions(draft_ranks=2, drafter_address=WORKER), "--draft-ranks has no effect on the worker"),
         (DrafterOptions(draft="self", draft_width=3), "--draft-width has no effect on --draft self"),
         (DrafterOptions(draft="d", key_file="k"), "key_file is of no use without an address"),
         (DrafterOptions(draft="d", drafter_cores="one"), "--drafter-cores 'one' must be numbers"),

@@ -114,6 +114,11 @@ def test_a_worker_without_an_address_or_open_to_strangers_is_refused(
         (("builtin", "--listen", "127.0.0.1:0", "--skip", "layers 3 to 5"), 2, "must look like attention:3,5;mlp:4"),
         (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:four"), 2, "skipped sublayers 'mlp:four' must look"),
         (("builtin", "--listen", "no host", "--skip", "mlp:12"), 2, "12 layers"),
+        (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:4", "--ranks", "2"), 2, "take --ranks 1"),
+        (("--listen", "127.0.0.1:0", "--ranks", "65"), 2, "65 must lie in [1, 64]"),
+        (("--role", "target"), 2, "say --join HOST:PORT"),
+        (("--role", "target", "--join", "7070"), 2, "is not host:port"),
+        (("--listen", "127.0.0.1:0", "--join", "127.0.0.1:1"), 2, "say --role target"),
     ],
 )
 def test_a_worker_that_cannot_serve_says_why(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -127,6 +132,13 @@ def test_a_worker_with_a_part_of_the_target_drafts_for_it(plain_engine: Engine) 
         ours = engine.generate(PROMPT, GREEDY)
     assert_same(ours, plain_engine.generate(PROMPT, GREEDY))
     assert ours.stats.num_accepted > 0
+
+
+@pytest.mark.slow
+def test_a_worker_whose_model_several_processes_share_drafts(plain_engine: Engine) -> None:
+    with worker_of("--ranks", "2") as worker, engine_at(worker.address) as engine:
+        assert_same(engine.generate(PROMPT, GREEDY), plain_engine.generate(PROMPT, GREEDY))
+        assert engine.generate(PROMPT, GREEDY).stats.num_accepted > 0
 
 
 @PARAMS

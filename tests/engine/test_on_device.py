@@ -9,7 +9,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
-from tests.engine.test_shared_target import follower_of_this_process
+from tests.engine.test_shared_model import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")

@@ -12,6 +12,7 @@ from forerun.backends.cpu.binding import fault
 from forerun.cli.about import About
 from forerun.core.pace import Pace
 from forerun.engine import opening, placement
+from forerun.engine.drafters import draft_device
 from forerun.engine.placement import CorePlacement
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no core affinity")
@@ -33,6 +34,56 @@ def test_target_and_draft_share_no_core_and_leave_none() -> None:
     found = CorePlacement.of(EngineConfig(drafter=Parallel(num_threads=3)))
     assert (found.target, found.draft, found.every) == ((0, 1, 2, 3, 4), (5, 6, 7), tuple(range(8)))
     assert (found.num_threads, found.draft_threads, found.plain_threads) == (5, 3, 8)
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("num_target", "num_draft", "threads", "draft_threads", "draft"),
+    [
+        (2, 1, 3, 1, (7,)),
+        (2, 2, 3, 1, (6, 7)),
+        (4, 4, 1, 1, (4, 5, 6, 7)),
+        (7, 1, 1, 1, (7,)),
+        (5, 3, 1, 1, (5, 6, 7)),
+        (8, 1, 1, 1, ()),  # every core has a rank of the target
+        (1, 6, 8, 1, ()),  # a draft that would leave the target fewer cores than it takes has none of its own
+    ],
+)
+def test_ranks_of_target_and_draft_share_no_core_as_far_as_there_are_any(
+    num_target: int, num_draft: int, threads: int, draft_threads: int, draft: tuple[int, ...]
+) -> None:
+    found = CorePlacement.of(EngineConfig(target_ranks=num_target, drafter=Parallel(ranks=num_draft)))
+    assert (found.num_threads, found.draft_threads, found.draft) == (threads, draft_threads, draft)
+    assert found.target == (tuple(range(8 - len(draft))) if draft else ())
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_ranks_of_other_hosts_take_no_core_of_this_one() -> None:
+    config = EngineConfig(target_ranks=4, remote_ranks=2, rank_address="127.0.0.1:0", drafter=NoDrafter())
+    assert CorePlacement.of(config).num_threads == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "num_target", "num_remote", "drafter", "expected"),
+    [
+        ("cuda:0", 1, 0, Parallel(), "cuda:0"),
+        ("cuda", 1, 0, Parallel(ranks=2), "cuda:1"),
+        ("cuda:0", 4, 0, Parallel(ranks=4), "cuda:4"),
+        ("cuda:1", 5, 0, Parallel(ranks=2), "cuda:6"),
+        ("cuda:0", 8, 4, Parallel(ranks=2), "cuda:4"),
+        ("cuda:0", 4, 0, Parallel(ranks=2, device="cuda:0"), "cuda:0"),
+        ("cpu", 4, 0, Parallel(ranks=2), "cpu"),
+        ("paced:target=5ms;on=cuda:0", 2, 0, Parallel(ranks=2), "paced:target=5ms;on=cuda:0"),
+    ],
+)
+def test_a_draft_shared_by_gpus_takes_those_behind_the_targets(
+    device: str, num_target: int, num_remote: int, drafter: Parallel, expected: str
+) -> None:
+    address = "127.0.0.1:0" if num_remote else None
+    config = EngineConfig(
+        device=device, target_ranks=num_target, remote_ranks=num_remote, rank_address=address, drafter=drafter
+    )
+    assert draft_device(drafter, config) == expected
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -1,10 +1,15 @@
 """A follower that hears what its leader does has the same cache, byte for byte."""
 
 import random
+import re
+import socket
+import sys
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -16,8 +21,9 @@ from forerun.model.step import ALONE, CacheMove, TextMove, Told
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.sharding.executor import SharedExecutor
-from forerun.sharding.follower import Follower
-from forerun.sharding.messages import HEADER, read_message, to_message
+from forerun.sharding.follower import Follower, follow_leader
+from forerun.sharding.followers import Followers, is_there
+from forerun.sharding.messages import GAVE_UP, HEADER, read_message, to_message
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights
 from forerun.speculation.tree import ancestry_matrix
@@ -26,6 +32,8 @@ from tests.sharding.thread_group import Meeting, ThreadGroup
 from tests.tiny import CAPACITY, plain_spec, random_weights
 
 CACHE_BYTES = 40_000  # some texts
+HANG_S = 30.0
+ENDED = {psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED}
 
 
 def alone() -> ThreadGroup:
@@ -102,6 +110,55 @@ def play_round(leader: Runner, rng: random.Random, parents: list[int]) -> None:
         )
     )
     leader.commit([0], token_ids[:1])
+
+
+def test_a_rank_of_another_host_answers_while_it_is_in_a_pass() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        leaders, followers = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    in_pass, may_end, done = threading.Event(), threading.Event(), list[Told]()
+
+    class Slow(Follower):
+        def __init__(self) -> None:
+            pass
+
+        def follow(self, told: Told) -> None:
+            in_pass.set()
+            assert may_end.wait(HANG_S)
+            done.append(told)
+
+    with leaders, followers:
+        thread = threading.Thread(target=follow_leader, args=(followers, Slow()))
+        thread.start()
+        told = [CacheMove(length=number) for number in range(3)]
+        for move in told:
+            leaders.sendall(to_message(move))
+        assert in_pass.wait(HANG_S)
+        assert is_there(leaders)
+        assert not done
+        may_end.set()
+        leaders.settimeout(HANG_S)
+        leaders.shutdown(socket.SHUT_WR)
+        thread.join(HANG_S)
+        assert done == told
+        followers.close()
+        assert not is_there(leaders)
+
+
+@pytest.mark.parametrize(("signal_name", "said"), [("SIGSTOP", "is stopped"), ("SIGKILL", "ended with signal 9")])
+def test_a_rank_that_gave_up_because_of_another_one_is_not_to_blame(signal_name: str, said: str) -> None:
+    giving_up = f"import socket, sys; socket.socket(fileno=int(sys.argv[1])).sendall({GAVE_UP!r}); sys.exit(1)"
+    lost = f"import os, signal; os.kill(os.getpid(), signal.{signal_name})"
+    followers, pids = Followers("draft"), list[int]()
+    for rank, script in enumerate((giving_up, lost, giving_up), 1):
+        followers.start(rank, lambda descriptor, _, run=script: [sys.executable, "-c", run, str(descriptor)])
+    pids = [child.pid for child in psutil.Process().children()]
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline and {psutil.Process(pid).status() for pid in pids} - ENDED:
+        time.sleep(0.01)
+    found = followers.blame()
+    assert found is not None
+    assert re.fullmatch(rf"rank 2 of the draft \(pid \d+\) {said}", found)
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def same(told: ForwardInput, other: Told) -> bool:

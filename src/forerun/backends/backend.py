@@ -34,12 +34,13 @@ class Backend(ModelBackend, Protocol):
         raise AssertionError(f"{self.name} has no memory for ranks")
 
     def group(
-        self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None]
+        self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]
     ) -> RankGroup:
         """A rank's end of a group without such memory: by torch.distributed, where the backend has nothing of its own.
 
         Args:
             store: where the ranks find each other, a torch.distributed.Store.
             device: of the tensors that are exchanged.
+            address: of the interface by which this rank reaches the others.
         """
-        return TorchGroup(store, rank, num_ranks, device=device, blame=blame)
+        return TorchGroup(store, rank, num_ranks, device=device, address=address, blame=blame)

@@ -15,6 +15,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import DTypeName, Exactness, KernelsName
 from forerun.core.errors import ConfigError
 
+APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -38,11 +39,13 @@ def choose_backend(
     head_dim: int,
     wanted: KernelsName = "auto",
     is_shared: bool = False,
+    is_apart: bool = False,
 ) -> BackendChoice:
     """The fastest available backend; for `exact` the fastest row-exact one.
 
     Args:
         is_shared: several ranks share the model, whose kernels then exchange what they computed.
+        is_apart: not all of them are on this host.
 
     Raises:
         ConfigError: Triton's kernels are wanted and cannot run.
@@ -52,15 +55,15 @@ def choose_backend(
         case "torch":
             return BackendChoice(backend=torchs, missing=None)
         case "triton":
-            missing = triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
+            missing = APART if is_apart else triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
             if missing is not None:
                 raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
             return BackendChoice(backend=triton_backend(), missing=None)
         case "auto" if torch.device(device).type == "cuda":
-            missing = triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
+            missing = APART if is_apart else triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
             return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
         case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
-            missing = native_fault() or (sharing_fault() if is_shared else None)
+            missing = APART if is_apart else native_fault() or (sharing_fault() if is_shared else None)
             return BackendChoice(backend=torchs if missing else NATIVE, missing=missing)
         case "auto":
             return BackendChoice(backend=torchs, missing=None)

@@ -31,7 +31,8 @@ def flags_of(config: type[Any]) -> tuple[str, ...]:
     return tuple(option_name(field) for field in fields(config) if "flags" in field.metadata)
 
 
-OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_device")  # of no use to a worker that others have started
+# Of no use to a worker that others have started.
+OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_ranks", "draft_device")
 OF_ITSELF: Final = ("skip_sets", "draft_weights")  # of a process that drafts with a part of the target
 # The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
 HEEDED: Final[Mapping[str, tuple[str, ...]]] = {

@@ -47,7 +47,11 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
 
 
 def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
-    """Complain of what a drafter needs and cannot have, before anything is loaded."""
+    """Complain of what ranks or a drafter need and cannot have, before anything is loaded."""
+    if config.rank_address is not None:
+        Address.parse(config.rank_address)
+    if config.rank_key_file is not None:
+        read_key(config.rank_key_file)
     match config.drafter:
         case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
             find_model(draft)

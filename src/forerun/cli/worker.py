@@ -1,6 +1,7 @@
 """forerun worker: a process that drafts for a target in another process."""
 
 import os
+from dataclasses import replace
 from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
@@ -11,7 +12,7 @@ from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
-from forerun.core.errors import ConfigError
+from forerun.core.errors import require
 from forerun.core.sublayers import read_skips, require_skippable
 
 Role: TypeAlias = Literal["draft", "target"]
@@ -20,7 +21,7 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
 
 @with_flags_of(
     EngineConfig, panel=None, shown=SHOWN,
-    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes", "target_ranks"),
+    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
 )  # fmt: skip
 class WorkerOptions:
     """What a worker computes in, and on what."""
@@ -30,29 +31,36 @@ class WorkerOptions:
 @with_options(WorkerOptions)
 def worker(
     machine: WorkerOptions,
-    model: Annotated[str, typer.Argument(help="The draft model: folder, GGUF file or hub name.")] = BUILTIN_DRAFT,
+    model: Annotated[
+        str, typer.Argument(help="The draft model, or the target: folder, GGUF file or hub name.")
+    ] = BUILTIN_DRAFT,
     listen: Annotated[
         str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
     ] = None,
     key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
+    ranks: Annotated[int, option("--ranks", help="Processes that share the draft model, all on this host.")] = 1,
+    role: Annotated[
+        Role, typer.Option("--role", help="Draft for targets, or be a rank of a target that several hosts share.")
+    ] = "draft",
+    join: Annotated[
+        str | None, typer.Option("--join", help="HOST:PORT of the target's leader, its --rank-address.")
+    ] = None,
     cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
     skip: Annotated[str, option("--skip", help="Sublayers to leave out, such as attention:3,5;mlp:4.")] = "",
-    role: Annotated[Role, typer.Option("--role", hidden=True)] = "draft",
-    rank: Annotated[int, typer.Option("--rank", hidden=True)] = 0,
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
     parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
 ) -> None:
-    """Draft for a target in another process, on this host or another one. An engine starts its own by itself."""
-    if listen is None and control is None:
-        raise ConfigError("a worker needs an address to serve targets on: say --listen 127.0.0.1:7070")
-    given = {"num_threads": 1} | engine_settings(machine) | ({} if role == "target" else {"target_ranks": 1})
-    config = EngineConfig(target=model, drafter=NoDrafter(), **given)
-    if role == "target" and control is not None:
-        from forerun.engine.shared_target import run_follower  # imports torch
+    """Draft for a target in another process, on this host or another one. An engine starts its own by itself.
 
-        run_follower(config, rank, control, parent)
-        return
+    With --role target: be a rank of a target that several hosts share.
+    """
     unused = read_skips(skip)
+    require_sense(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
+    given = {"num_threads": 1} | engine_settings(machine)
+    config = EngineConfig(target=model, drafter=NoDrafter(), target_ranks=ranks, **given)
+    if role == "target":
+        be_rank(config, join, key_file, control, parent)
+        return
     require_skippable(unused, find_model(model).spec().num_layers)
     if control is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # libraries must start no threads before the fork
@@ -67,3 +75,45 @@ def worker(
     elif listen is not None:
         key = None if key_file is None else read_key(key_file)
         process.listen(Address.parse(listen), key, lambda bound: say(f"forerun: {model} drafts for targets on {bound}"))
+
+
+def require_sense(
+    role: Role, *, listen: str | None, join: str | None, ranks: int, skips: bool, is_started: bool
+) -> None:
+    """Raise ConfigError for flags that do not go together.
+
+    Args:
+        is_started: by an engine or a leader, which holds the other end of a control socket.
+    """
+    if role == "target":
+        require(
+            is_started or join is not None,
+            "a rank needs the address of its leader (its --rank-address): say --join HOST:PORT",
+        )
+        require(
+            listen is None and ranks == 1 and not skips,
+            "--listen, --ranks and --skip are for workers that draft: leave them out, or say --role draft",
+        )
+        return
+    require(
+        is_started or listen is not None,
+        "a worker needs an address to serve targets on: say --listen 127.0.0.1:7070",
+    )
+    require(join is None, "--join is for ranks of a target: leave it out, or say --role target")
+    require(not skips or ranks == 1, "--skip leaves out parts of a model of one rank: leave it out, or take --ranks 1")
+
+
+def be_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:
+    """Be a rank of a model until its leader ends."""
+    from forerun.engine.follow import run_joining, run_started  # imports torch
+    from forerun.engine.shared_model import device_of
+    from forerun.wires.endpoint import Address, read_key
+
+    if control is not None:
+        run_started(config, control, parent)
+        return
+    assert join is not None, "a rank that is not started by its leader joins it"
+    # torchrun starts a process for each GPU and numbers those of a host.
+    device = device_of(config.device, int(os.environ.get("LOCAL_RANK", "0")))
+    key = None if key_file is None else read_key(key_file)
+    run_joining(replace(config, device=device), Address.parse(join), key)

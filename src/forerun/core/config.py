@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig, LayerSkip, automatic_drafter
+from forerun.core.drafter_config import (
+    BUILTIN_TARGET,
+    MAX_RANKS,
+    DrafterConfig,
+    LayerSkip,
+    automatic_drafter,
+)
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting
 from forerun.core.pace import read_device
@@ -17,7 +23,6 @@ AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
 MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
-MAX_RANKS: Final = 64  # that share one model; more has never been tried
 SAVED_BYTES: Final = 512 * 10**6  # of SmolLM2 22,000 tokens, of an 8B model 4,000; a laptop has 8 GB and more
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
@@ -134,6 +139,10 @@ class EngineConfig:
             the CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         target_ranks: processes that share the target, each with a part of every layer, on as many GPUs from `device`
             on, or on the CPU.
+        remote_ranks: those of them that come from other hosts, see `forerun worker --role target`. CPUs run torch's
+            kernels then.
+        rank_address: "host:port" where they come to.
+        rank_key_file: the key shared with them; may be left out where they are on this host.
         max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
@@ -160,6 +169,9 @@ class EngineConfig:
     target_ranks: int = setting(
         1, "--target-ranks", "--tensor-parallel-size", help="Processes that share the target, each with a part of it."
     )
+    remote_ranks: int = setting(0, "--remote-ranks", help="Those of them that other hosts run.")
+    rank_address: str | None = setting(None, "--rank-address", help="HOST:PORT of this host that they come to.")
+    rank_key_file: str | None = setting(None, "--rank-key-file", help="File with the key shared with them.")
     max_length: int | None = setting(
         None, "--max-length", "--max-model-len", "--ctx-size", "-c", help="Tokens of prompt and answer."
     )
@@ -198,5 +210,22 @@ class EngineConfig:
             self.target_ranks == 1 or not isinstance(self.drafter, LayerSkip),
             "a target that several ranks share cannot draft for itself: take target_ranks 1, or another drafter",
         )
+        require_remote_ranks(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         read_device(self.device)  # raises for a paced device that cannot be read
+
+
+def require_remote_ranks(config: EngineConfig) -> None:
+    """Raise ConfigError for ranks of other hosts that cannot be."""
+    remote, most = config.remote_ranks, config.target_ranks - 1
+    require(
+        0 <= remote <= most,
+        f"remote_ranks {remote} must lie in [0, {most}]: of target_ranks {config.target_ranks} this process is one",
+    )
+    require(
+        (remote > 0) == (config.rank_address is not None),
+        "remote_ranks and rank_address go together: how many ranks come from other hosts, and where to",
+    )
+    require(
+        config.rank_key_file is None or remote > 0, "a rank_key_file is of no use without remote_ranks: leave it out"
+    )

@@ -13,6 +13,7 @@ SMOLLM2_DRAFT: Final = "smollm2-draft"
 MIN_MATCH: Final = 2  # tokens at the end of the text, at least, whose earlier place gives a tree its looked-up chain
 MAX_MATCH: Final = 5  # tokens at the end of the text that are looked for first
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
+MAX_RANKS: Final = 64  # that share one model; more has never been tried
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
@@ -144,15 +145,19 @@ class Parallel:
         draft: the model and the shape of its tree. It grows until the verdict, so that `depth` has
             no meaning here, and `adaptive` chooses the verified rows alone. With `LayerSkip` the process holds what is
             kept of the target; the skip set is fixed then, as that process does not verify.
-        device: the draft's torch device; None: the target's.
+        ranks: processes that share the draft, each with a part of every layer, on as many GPUs from `device` on, or on
+            the CPU.
+        device: the draft's torch device; None: the target's, and where several ranks share target or draft, the GPU
+            behind the target's last.
         cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
-        num_threads: CPU threads of the process; None: one.
+        num_threads: CPU threads of the process, or of each rank; None: one.
         address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
         key_file: the key shared with that worker; may be left out on this host.
     """
 
     draft: DraftModel | LayerSkip = field(default_factory=DraftModel)
     cores: tuple[int, ...] = setting((), "--drafter-cores", help="CPU cores for a parallel drafter, such as 2,3.")
+    ranks: int = setting(1, "--draft-ranks", help="Processes that share a parallel drafter's model.")
     device: str | None = setting(None, "--draft-device", help="A parallel drafter's torch device [the target's].")
     num_threads: int | None = None
     address: str | None = setting(
@@ -167,6 +172,15 @@ class Parallel:
             self.address is None or not self.cores, "cores are those of a process started here: leave out the address"
         )
         require(self.key_file is None or self.address is not None, "a key_file is of no use without an address")
+        require(1 <= self.ranks <= MAX_RANKS, f"ranks {self.ranks} of a draft must lie in [1, {MAX_RANKS}]")
+        require(
+            self.ranks == 1 or self.address is None,
+            "ranks are those of a process started here: leave out the address, or say forerun worker --ranks there",
+        )
+        require(
+            self.ranks == 1 or isinstance(self.draft, DraftModel),
+            "a part of the target that drafts for it has one rank: take ranks 1, or a draft model",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,20 +5,25 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from threading import Event, Thread
+from time import monotonic
 
 import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
+from forerun.core.errors import RankLostError
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
 from forerun.drafting.draft_tree import DraftTree, GuessedTree
-from forerun.drafting.remote.messages import Hello, Setup
+from forerun.drafting.remote.frames import to_frame
+from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
 from forerun.drafting.remote.policy import EXPANSION
-from forerun.drafting.remote.worker import LoadedDraft, serve
+from forerun.drafting.remote.worker import BEAT_S, LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
+from forerun.engine.shared_model import load_shared
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.affinity import usable_cores
@@ -31,6 +36,7 @@ from forerun.wires.forkserver import die_with_parent, run_forkserver
 
 TREE_ROWS = 256  # rows of the draft cache behind the committed text
 HANDSHAKE_S = 5.0
+LOADING_S = 600.0  # after which a process that loads its model counts as hanging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +65,15 @@ class DrafterProcess:
             die_with_parent(parent)
         torch.set_num_threads(1)  # a pool of threads does not survive the fork
         control = socket.socket(fileno=descriptor)
-        if read_device(self.config.device).torch_device == "cpu":
+        if read_device(self.config.device).torch_device == "cpu" and self.config.target_ranks == 1:
             run_forkserver(control, self._load, self._serve)
-        else:  # a device's context does not survive it either
-            run_forkserver(control, lambda: None, lambda channel, _: self._serve(channel, self._load()))
+        else:  # a device's context does not survive it either, and other ranks follow one leader only
+            run_forkserver(control, lambda: None, lambda channel, _: self._load_and_serve(channel))
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[Address], None]) -> None:
         """Serve targets that connect, one after another, until interrupted; `on_ready` gets the address."""
         with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
+            self._stay_on_cores()  # before other ranks are started, which stay there too
             draft = self._load()
             server, port = listener.getsockname()[:2]
             on_ready(Address(server=server, port=port))
@@ -76,12 +83,27 @@ class DrafterProcess:
                     with closing(Channel(connection)) as channel:
                         self._serve(channel, draft)
 
+    def _load_and_serve(self, channel: Channel) -> None:
+        self._stay_on_cores()
+        try:
+            draft = beating(channel, self._load)
+        except RankLostError as error:
+            channel.send(to_frame(Failure(text=str(error))))
+            raise SystemExit(1) from None
+        try:
+            self._serve(channel, draft)
+        except RankLostError:
+            raise SystemExit(1) from None  # the engine was told
+
     def _serve(self, channel: Channel, draft: LoadedDraft) -> None:
-        if self.cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, self.cores)
+        self._stay_on_cores()
         torch.set_num_threads(allowed_threads(self.config.num_threads or 1, usable_cores()))
         with torch.inference_mode():
             serve(channel, draft)
+
+    def _stay_on_cores(self) -> None:
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
 
     def _load(self) -> LoadedDraft:
         config = self.config
@@ -89,14 +111,17 @@ class DrafterProcess:
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
         placement = read_device(config.device)
         # Rounding in the draft can change no token, so it always uses the fast kernels.
-        runner = checkpoint.load(
-            config,
-            exactness="fast",
-            capacity=max_length + TREE_ROWS,
-            pace=placement.draft,
-            on_progress=None,
-            unused=self.unused,
-        )
+        capacity = max_length + TREE_ROWS
+        if config.target_ranks > 1:
+            choice = checkpoint.choose_backend(config, "fast")
+            runner = load_shared(
+                checkpoint, config, choice, role="draft", exactness="fast", capacity=capacity, pace=placement.draft,
+                num_threads=config.num_threads or 1,
+            )  # fmt: skip
+        else:
+            runner = checkpoint.load(
+                config, exactness="fast", capacity=capacity, pace=placement.draft, on_progress=None, unused=self.unused
+            )
         vocabulary = checkpoint.source.vocabulary_map()
         num_ids = runner.spec.vocab_size if vocabulary is None else len(vocabulary.draft_ids)
         runner.extend([0], num_logit_rows=1)  # warm-up: libraries select and load their kernels here
@@ -112,6 +137,23 @@ class DrafterProcess:
             grower=lambda setup: grow_with(runner, setup, vocabulary),
             noise=lambda seed, vocab_size: KeyedNoise(seed, max(vocab_size, num_ids), device=placement.torch_device),
         )
+
+
+def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
+    """What `load` gives; meanwhile the target hears that this process is alive, or would replace it."""
+    end, deadline = Event(), monotonic() + LOADING_S
+
+    def beat() -> None:
+        while not end.wait(BEAT_S) and monotonic() < deadline:
+            channel.send(to_frame(Beat(request=0)))
+
+    thread = Thread(target=beat, name="beats", daemon=True)
+    thread.start()
+    try:
+        return load()
+    finally:
+        end.set()
+        thread.join()
 
 
 def grow_with(runner: Runner, setup: Setup, vocabulary: VocabularyMap | None = None) -> DraftTree:

@@ -1,9 +1,9 @@
 """The drafter of an engine: load what it needs, in this process or in a separate one."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
@@ -33,6 +33,7 @@ from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
+from forerun.engine.shared_model import device_of, require_devices
 from forerun.model.runner import Runner
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
@@ -41,6 +42,8 @@ from forerun.wires.remote_worker import RemoteSupply
 from forerun.wires.supervisor import LocalSupply
 
 LEAST_RATIO: Final = 4  # parameters of a target to those of its draft: below it a draft pass costs what it can bring
+
+ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
 
 
 class DrafterLoader:
@@ -109,7 +112,7 @@ class DrafterLoader:
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
         # Rounding in the draft can change no token, so it always uses the fast kernels.
         runner = draft.load(
-            replace(self._config, target_ranks=1, cache_bytes=self._cache_bytes_of(draft.spec)),
+            replace(self._config, **ALONE, cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,
@@ -127,7 +130,10 @@ class DrafterLoader:
         supply: WorkerSupply
         if drafter.address is None:
             model = self._model_for(drafter.draft)
-            supply = LocalSupply(lambda descriptor, parent: self._command(drafter, model, descriptor, parent))
+            device = draft_device(drafter, self._config)
+            require_devices(read_device(device).torch_device, drafter.ranks)
+            placed = (*model, "--device", device, "--ranks", str(drafter.ranks))
+            supply = LocalSupply(lambda descriptor, parent: self._command(placed, descriptor, parent))
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
@@ -150,13 +156,12 @@ class DrafterLoader:
                 saved = ("--cache-bytes", str(self._config.cache_bytes))
                 return (self._config.target, *held, *saved, "--skip", write_skips(skipped))
 
-    def _command(self, drafter: Parallel, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
+    def _command(self, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
         cores, num_threads = self._cores.draft, self._cores.draft_threads
         return [
             sys.executable, "-P", "-m", "forerun", "worker", *model,
             "--kernels", self._config.kernels,
-            "--device", drafter.device or self._config.device,
             "--max-length", str(self._max_length),
             "--threads", str(num_threads),
             *(("--cores", ",".join(map(str, cores))) if cores else ()),
@@ -205,6 +210,14 @@ class DrafterLoader:
                 f"--max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def draft_device(drafter: Parallel, config: EngineConfig) -> str:
+    """The first device of a drafter's process: the target's, or the one behind its last where ranks need several."""
+    is_shared = config.target_ranks > 1 or drafter.ranks > 1
+    if drafter.device is not None or not is_shared or read_device(config.device).is_paced:
+        return drafter.device or config.device
+    return device_of(config.device, config.target_ranks - config.remote_ranks)
 
 
 def rows_behind(verify_width: int) -> int:

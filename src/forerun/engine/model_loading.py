@@ -121,6 +121,7 @@ class Checkpoint:
             head_dim=self.spec.head_dim,
             wanted=config.kernels,
             is_shared=config.target_ranks > 1,
+            is_apart=config.remote_ranks > 0,
         )
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:

@@ -28,7 +28,7 @@ from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress, resolve_max_length
 from forerun.engine.placement import CorePlacement
-from forerun.engine.shared_target import load_shared
+from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
@@ -132,11 +132,12 @@ def load_target(
     on_progress: Progress | None,
 ) -> Runner:  # fmt: skip
     """The target, or this process's part of it."""
+    pace = read_device(config.device).target
     if config.target_ranks > 1:
         return load_shared(
-            checkpoint, config, choice, capacity=capacity, num_threads=cores.num_threads, on_progress=on_progress
-        )
-    pace = read_device(config.device).target
+            checkpoint, config, choice, role="target", exactness=config.exactness, capacity=capacity, pace=pace,
+            num_threads=cores.num_threads, cores=cores.target, on_progress=on_progress,
+        )  # fmt: skip
     return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
 
 
@@ -162,6 +163,7 @@ def open_learnt(
         "cpu": cpu_model(),
         "threads": cores.num_threads,
         "ranks": config.target_ranks,
+        "ranks of other hosts": config.remote_ranks,
         "kernels": choice.backend.name,
         "forerun": forerun.__version__,
     }

@@ -21,12 +21,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorePlacement:
-    """An engine's threads and, beside a drafter's process, disjoint cores; else no thread is pinned.
+    """An engine's threads and, beside a drafter's process, disjoint cores; else no thread is pinned. Ranks of a model
+    have the same cores.
 
     One thread more than free cores makes a pass several times slower: the others wait for it at every step.
 
     Args:
-        num_threads: threads of the target's passes and torch calls.
+        num_threads: threads of the target's passes and torch calls, and of each other rank that shares it.
         plain_threads: threads that plain decoding would use on `every` core.
         every: the cores of both together, which plain decoding would use.
         place: pins the threads of the target's backend, see `ModelBackend.place_threads`.
@@ -43,18 +44,19 @@ class CorePlacement:
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
         """All cores without a local drafter process; with one, it gets separate cores and the target the others."""
-        drafter, most = config.drafter, max(1, usable_cores() // config.target_ranks)
+        drafter, usable, num_here = config.drafter, usable_cores(), config.target_ranks - config.remote_ranks
+        most = max(1, usable // num_here)
         alone = allowed_threads(config.num_threads, most)
         if not isinstance(drafter, Parallel):
             return cls(num_threads=alone, plain_threads=alone)
         if drafter.address is not None or read_device(drafter.device or config.device).torch_device != "cpu":
             return cls(num_threads=alone, plain_threads=alone, draft_threads=drafter.num_threads or 1)
-        num_draft = allowed_threads(drafter.num_threads or 1, most)
-        cores = own_cores()
+        num_draft = allowed_threads(drafter.num_threads or 1, max(1, usable // drafter.ranks))
+        cores, needed = own_cores(), num_draft * drafter.ranks
         require_own(drafter.cores, cores)
-        draft = drafter.cores or (tuple(cores[-num_draft:]) if most >= 2 * num_draft else ())
+        draft = drafter.cores or (tuple(cores[-needed:]) if usable >= needed + max(needed, num_here) else ())
         target = tuple(core for core in cores if core not in draft) if draft else ()
-        left = max(1, min(len(target), most - num_draft)) if target else most
+        left = max(1, min(len(target), usable - needed) // num_here) if target else most
         warn_of_few_cores(config, alone, left, most)
         return cls(
             num_threads=min(alone, left),

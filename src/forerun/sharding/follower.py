@@ -1,6 +1,11 @@
 """A rank that does what its leader tells it."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import BinaryIO
 
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
@@ -8,7 +13,8 @@ from forerun.model.step import CacheMove, TextMove, Told
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.runtime.inference import inference
-from forerun.sharding.messages import HEADER, read_message
+from forerun.sharding.messages import ANSWER, HEADER, read_message
+from forerun.wires.channel import INTERNET
 
 
 class Follower:
@@ -44,7 +50,33 @@ class Follower:
 
 def follow_leader(control: socket.socket, follower: Follower) -> None:
     """Do what is told until the leader hangs up."""
-    with inference(), control.makefile("rb") as stream:
+    with control.makefile("rb") as stream:
+        is_remote = control.family in INTERNET
+        bodies = answering(stream, control) if is_remote else bodies_of(stream)
+        with inference():
+            for body in bodies:
+                follower.follow(read_message(body))
+
+
+def bodies_of(stream: BinaryIO) -> Iterator[bytes]:
+    """Of all messages."""
+    with suppress(OSError):  # the leader went without a word
         while header := stream.read(HEADER.size):
-            (num_bytes,) = HEADER.unpack(header)
-            follower.follow(read_message(stream.read(num_bytes)))
+            yield stream.read(*HEADER.unpack(header))
+
+
+def answering(stream: BinaryIO, control: socket.socket) -> Iterator[bytes]:
+    """The same of a leader on another host, whose questions are answered while a pass runs."""
+    bodies: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def read() -> None:
+        with suppress(OSError):
+            for body in bodies_of(stream):
+                if body:
+                    bodies.put(body)
+                else:
+                    control.sendall(ANSWER)
+        bodies.put(None)
+
+    Thread(target=read, name="leader", daemon=True).start()
+    return iter(bodies.get, None)

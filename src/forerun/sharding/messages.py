@@ -1,8 +1,8 @@
 """What a leader tells its followers, as bytes.
 
 A message is the length of its body, and the body: numbers of 32 bits, the first of which says what it is, then bits
-where it has any. Lists of numbers have their length before them. Both ends are of one installation: a leader starts its
-followers itself.
+where it has any. Lists of numbers have their length before them. A message without a body asks for an answer. Both ends
+are of one version, which the leader says first.
 """
 
 import struct
@@ -18,6 +18,11 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.step import CacheMove, TextMove, Told
 
 HEADER: Final = struct.Struct("<I")  # bytes of the body
+READY: Final = b"ready"  # what a follower says once its part is loaded
+GO: Final = b"go"  # what all are told once all have said so
+GAVE_UP: Final = b"lost another"  # a follower's last words where it is not to blame
+QUESTION: Final = HEADER.pack(0)  # to a rank of another host: is it there?
+ANSWER: Final = b"."
 MOVE, PASS, TEXT = range(3)
 TEXT_KINDS: Final = ("find", "save", "restore", "forget")
 SUBLAYERS: Final = (ATTENTION, MLP)

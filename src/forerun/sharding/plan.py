@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Final
 
-from forerun.core.config import MAX_RANKS
+from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 

@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
 
+LOOPBACK: Final = "127.0.0.1"  # never a port that other hosts can reach, where no rank is on another host
 MEETING_S: Final = 60.0  # for all ranks, which have said that they are ready, to find each other
 DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
 
@@ -30,14 +31,16 @@ class TorchGroup:
     Args:
         store: where the ranks find each other, a torch.distributed.Store.
         device: of the tensors that are exchanged.
+        address: of the interface on which CPUs exchange what they computed.
         blame: who was lost and how, as far as this process knows more than torch.
     """
 
     def __init__(
-        self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None] = unknown
-    ) -> None:
+        self, store: Any, rank: int, num_ranks: int, *, device: str, address: str = LOOPBACK,
+        blame: Callable[[], str | None] = unknown,
+    ) -> None:  # fmt: skip
         self.rank, self.num_ranks, self._blame, self._is_lost = rank, num_ranks, blame, False
-        self._group = open_group(store, rank, num_ranks, device)
+        self._group = open_group(store, rank, num_ranks, device, address)
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
         return sum_in_order(self._exchange(partial_TH), residual_TH)
@@ -62,7 +65,7 @@ class TorchGroup:
         return parts
 
 
-def open_group(store: Any, rank: int, num_ranks: int, device: str) -> Any:
+def open_group(store: Any, rank: int, num_ranks: int, device: str, address: str) -> Any:
     """Meet the others."""
     is_cuda = torch.device(device).type == "cuda"
     kind: Any = distributed.ProcessGroupNCCL if is_cuda else distributed.ProcessGroupGloo
@@ -71,7 +74,7 @@ def open_group(store: Any, rank: int, num_ranks: int, device: str) -> Any:
     if is_cuda:
         torch.cuda.set_device(device)
     else:
-        options._devices = [kind.create_device(hostname="127.0.0.1")]  # never a port that other hosts can reach
+        options._devices = [kind.create_device(hostname=address)]
     return kind(store, rank, num_ranks, options)
 
 
@@ -80,20 +83,24 @@ def tcp_store() -> Any:
     return vars(distributed)["TCPStore"]
 
 
-def host_store(num_ranks: int) -> Any:
-    """Where the ranks of one host find each other: on a port of the loopback interface that the system chose.
+def host_store(num_ranks: int, address: str = LOOPBACK) -> Any:
+    """Where the ranks find each other: on a port of this interface that the system chose.
 
     `port` says which.
     """
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((address, 0), family=family_of(address))
     return tcp_store()(
-        "127.0.0.1", listener.getsockname()[1], num_ranks, is_master=True, master_listen_fd=listener.detach(),
+        address, listener.getsockname()[1], num_ranks, is_master=True, master_listen_fd=listener.detach(),
         wait_for_workers=False, timeout=timedelta(seconds=MEETING_S), use_libuv=True,
     )  # fmt: skip
 
 
-def join_store(port: int, num_ranks: int) -> Any:
+def join_store(address: str, port: int, num_ranks: int) -> Any:
     """The same, from the others' side."""
     return tcp_store()(
-        "127.0.0.1", port, num_ranks, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
+        address, port, num_ranks, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
     )
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

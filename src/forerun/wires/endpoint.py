@@ -97,18 +97,21 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
         raise ConfigError(f"cannot listen on {address} ({reason}): choose another port") from error
 
 
-def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.socket:
+def connect(address: Address, key: bytes | None, timeout_s: float, *, peer: str = "drafter") -> socket.socket:
     """A blocking socket to the listener at `address` that passes the handshake, all within `timeout_s`.
 
     Only looking up the server's name takes the time it takes. A name may stand for several addresses; they are tried in
     turn, for the listener is bound to one of them.
+
+    Args:
+        peer: who is to listen there, for messages.
     """
     require_long(key)
     deadline = time.monotonic() + timeout_s
     try:
         resolved = resolve(address)
     except (OSError, ValueError) as error:
-        raise DrafterUnreachableError(f"no drafter at {address}: {error}; check the host's name") from error
+        raise DrafterUnreachableError(f"no {peer} at {address}: {error}; check the host's name") from error
     failures = []
     for family, where in resolved:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -122,7 +125,7 @@ def connect(address: Address, key: bytes | None, timeout_s: float) -> socket.soc
         else:
             return settle(sock)
     raise DrafterUnreachableError(
-        f"no drafter at {address} within {timeout_s} s ({'; '.join(failures)}): start one there, with the same key"
+        f"no {peer} at {address} within {timeout_s} s ({'; '.join(failures)}): start one there, with the same key"
     )
 
 

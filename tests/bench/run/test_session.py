@@ -273,6 +273,7 @@ def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
     # template; no text is saved that a later answer could begin with, since a contestant forgets before each; no flag
     # of a run shares the target.
     left_open = {
-        "drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes", "target_ranks"
+        "drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes", "target_ranks",
+        "remote_ranks", "rank_address", "rank_key_file",
     }  # fmt: skip
     assert {field.name for field in fields(EngineConfig)} - left_open <= planned

@@ -43,7 +43,7 @@ class GpuBackend(Backend):
         return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)
 
     def group(
-        self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None]
+        self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]
     ) -> RankGroup:
         return PeerGroup(store, rank, num_ranks, device=device, blame=blame)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from forerun.core.config import MAX_RANKS
+from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
+from forerun.core.errors import RankLostError
 from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Setup, Spans
 from forerun.drafting.remote.state_machines import DrafterEnd, Grower
@@ -60,8 +61,9 @@ def serve(wire: Wire, draft: LoadedDraft) -> None:
             rest_s = session.work()
             if rest_s != 0.0:
                 wire.wait(rest_s)
-    except Exception:
-        wire.send(to_frame(Failure(text=traceback.format_exc())))
+    except Exception as error:
+        is_known = isinstance(error, RankLostError)
+        wire.send(to_frame(Failure(text=str(error) if is_known else traceback.format_exc())))
         raise
 
 

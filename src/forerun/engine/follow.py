@@ -1,0 +1,124 @@
+"""A rank that follows a leader, which has started it on its own host, or which it has joined from another one."""
+
+import json
+import os
+import socket
+import traceback
+from contextlib import suppress
+from functools import partial
+from time import sleep
+from typing import Any, Final
+
+import torch
+
+import forerun
+from forerun.checkpoints.open import open_source
+from forerun.core.config import EngineConfig
+from forerun.core.errors import RankLostError, require
+from forerun.core.pace import read_device
+from forerun.engine.model_loading import Checkpoint
+from forerun.engine.rank_weights import rank_weights, shard_plans
+from forerun.engine.shared_model import GroupOpening, open_group
+from forerun.model.rank_group import RankGroup
+from forerun.model.tree_cache import TreeCache
+from forerun.model.warm_texts import WarmTexts
+from forerun.runtime.inference import inference
+from forerun.sharding.executor import SharedExecutor
+from forerun.sharding.follower import Follower, follow_leader
+from forerun.sharding.followers import END_S, call_at_end
+from forerun.sharding.joining import join_leader
+from forerun.sharding.messages import GAVE_UP, GO, HEADER, READY
+from forerun.sharding.torch_group import join_store
+from forerun.wires.channel import INTERNET
+from forerun.wires.endpoint import Address
+from forerun.wires.forkserver import die_with_parent
+
+MAX_OPENING_BYTES: Final = 1 << 16
+
+
+def run_started(config: EngineConfig, descriptor: int, parent: int) -> None:
+    """Be a rank of a leader on this host, which holds the other end of the control socket `descriptor`."""
+    if parent:
+        die_with_parent(parent)
+    run_rank(config, socket.socket(fileno=descriptor))
+
+
+def run_joining(config: EngineConfig, address: Address, key: bytes | None) -> None:
+    """Be a rank of a leader on another host, once it is there."""
+    run_rank(config, join_leader(address, key))
+
+
+def run_rank(config: EngineConfig, control: socket.socket) -> None:
+    """Load a part of a model and follow the leader until it hangs up."""
+    try:
+        torch.set_num_threads(config.num_threads or 1)
+        opening = read_opening(control)
+        follow_leader(control, open_follower(opening.config(config), opening, control))
+    except RankLostError:
+        with suppress(OSError):  # the leader may be the one that was lost
+            control.sendall(GAVE_UP)
+        raise SystemExit(1) from None
+    except Exception:
+        with suppress(OSError):  # what it joined may be gone, or no leader
+            control.sendall(traceback.format_exc()[-4000:].encode())
+        raise
+
+
+def end_without_leader(group: RankGroup) -> None:
+    """Have the pass under way end, and this process with it; one that waits in torch for a stopped rank does not."""
+    group.lose()
+    sleep(END_S)
+    os._exit(1)
+
+
+def read_opening(control: socket.socket) -> GroupOpening:
+    """The leader's first message.
+
+    Raises:
+        RankLostError: it hung up.
+        ConfigError: it is no leader, or one of another version.
+    """
+    with control.makefile("rb", buffering=0) as stream:
+        (num_bytes,) = HEADER.unpack(read_whole(stream, HEADER.size))
+        require(num_bytes <= MAX_OPENING_BYTES, "what was joined is no leader of ranks: name the address of one")
+        values = json.loads(read_whole(stream, num_bytes)[HEADER.size :])
+    theirs, ours = values.get("version"), forerun.__version__
+    require(theirs == ours, f"the leader is forerun {theirs} and this rank {ours}: run the same on all hosts")
+    return GroupOpening(**values)
+
+
+def read_whole(stream: Any, num_bytes: int) -> bytes:
+    found = b""
+    while len(found) < num_bytes:
+        more = stream.read(num_bytes - len(found))
+        if not more:
+            raise RankLostError("the leader has gone")
+        found += more
+    return found
+
+
+def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.socket) -> Follower:
+    """This rank's part of the model, once all ranks have met."""
+    device = read_device(config.device).torch_device
+    checkpoint = Checkpoint.open(open_source(config.target), config)
+    kind, ours = torch.device(device).type, checkpoint.source.identity()
+    require(kind == opening.device, f"the leader runs on {opening.device}: say device {opening.device}, not {device!r}")
+    require(ours == opening.model, f"model {config.target} is not the leader's: name the same one on all hosts")
+    plan, spec = shard_plans(checkpoint, opening.num_ranks)[opening.rank], checkpoint.spec
+    backend = checkpoint.choose_backend(config, opening.exactness).backend
+    weights = rank_weights(checkpoint, config, plan)
+    cache = TreeCache(
+        plan.local(spec), opening.capacity, dtype=checkpoint.dtype, device=device, move_slots=backend.move_slots
+    )
+    store = join_store(opening.address, opening.port, opening.num_ranks) if opening.memory is None else None
+    control.sendall(READY)
+    if control.recv(len(GO), socket.MSG_WAITALL) != GO:
+        raise RankLostError("the leader has gone")
+    address = control.getsockname()[0] if control.family in INTERNET else opening.address
+    group = open_group(opening, store, backend, device, address, lambda: None)
+    if opening.memory is not None:
+        os.close(opening.memory)  # it is mapped
+    call_at_end([control], partial(end_without_leader, group))
+    with inference():
+        executor = SharedExecutor(spec, weights, cache, backend=backend, plan=plan, group=group)
+    return Follower(cache, WarmTexts(cache, config.cache_bytes), executor)

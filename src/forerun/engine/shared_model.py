@@ -1,0 +1,204 @@
+"""A model that several processes share: rank 0 leads, and the others follow it.
+
+The leader of a target is its engine, that of a draft the drafter's process.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+import forerun
+from forerun.backends.backend import Backend
+from forerun.backends.choose import BackendChoice
+from forerun.core.config import DTypeName, EngineConfig, Exactness, KernelsName, WeightsName
+from forerun.core.errors import ConfigError
+from forerun.core.pace import Pace, read_device
+from forerun.engine.model_loading import Checkpoint, Progress, find_device
+from forerun.engine.rank_weights import rank_weights, shard_plans
+from forerun.model.rank_group import RankGroup
+from forerun.model.runner import Runner
+from forerun.runtime.affinity import run_on
+from forerun.sharding.executor import SharedExecutor
+from forerun.sharding.followers import Followers, SharedRole
+from forerun.sharding.joining import admit_ranks
+from forerun.sharding.messages import framed
+from forerun.sharding.torch_group import LOOPBACK, host_store
+from forerun.wires.endpoint import Address, read_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOpening:
+    """What a leader tells a follower first.
+
+    Args:
+        version: of the leader's program.
+        model: identity of the leader's.
+        device: kind of the leader's, which all ranks' are.
+        memory: descriptor of the memory through which ranks exchange what they computed, see `Backend.group_memory`.
+        address: of the leader's interface on which ranks without such memory find each other.
+        port: there.
+        capacity: slots of the cache.
+    """
+
+    version: str = forerun.__version__
+    model: str
+    device: str
+    rank: int
+    num_ranks: int
+    memory: int | None
+    address: str
+    port: int
+    capacity: int
+    exactness: Exactness
+    dtype: str
+    weights: WeightsName
+    kernels: KernelsName
+    cache_bytes: int
+
+    def to_message(self) -> bytes:
+        return framed((), json.dumps(asdict(self)).encode())
+
+    def config(self, own: EngineConfig) -> EngineConfig:
+        """What a follower computes in: as its leader, on a device of its own."""
+        return replace(
+            own, target_ranks=self.num_ranks, dtype=cast(DTypeName, self.dtype), weights=self.weights,
+            kernels=self.kernels, cache_bytes=self.cache_bytes,
+        )  # fmt: skip
+
+
+def load_shared(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    choice: BackendChoice,
+    *,
+    role: SharedRole,
+    exactness: Exactness,
+    capacity: int,
+    pace: Pace | None,
+    num_threads: int,
+    cores: Sequence[int] = (),
+    on_progress: Progress | None = None,
+) -> Runner:
+    """Start the other ranks, which end with the runner, and load this one's part.
+
+    Args:
+        config: `target` is the model, and `target_ranks` its ranks.
+        cores: that its ranks on this host stay on; none: any.
+
+    Raises:
+        ConfigError: there are not as many devices.
+        RankLostError: another rank could not be made ready.
+    """
+    plan, followers = shard_plans(checkpoint, config.target_ranks)[0], Followers(role)
+    memory = None if config.remote_ranks else choice.backend.group_memory(config.target_ranks)
+    try:
+        run_on(cores, partial(gather, followers, config, memory, num_threads))
+        store = host_store(config.target_ranks, followers.own_address() or LOOPBACK) if memory is None else None
+        opening = opening_of(checkpoint, config, followers, memory, store, capacity=capacity, exactness=exactness)
+        followers.tell_each(lambda rank: replace(opening, rank=rank).to_message())
+        weights = rank_weights(checkpoint, config, plan, on_progress)
+        followers.wait_until_ready()
+        device = read_device(config.device).torch_device
+        group = open_group(opening, store, choice.backend, device, opening.address, followers.blame)
+        followers.watch(group.lose)
+        return Runner(
+            plan.local(checkpoint.spec), weights, backend=choice.backend, capacity=capacity, dtype=checkpoint.dtype,
+            device=device, pace=pace, cache_bytes=config.cache_bytes,
+            make_executor=lambda _, whole, cache, unused: SharedExecutor(
+                checkpoint.spec, whole, cache, unused, backend=choice.backend, plan=plan, group=group
+            ),
+            tell=followers.tell, on_close=followers.close,
+        )  # fmt: skip
+    except BaseException:
+        followers.close()
+        raise
+    finally:
+        if memory is not None:
+            os.close(memory)  # it is mapped, and the others have it
+
+
+def opening_of(
+    checkpoint: Checkpoint, config: EngineConfig, followers: Followers, memory: int | None, store: Any, *,
+    capacity: int, exactness: Exactness,
+) -> GroupOpening:  # fmt: skip
+    """What the ranks of a model have to agree on, as the leader's own rank has it."""
+    return GroupOpening(
+        model=checkpoint.source.identity(),
+        device=torch.device(read_device(config.device).torch_device).type,
+        rank=0,
+        num_ranks=config.target_ranks,
+        memory=memory,
+        address=followers.own_address() or LOOPBACK,
+        port=0 if store is None else store.port,
+        capacity=capacity,
+        exactness=exactness,
+        dtype=str(checkpoint.dtype).removeprefix("torch."),
+        weights=config.weights,
+        kernels="torch" if config.remote_ranks else config.kernels,
+        cache_bytes=config.cache_bytes,
+    )
+
+
+def gather(followers: Followers, config: EngineConfig, memory: int | None, num_threads: int) -> None:
+    """All other ranks: those of this host, if every rank has a device, then those of others."""
+    num_here, device = config.target_ranks - config.remote_ranks, read_device(config.device).torch_device
+    require_devices(device, num_here)
+    for rank in range(1, num_here):
+        followers.start(
+            rank,
+            partial(command, config.target, device_of(device, rank), num_threads=num_threads),
+            inherited=() if memory is None else (memory,),
+        )
+    if config.rank_address is not None:
+        key = None if config.rank_key_file is None else read_key(config.rank_key_file)
+        come = admit_ranks(Address.parse(config.rank_address), key, config.remote_ranks)
+        for rank, control in enumerate(come, num_here):
+            followers.admit(rank, control)
+
+
+def require_devices(first: str, num_ranks: int) -> None:
+    """Raise ConfigError unless every rank has a device."""
+    for rank in range(num_ranks):
+        try:
+            find_device(device_of(first, rank))
+        except ConfigError as error:
+            how = f"{num_ranks} ranks from {first} on need a device each: "
+            raise ConfigError(f"{how if rank else ''}{error}") from None
+
+
+def device_of(first: str, rank: int) -> str:
+    """The device of a rank: GPUs are taken in order from the first rank's on."""
+    device = torch.device(first)
+    return "cpu" if device.type == "cpu" else f"{device.type}:{(device.index or 0) + rank}"
+
+
+def open_group(
+    opening: GroupOpening, store: Any, backend: Backend, device: str, address: str, blame: Callable[[], str | None]
+) -> RankGroup:
+    """A rank's end of the group, once all are ready.
+
+    Args:
+        address: of the interface by which the rank reaches the others.
+    """
+    rank, num_ranks = opening.rank, opening.num_ranks
+    if opening.memory is not None:
+        return backend.host_group(opening.memory, rank, num_ranks, blame)
+    return backend.group(store, rank, num_ranks, device=device, address=address, blame=blame)
+
+
+def command(model: str, device: str, descriptor: int, parent: int, *, num_threads: int) -> list[str]:
+    """The command line of a follower on its leader's host."""
+    return [
+        sys.executable, "-P", "-m", "forerun", "worker", model,
+        "--role", "target",
+        "--device", device,
+        "--threads", str(num_threads),
+        "--control", str(descriptor),
+        "--parent", str(parent),
+    ]  # fmt: skip

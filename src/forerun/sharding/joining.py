@@ -1,0 +1,60 @@
+"""Ranks of other hosts and their leader find each other."""
+
+import logging
+import socket
+from contextlib import closing
+from time import monotonic, sleep
+from typing import Final
+
+from forerun.core.errors import DrafterUnreachableError, RankLostError
+from forerun.wires.admission import Admission
+from forerun.wires.endpoint import Address, connect, listen
+
+JOIN_S: Final = 600.0  # for the other side to come: hosts are started by hand, one after another
+LOOKS_EVERY_S: Final = 0.5
+HANDSHAKE_S: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def admit_ranks(address: Address, key: bytes | None, num_ranks: int) -> list[socket.socket]:
+    """The control sockets of so many ranks of other hosts, in the order in which they come.
+
+    Raises:
+        ConfigError: nobody can listen on the address.
+        RankLostError: not all come in time.
+    """
+    found: list[socket.socket] = []
+    deadline = monotonic() + JOIN_S
+    with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
+        here = Address(server=address.server, port=listener.getsockname()[1])
+        advice = f"on their hosts, say: forerun worker MODEL --role target --join {here}, with the same key file"
+        logger.warning("%d ranks of other hosts are waited for; %s", num_ranks, advice)
+        while len(found) < num_ranks:
+            if monotonic() > deadline:
+                raise RankLostError(f"{len(found)} of {num_ranks} ranks came to {here} within {JOIN_S:g} s: {advice}")
+            come = admission.accept(LOOKS_EVERY_S)
+            found += [] if come is None else [come]
+    return found
+
+
+def join_leader(address: Address, key: bytes | None) -> socket.socket:
+    """A control socket to the leader that listens there, or will.
+
+    Raises:
+        RankLostError: none comes in time.
+    """
+    deadline, said = monotonic() + JOIN_S, ""
+    while True:
+        try:
+            control = connect(address, key, HANDSHAKE_S, peer="leader")
+        except DrafterUnreachableError as error:
+            if monotonic() > deadline:
+                raise RankLostError(str(error)) from None
+            if str(error) != said:
+                logger.warning("%s; this rank waits for it", error)
+            said = str(error)
+            sleep(LOOKS_EVERY_S)
+        else:
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return control
