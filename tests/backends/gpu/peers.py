@@ -15,7 +15,7 @@ from forerun.backends.gpu import peer_group
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange
 from forerun.backends.gpu.peer_group import PeerGroup
-from forerun.sharding.torch_group import host_store, join_store
+from forerun.sharding.torch_group import LOOPBACK, host_store, join_store
 
 ResultT = TypeVar("ResultT")
 MOST_ROWS = 40
@@ -90,4 +90,4 @@ def run_rank(
     torch.set_num_threads(1)
     vars(peer_group).update(constants)
     port, rank, num_ranks, device = place
-    return work(PeerGroup(join_store(port, num_ranks), rank, num_ranks, device=device), *arguments)
+    return work(PeerGroup(join_store(LOOPBACK, port, num_ranks), rank, num_ranks, device=device), *arguments)

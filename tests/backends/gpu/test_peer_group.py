@@ -26,7 +26,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.sums import sum_in_order
-from forerun.sharding.torch_group import host_store, join_store
+from forerun.sharding.torch_group import LOOPBACK, host_store, join_store
 from forerun.sharding.weights import ShardedWeights
 from tests.backends.gpu.peers import run_ranks
 from tests.backends.gpu.test_executor import CAPACITY, spec_of, text_pass, tree_pass, weights_of
@@ -163,7 +163,7 @@ def test_a_pass_ends_when_a_rank_is_lost() -> None:
 def test_torch_counts_exchanges_by_process_and_a_group_by_itself() -> None:
     """Through torch's own classes, as symmetric memory calls the store."""
     host = host_store(2)
-    stores = [StoreOfOneGroup(host), StoreOfOneGroup(join_store(host.port, 2))]
+    stores = [StoreOfOneGroup(host), StoreOfOneGroup(join_store(LOOPBACK, host.port, 2))]
     outer = [distributed.PrefixStore("", store) for store in stores]
     for first, second in ((7, 0), (12, 2)):
         outer[0].set(f"CUDASymmetricMemory/{first}/0", "a")
