@@ -118,7 +118,7 @@ def identical_texts(out: Path, target: str) -> tuple[int, int]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a kill is another thing there")
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num_kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [pytest.param(number, marks=pytest.mark.slow) for number in (3, 100)])
 def test_a_run_that_is_killed_goes_on_and_loses_no_more_than_the_interval(
     tmp_path: Path, target: str, num_kills: int
 ) -> None:

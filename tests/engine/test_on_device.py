@@ -52,6 +52,7 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     assert predicted.stats.num_predicted_accepted > 0
 
 
+@pytest.mark.slow  # their passes: backends/gpu/test_peer_group
 def test_ranks_with_these_kernels_write_the_text_of_one_process(pair: tuple[str, str]) -> None:
     """By the host's loop, though the draft could play whole rounds on the device."""
     target, draft = pair

@@ -206,7 +206,7 @@ def test_what_is_reused_is_the_longest_beginning_of_the_owners_and_changes_no_te
         assert alone.stats.num_reused_tokens == 0
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 200_000])
+@pytest.mark.parametrize("cache_bytes", [pytest.param(0, marks=pytest.mark.slow), 200_000])
 def test_where_room_is_short_texts_stay_right_and_every_drafter_reuses_the_same(
     plain: Engine, cache_bytes: int
 ) -> None:

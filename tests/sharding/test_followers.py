@@ -144,14 +144,18 @@ def test_a_rank_of_another_host_answers_while_it_is_in_a_pass() -> None:
         assert not is_there(leaders)
 
 
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
 @pytest.mark.parametrize(("signal_name", "said"), [("SIGSTOP", "is stopped"), ("SIGKILL", "ended with signal 9")])
 def test_a_rank_that_gave_up_because_of_another_one_is_not_to_blame(signal_name: str, said: str) -> None:
     giving_up = f"import socket, sys; socket.socket(fileno=int(sys.argv[1])).sendall({GAVE_UP!r}); sys.exit(1)"
     lost = f"import os, signal; os.kill(os.getpid(), signal.{signal_name})"
-    followers, pids = Followers("draft"), list[int]()
+    followers, before = Followers("draft"), children()
     for rank, script in enumerate((giving_up, lost, giving_up), 1):
         followers.start(rank, lambda descriptor, _, run=script: [sys.executable, "-c", run, str(descriptor)])
-    pids = [child.pid for child in psutil.Process().children()]
+    pids = children() - before
     deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline and {psutil.Process(pid).status() for pid in pids} - ENDED:
         time.sleep(0.01)

@@ -44,8 +44,8 @@ def prepare(
         WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
     ] = "plain",
 ) -> None:
-    """Pack a model's weights in 4 bits (--quantize awq), write each rank's part (--target-ranks), or search for what it
-    can skip as a draft (--layer-skip)."""
+    """Pack weights in 4 bits (--quantize awq), divide them among ranks (--target-ranks), or find what a draft can skip
+    (--layer-skip)."""
     if (quantize is not None or target_ranks is not None) == layer_skip:
         raise ConfigError(
             "say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq packs "

@@ -15,7 +15,7 @@ from forerun.engine.model_loading import Checkpoint
 from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.gguf.forging import GgufForger
 
-NUM_FORGED, NUM_FORGED_SLOW = 60, 3000
+NUM_FORGED, NUM_FORGED_SLOW = 40, 3000
 MAX_S: Final = 5.0
 MAX_EXTRA_BYTES: Final = 100 * 10**6  # beyond the file's size and what a good file takes
 
