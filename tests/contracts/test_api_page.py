@@ -5,13 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import forerun
+from tests.contracts.written_page import WrittenPage
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-MARK = "<!-- From here on written by tests/contracts/test_api_page.py. -->\n"
 MAX_LINE = 100
 FIRST = ("load", "Engine", "EngineConfig", "SamplingParams", "GenerationStream", "Generation")
 SECTION = re.compile(r"^(Args|Returns|Raises|Source):(.*)$")
@@ -143,13 +141,12 @@ def text_of(item: Any, more: Any = None, *, has_args: bool = True) -> Iterator[s
     yield f"{(text if has_args else text.partition('Args:')[0]).strip()}\n"
 
 
+PAGE = WrittenPage(name="api.md", module="test_api_page", reference=reference)
+
+
 def test_the_page_of_the_api_is_that_of_the_code() -> None:
-    _, _, written = PAGE.read_text(encoding="utf-8").partition(MARK)
-    assert written.strip() == reference().strip(), (
-        f"bring it up to date: python -m tests.contracts.{Path(__file__).stem}"
-    )
+    PAGE.require_up_to_date()
 
 
 if __name__ == "__main__":
-    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    PAGE.write_text(f"{head}{MARK}\n{reference()}", encoding="utf-8")
+    PAGE.write()

@@ -1,16 +1,13 @@
 """docs/commands.md lists every command and flag as the program has them; run as a program, this file rewrites it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer.main
 
 from forerun.cli.help_text import describe, names_of, panels_of, usage_of
 from forerun.cli.main import app
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-MARK = "<!-- From here on written by tests/contracts/test_commands_page.py. -->\n"
+from tests.contracts.written_page import WrittenPage
 
 
 def commands(command: Any, path: str = "forerun") -> Iterator[tuple[str, Any]]:
@@ -41,11 +38,12 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+PAGE = WrittenPage(name="commands.md", module="test_commands_page", reference=reference)
+
+
 def test_the_page_of_commands_is_that_of_the_program() -> None:
-    _, _, written = PAGE.read_text(encoding="utf-8").partition(MARK)
-    assert written.strip() == reference().strip(), f"bring it up to date: python {Path(__file__).name}"
+    PAGE.require_up_to_date()
 
 
 if __name__ == "__main__":
-    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    PAGE.write_text(f"{head}{MARK}\n{reference()}", encoding="utf-8")
+    PAGE.write()

@@ -8,11 +8,10 @@ from typing import Any
 from forerun.core.model_spec import ModelSpec
 from forerun.planner.roofline import SizedModel, known_models
 from forerun.sharding.plan import plan_shards
+from tests.contracts.written_page import WrittenPage
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "models.md"
 SPLITS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"
-MARK = "<!-- From here on written by tests/contracts/test_models_page.py. -->\n"
 SHOWN_RANKS = (1, 2, 4, 6, 8)
 Cells = Callable[[str, ModelSpec], Sequence[object]]
 
@@ -103,13 +102,12 @@ def held_gb(name: str, units: int) -> str:
     return f"{SizedModel(name=name, spec=known_models()[name]).stored_bytes(units) / 1e9:.1f}"
 
 
+PAGE = WrittenPage(name="models.md", module="test_models_page", reference=reference)
+
+
 def test_the_page_of_models_is_that_of_the_plans() -> None:
-    _, _, written = PAGE.read_text(encoding="utf-8").partition(MARK)
-    assert written.strip() == reference().strip(), (
-        f"bring it up to date: python -m tests.contracts.{Path(__file__).stem}"
-    )
+    PAGE.require_up_to_date()
 
 
 if __name__ == "__main__":
-    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    PAGE.write_text(f"{head}{MARK}\n{reference()}", encoding="utf-8")
+    PAGE.write()

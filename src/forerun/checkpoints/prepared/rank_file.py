@@ -122,7 +122,6 @@ class RankWeights:
         tensors = read_header(path, ITEM_BYTES | CODE_BYTES)
         self._stored = {tensor.name: tensor for tensor in tensors}
         self._counter = BytesCounter(tensors, on_progress)
-        self._group_sizes: dict[str, int] = {}
         self._check()
         self._table: DenseWeight | None = None
 

@@ -1,0 +1,34 @@
+"""Pages of docs whose second half is written from the code."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPage:
+    """A page of docs, and what stands behind its mark.
+
+    Args:
+        module: of tests/contracts, which writes it when it is run.
+    """
+
+    name: str
+    module: str
+    reference: Callable[[], str]
+
+    @property
+    def mark(self) -> str:
+        return f"<!-- From here on written by tests/contracts/{self.module}.py. -->\n"
+
+    def require_up_to_date(self) -> None:
+        _, _, written = (DOCS / self.name).read_text(encoding="utf-8").partition(self.mark)
+        assert written.strip() == self.reference().strip(), (
+            f"bring it up to date: python -m tests.contracts.{self.module}"
+        )
+
+    def write(self) -> None:
+        head, _, _ = (DOCS / self.name).read_text(encoding="utf-8").partition(self.mark)
+        (DOCS / self.name).write_text(f"{head}{self.mark}\n{self.reference()}", encoding="utf-8")
