@@ -1,4 +1,4 @@
-"""How soon a killed rank of a target is named, and what joining the ranks' logits takes.
+"""How soon a killed rank of a target is named, and what joining the ranks' choices takes.
 
 python benchmarks/lost_ranks.py [--target builtin] [--num-kills 80]
 
@@ -56,7 +56,7 @@ def kill_one(target: str, num_ranks: int, rng: random.Random) -> float:
 
 
 def joined(target: str) -> str:
-    """Microseconds of joining logits by the rows of a pass, and their share of the time of a text."""
+    """Microseconds of joining choices by the rows of a pass, and their share of the time of a text."""
     taken: list[tuple[int, float]] = []
     join = HostGroup.join_columns
 
@@ -77,7 +77,7 @@ def joined(target: str) -> str:
         HostGroup.join_columns = join  # type: ignore[method-assign]
     by_rows = {rows: median(s for number, s in taken if number == rows) for rows in sorted({rows for rows, _ in taken})}
     listed = ", ".join(f"{rows} rows {1e6 * s:.0f} us" for rows, s in by_rows.items())
-    return f"logits joined: {listed}; {sum(s for _, s in taken) / seconds:.1%} of a text's time"
+    return f"choices joined: {listed}; {sum(s for _, s in taken) / seconds:.1%} of a text's time"
 
 
 def config_of(target: str, num_ranks: int, drafter: DrafterConfig) -> EngineConfig:

@@ -15,7 +15,7 @@ import torch
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.model.inputs import ForwardInput
+from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.runner import Runner
 from forerun.model.step import ALONE, CacheMove, TextMove, Told
 from forerun.model.tree_cache import TreeCache
@@ -189,6 +189,7 @@ def test_messages_say_everything(seed: int) -> None:
         skipped=frozenset((rng.randrange(80), rng.choice(["attention", "mlp"])) for _ in range(rng.randrange(4))),
         row_skips=rng.choice([None, np.random.default_rng(seed).random((num_rows, 6)) < 0.5]),
         taps=tuple(sorted({rng.randrange(80) for _ in range(rng.randrange(3))})),
+        choice=rng.choice([None, TokenChoice(seed=rng.choice([None, 0, 2**64 - 1]), temperature=rng.random())]),
     )
     assert same(inputs, heard(inputs))
     for told in (

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -16,10 +17,11 @@ from forerun.decoding.decoder import Decoder, Request, Round, Rounds
 from forerun.decoding.prefill import prefill
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.predicted import PredictedDrafter
-from forerun.model.inputs import ForwardInput
+from forerun.model.inputs import ForwardInput, TokenChoice
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.sampling.logprobs import token_logprobs
-from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.noise import MASK_64, KeyedNoise
 from forerun.sampling.sample import Choices, LogitShaper, widened
 from forerun.speculation.tree import TokenTree, ancestry_matrix
 from forerun.speculation.walk import Acceptance, find_fault, walk
@@ -39,7 +41,10 @@ class Verifier:
         self._runner, self._noise = runner, noise
         self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
         self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
-        self._num_top = params.logprobs
+        self._num_top, self._choice = params.logprobs, None
+        if self._shaper.is_plain and self._num_top is None:
+            seed = None if noise is None else noise.seed & MASK_64
+            self._choice = TokenChoice(seed=seed, temperature=self._shaper.temperature_left)
         self._logits: Tensor  # [N, V] of the tree that was run last, where log-probabilities are asked for
 
     @property
@@ -47,8 +52,12 @@ class Verifier:
         """The text so far, the root last."""
         return [*self._runner.cached_ids, self.root]
 
-    def choose(self, tree: TokenTree, drafter: Drafter | None = None) -> Choices:
-        """One forward over the tree, one row per node, and over the drafter's rows; the choice after each node."""
+    def choose(self, tree: TokenTree, drafter: Drafter | None = None, *, is_repeated: bool = False) -> Choices:
+        """One forward over the tree, one row per node, and over the drafter's rows; the choice after each node.
+
+        Args:
+            is_repeated: after a fault, the reason of which is in whole logits.
+        """
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -59,8 +68,12 @@ class Verifier:
             prefix_len=prefix_len,
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
+            choice=None if is_repeated else self._choice,
         )
-        logits = self._run(inputs, drafter)
+        output = self._run(inputs, drafter)
+        if output.best is not None:
+            return Choices.of(output.best)
+        logits = output.logits
         if self._num_top is not None:
             self._logits = logits
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
@@ -76,14 +89,19 @@ class Verifier:
             drafter.observe_successors(tree, self._runner.backend.topk(widened(logits), None, drafter.num_successors))
         return choices
 
-    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> Tensor:
-        """The logits of these rows; those of the drafter's rows go to the drafter only."""
-        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
-        logits, num_rows = self._runner.forward(extended).logits, len(inputs.token_ids)
-        if drafter is None or extended is inputs:
-            return logits
-        drafter.observe(logits[num_rows:])
-        return logits[:num_rows]
+    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
+        """Of these rows; the logits of the drafter's rows go to the drafter only."""
+        if drafter is None:
+            return self._runner.forward(inputs)
+        extended = drafter.extend(inputs) if drafter.adds_rows else inputs
+        is_extended, num_rows = extended is not inputs, len(inputs.token_ids)
+        if is_extended or drafter.num_successors:
+            extended = replace(extended, choice=None)  # the drafter needs logits
+        output = self._runner.forward(extended)
+        if not is_extended:
+            return output
+        drafter.observe(output.logits[num_rows:])
+        return ForwardOutput(logits=output.logits[:num_rows])
 
     def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
         """The tree that was verified and its choices.
@@ -98,7 +116,7 @@ class Verifier:
             self._runner.drop_rows()
         alone = TokenTree(tree.token_ids[0])
         try:
-            return alone, self.choose(alone)
+            return alone, self.choose(alone, is_repeated=True)
         except NumericalError:
             self._runner.forget(self._runner.owner)
             raise

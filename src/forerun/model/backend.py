@@ -12,7 +12,7 @@ from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache, move_slots_by_index
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
-from forerun.sampling.sample import Choices, TopK, sample, topk
+from forerun.sampling.sample import BestTokens, Choices, TopK, best_tokens, topk
 
 
 class ModelBackend(Protocol):
@@ -47,7 +47,11 @@ class ModelBackend(Protocol):
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
         """See `sampling.sample`; every backend picks the same tokens."""
-        return sample(scores_TV, noise, temperature=temperature)
+        return Choices.of(self.best_tokens(scores_TV, noise, temperature=temperature))
+
+    def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:
+        """See `sampling.sample`; the columns may be a part of the vocabulary, whose noise it then is."""
+        return best_tokens(scores_TV, noise, temperature=temperature)
 
     def topk(
         self,

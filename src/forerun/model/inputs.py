@@ -9,6 +9,18 @@ from forerun.core.sublayers import NOTHING, SkipSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChoice:
+    """The token with the largest logit / temperature + noise, see `sampling.sample`.
+
+    Args:
+        seed: of the noise, 64 bits; None: none is added.
+    """
+
+    seed: int | None
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInput:
     """T rows for one forward pass.
 
@@ -22,6 +34,8 @@ class ForwardInput:
         skipped: sublayers left out of this pass (self-speculation).
         row_skips: [T, S] bool, sublayers in the order of `all_sublayers` that a row leaves out on its own: its residual
             stream passes them unchanged. Its keys and values are written all the same. None: every row runs them all.
+        choice: how a token after each row with logits will be chosen, where nothing else is asked of the logits; ranks
+            that share a model choose then in `ForwardOutput.best`, instead of joining their logits.
         taps: layers, ascending, behind which the residual stream is copied into `ForwardOutput.features`.
     """
 
@@ -34,6 +48,7 @@ class ForwardInput:
     skipped: SkipSet = NOTHING
     row_skips: NDArray[np.bool_] | None = None
     taps: tuple[int, ...] = ()
+    choice: TokenChoice | None = None
 
     def __post_init__(self) -> None:
         num_rows = len(self.token_ids)

@@ -16,6 +16,7 @@ ELEMENTS_PER_BLOCK = (
 )  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
 MAX_ROWS_PER_BLOCK = 16
 MAX_ROWS_KEPT = 128
+TOKEN_STEP = 0x9E3779B1  # a token's id times this is added to the low half of a row's key
 
 
 def splitmix64(value: int) -> int:
@@ -69,7 +70,7 @@ def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device:
     keys = [row_key(seed, position) for position in positions]
     low = torch.tensor([key[0] for key in keys], dtype=torch.int32, device=device)[:, None]
     high = torch.tensor([key[1] for key in keys], dtype=torch.int32, device=device)[:, None]
-    tokens = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(0x9E3779B1)
+    tokens = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(TOKEN_STEP)
     bits = mix32_(mix32_(tokens[None] + low) ^ high)
     uniform = bits.double().add_(2.0**31 + 0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_().float()
@@ -88,9 +89,9 @@ class KeyedNoise:
         self._blocks: dict[int, Tensor] = {}
         self._keys: dict[int, tuple[int, int, int]] = {}
 
-    def at(self, positions: Sequence[int]) -> "KeyedRows":
-        """The noise of the tokens at `positions`, computed on demand."""
-        return KeyedRows(self, positions)
+    def at(self, positions: Sequence[int], *, first_token: int = 0) -> "KeyedRows":
+        """The noise of the tokens at `positions` from `first_token` on, computed on demand."""
+        return KeyedRows(self, positions, first_token)
 
     def key(self, position: int) -> tuple[int, int, int]:
         """A position's key, low and high half, and 1."""
@@ -102,7 +103,7 @@ class KeyedNoise:
     def of(self, positions: Sequence[int], token_ids_PN: NDArray[np.int32]) -> NDArray[np.float64]:
         """[P, N] noise of a few tokens at each position, the values of `rows` before they are rounded."""
         keys_P3 = np.array([self.key(position) for position in positions], np.int32).view(np.uint32)
-        tokens_PN = token_ids_PN.view(np.uint32) * np.uint32(0x9E3779B1)
+        tokens_PN = token_ids_PN.view(np.uint32) * np.uint32(TOKEN_STEP)
         bits_PN = mixed32(mixed32(tokens_PN + keys_P3[:, :1]) ^ keys_P3[:, 1:2]).view(np.int32)
         uniform_PN = (bits_PN.astype(np.float64) + (2.0**31 + 0.5)) * 2.0**-32
         return -np.log(-np.log(uniform_PN))
@@ -129,10 +130,13 @@ class KeyedNoise:
 
 
 class KeyedRows:
-    """The noise of some rows: as keys, for kernels that make it as they add it, or as a tensor [P, V]."""
+    """The noise of some rows: as keys, for kernels that make it as they add it, or as a tensor [P, V].
 
-    def __init__(self, noise: KeyedNoise, positions: Sequence[int]) -> None:
-        self._noise, self.positions = noise, positions
+    Column 0 is token `first_token`'s.
+    """
+
+    def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int = 0) -> None:
+        self._noise, self.positions, self._first_token = noise, positions, first_token
 
     @property
     def seed_mix(self) -> int:
@@ -142,9 +146,12 @@ class KeyedRows:
     @property
     def keys(self) -> NDArray[np.int32]:
         """[P, 3]: each row's key, low and high half, and 1."""
-        return np.array([self._noise.key(position) for position in self.positions], np.int32)
+        keys_P3 = np.array([self._noise.key(position) for position in self.positions], np.int32)
+        if self._first_token:  # what a kernel adds to the key is a multiple of the token's id
+            keys_P3[:, 0] += np.int32(signed32(self._first_token * TOKEN_STEP))
+        return keys_P3
 
     @property
     def tensor(self) -> Tensor:
-        """[P, V]"""
-        return self._noise.rows(self.positions)
+        """[P, V - first_token]"""
+        return self._noise.rows(self.positions)[:, self._first_token :]

@@ -32,6 +32,7 @@ class LogitShaper:
 
     Attributes:
         needs_paths: a row's scores depend on the tokens between the committed text and it.
+        is_plain: scores are the logits.
         temperature_left: what scores are still to be divided by: filters need it done, elsewhere `sample` does it.
     """
 
@@ -48,7 +49,7 @@ class LogitShaper:
         known = {token: bias for token, bias in params.logit_bias.items() if 0 <= token < vocab_size}
         self._bias_ids = torch.tensor(list(known.keys()), dtype=torch.int64, device=device)
         self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
-        self._is_shaped = self.needs_paths or self._is_filtered or len(known) > 0
+        self.is_plain = not (self.needs_paths or self._is_filtered or known)
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Count generated tokens."""
@@ -66,7 +67,7 @@ class LogitShaper:
                 at when `needs_paths`.
         """
         scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
-        if not self._is_shaped:
+        if self.is_plain:
             return scores_TV
         return on_one_thread(lambda: self._shaped(scores_TV, paths))
 
@@ -141,29 +142,76 @@ class Choices:
     margins: list[float]
 
     @classmethod
-    def of(cls, token_ids: list[int], bests: Sequence[float], seconds: Sequence[float]) -> "Choices":
-        """The tokens with the best total of each row, and the next best one.
+    def of(cls, best: "BestTokens") -> "Choices":
+        """The tokens with the best totals.
 
         Raises:
             NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
         """
-        for row, best in enumerate(bests):
-            if not float("-inf") < best < float("inf"):
+        for row, total in enumerate(best.totals):
+            if not -math.inf < total < math.inf:
                 raise NumericalError(
-                    f"the target's logits in row {row} have the maximum {best}: nothing can be chosen from them. "
+                    f"the target's logits in row {row} have the maximum {total}: nothing can be chosen from them. "
                     "The checkpoint may be damaged, or its values exceed this dtype: try dtype float32"
                 )
-        return cls(token_ids=token_ids, margins=[best - second for best, second in zip(bests, seconds, strict=True)])
+        return cls(
+            token_ids=best.token_ids,
+            margins=[total - next_total for total, next_total in zip(best.totals, best.next_totals, strict=True)],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestTokens:
+    """Of each row, maybe over a part of the vocabulary only.
+
+    Args:
+        token_ids: with the largest score / temperature + noise; of several the lowest.
+        totals: theirs; NaN where any is.
+        next_totals: of the best other tokens, minus infinity where there is none.
+    """
+
+    token_ids: list[int]
+    totals: list[float]
+    next_totals: list[float]
+
+    @classmethod
+    def nothing(cls, num_rows: int) -> "BestTokens":
+        """Of no token at all."""
+        return cls(token_ids=[0] * num_rows, totals=[-math.inf] * num_rows, next_totals=[-math.inf] * num_rows)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[BestTokens]") -> "BestTokens":
+        """Of parts of the vocabulary that lie one behind the other."""
+        rows = range(len(parts[0].totals))
+        leading = [max(parts, key=lambda part: infinite_if_nan(part.totals[row])) for row in rows]
+        return cls(
+            token_ids=[part.token_ids[row] for row, part in zip(rows, leading, strict=True)],
+            totals=[part.totals[row] for row, part in zip(rows, leading, strict=True)],
+            next_totals=[
+                max(part.next_totals[row] if part is best else part.totals[row] for part in parts)
+                for row, best in zip(rows, leading, strict=True)
+            ],
+        )
+
+
+def infinite_if_nan(total: float) -> float:
+    return math.inf if math.isnan(total) else total
 
 
 def sample(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choices:
-    """Pick argmax(score / temperature + noise) in each row; ties go to the lowest id.
-
-    With Gumbel noise this is a draw from softmax(scores / temperature), the Gumbel-max identity, and a function of the
-    scores and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
+    """`best_tokens` as choices.
 
     Raises:
         NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
+    """
+    return Choices.of(best_tokens(scores_TV, noise, temperature=temperature))
+
+
+def best_tokens(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> BestTokens:
+    """Find argmax(score / temperature + noise) in each row; ties go to the lowest id.
+
+    With Gumbel noise this is a draw from softmax(scores / temperature), the Gumbel-max identity, and a function of the
+    scores and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
 
     Source: Daliri, Musco, Suresh, arXiv 2408.07978 (drafter-invariant coupling).
     """
@@ -171,8 +219,11 @@ def sample(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choi
     best_T2, ids_T2 = totals_TV.topk(min(2, totals_TV.shape[-1]), dim=-1)
     rows = best_T2.tolist()
     has_tie = any(row[0] == row[-1] for row in rows)  # topk names any of the tied ids, argmax the lowest
-    token_ids = (totals_TV.argmax(-1) if has_tie else ids_T2[:, 0]).tolist()
-    return Choices.of(token_ids, [row[0] for row in rows], [row[-1] for row in rows])
+    return BestTokens(
+        token_ids=(totals_TV.argmax(-1) if has_tie else ids_T2[:, 0]).tolist(),
+        totals=[row[0] for row in rows],
+        next_totals=[row[1] if len(row) > 1 else -math.inf for row in rows],
+    )
 
 
 def topk(

@@ -1,19 +1,31 @@
-"""A pass of a model that several ranks share, on one of them."""
+"""A pass of a model that several ranks share, on one of them.
+
+Legend: T rows, V vocabulary, N columns of one rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
-from forerun.model.inputs import ForwardInput
+from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.outputs import ForwardOutput
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
+from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import BestTokens, widened
 from forerun.sharding.plan import ShardPlan
 
 
 class SharedExecutor:
-    """Runs this rank's part of a pass; the logits are those of the whole model, on every rank.
+    """Runs this rank's part of a pass. The logits are those of the whole model, on every rank; where only a choice is
+    asked for, each rank finds its part's best tokens, and these are joined.
 
     Args:
         spec: of the whole model.
@@ -32,7 +44,9 @@ class SharedExecutor:
         plan: ShardPlan,
         group: RankGroup,
     ) -> None:
-        self._vocab_size, self._cache, self._group = spec.vocab_size, cache, group
+        self._vocab_size, self._vocab, self._cache = spec.vocab_size, plan.vocab, cache
+        self._group, self._backend, self._device = group, backend, str(cache.storage_2LSKD.device)
+        self._noise = KeyedNoise(0, spec.vocab_size, device=self._device)
         self._part: Executor = backend.executor(plan.local(spec), weights, cache, unused, group)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
@@ -45,8 +59,36 @@ class SharedExecutor:
 
     def _run(self, inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
         output = self._part.run(inputs, observe)
-        if inputs.num_logit_rows:
+        logits, best = output.logits.new_empty(0, self._vocab_size), None
+        if inputs.num_logit_rows and inputs.choice is not None:
+            positions = [position + 1 for position in inputs.positions[-inputs.num_logit_rows :]]
+            best = self._join(self._best_of(output.logits, inputs.choice, positions))
+        elif inputs.num_logit_rows:
             logits = self._group.join_columns(output.logits)[:, : self._vocab_size]
-        else:
-            logits = output.logits.new_empty(0, self._vocab_size)
-        return ForwardOutput(logits=logits, features=output.features)
+        return ForwardOutput(logits=logits, features=output.features, best=best)
+
+    def _best_of(self, logits_TN: Tensor, choice: TokenChoice, positions: Sequence[int]) -> BestTokens:
+        """Of this rank's columns."""
+        first, num_real = self._vocab.start, self._vocab.num_real
+        if num_real == 0:
+            return BestTokens.nothing(len(logits_TN))
+        scores_TN = widened(logits_TN[:, :num_real])
+        rows = None if choice.seed is None else self._noise_of(choice.seed).at(positions, first_token=first)
+        own = self._backend.best_tokens(scores_TN, rows, temperature=choice.temperature)
+        return replace(own, token_ids=[first + token for token in own.token_ids])
+
+    def _noise_of(self, seed: int) -> KeyedNoise:
+        if self._noise.seed != seed:  # of another request
+            self._noise = KeyedNoise(seed, self._vocab_size, device=self._device)
+        return self._noise
+
+    def _join(self, own: BestTokens) -> BestTokens:
+        """Those of all ranks."""
+        part_T3 = torch.tensor([own.token_ids, own.totals, own.next_totals], dtype=torch.float64).T
+        parts = self._group.join_columns(part_T3.to(self._device)).T.tolist()
+        return BestTokens.joined(
+            [
+                BestTokens(token_ids=[int(token) for token in tokens], totals=totals, next_totals=next_totals)
+                for tokens, totals, next_totals in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+            ]
+        )

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.sublayers import ATTENTION, MLP
-from forerun.model.inputs import ForwardInput
+from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.step import CacheMove, TextMove, Told
 
 HEADER: Final = struct.Struct("<I")  # bytes of the body
+CHOICE: Final = struct.Struct("<iQd")  # whether there is noise, its seed, and the temperature
 READY: Final = b"ready"  # what a follower says once its part is loaded
 GO: Final = b"go"  # what all are told once all have said so
 GAVE_UP: Final = b"lost another"  # a follower's last words where it is not to blame
@@ -52,7 +53,23 @@ def pass_message(inputs: ForwardInput) -> bytes:
         numbers += counted(several)
     masks = (inputs.ancestry, inputs.row_skips)
     numbers += [NOT_GIVEN if mask is None else mask.shape[1] for mask in masks]
+    numbers += choice_numbers(inputs.choice)
     return framed(numbers, b"".join(np.packbits(mask).tobytes() for mask in masks if mask is not None))
+
+
+def choice_numbers(choice: TokenChoice | None) -> list[int]:
+    if choice is None:
+        return counted(())
+    bits = CHOICE.pack(choice.seed is not None, choice.seed or 0, choice.temperature)
+    return counted(array("i", bits))
+
+
+def read_choice(numbers: Iterator[int]) -> TokenChoice | None:
+    values = several(numbers)
+    if not values:
+        return None
+    has_noise, seed, temperature = CHOICE.unpack(array("i", values).tobytes())
+    return TokenChoice(seed=seed if has_noise else None, temperature=temperature)
 
 
 def counted(numbers: Sequence[int]) -> list[int]:
@@ -89,8 +106,10 @@ def read_message(body: bytes) -> Told:
 def read_pass(numbers: Iterator[int], rest: bytes) -> ForwardInput:
     first_slot, prefix_len, num_logit_rows = next(numbers), next(numbers), next(numbers)
     token_ids, positions, taps, skipped = (several(numbers) for _ in range(4))
+    widths = next(numbers), next(numbers)
+    choice = read_choice(numbers)
     masks: list[Bits | None] = []
-    for num_columns in (next(numbers), next(numbers)):
+    for num_columns in widths:
         mask, rest = (None, rest) if num_columns == NOT_GIVEN else read_bits(rest, len(token_ids), num_columns)
         masks.append(mask)
     return ForwardInput(
@@ -103,6 +122,7 @@ def read_pass(numbers: Iterator[int], rest: bytes) -> ForwardInput:
         skipped=frozenset((layer, SUBLAYERS[kind]) for layer, kind in zip(skipped[::2], skipped[1::2], strict=True)),
         row_skips=masks[1],
         taps=tuple(taps),
+        choice=choice,
     )
 
 

@@ -25,7 +25,7 @@ from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
-from forerun.sampling.sample import Choices, TopK, topk
+from forerun.sampling.sample import BestTokens, TopK, topk
 
 TOP_TWO: Final = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
 MAX_TOPK: Final = 16  # of the kernel
@@ -58,14 +58,18 @@ class CpuBackend(Backend):
     ) -> RankGroup:
         return HostGroup(descriptor, rank, num_ranks, blame=blame)
 
-    def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:
+    def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:
         num_rows, vocab_size = scores_TV.shape
         top_twos, keys = np.empty(num_rows, TOP_TWO), keys_of(noise, num_rows)
         library().forerun_sample_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
             address(top_twos), torch.get_num_threads(),
         )  # fmt: skip
-        return Choices.of(top_twos["token"].tolist(), top_twos["best"].tolist(), top_twos["second"].tolist())
+        return BestTokens(
+            token_ids=top_twos["token"].tolist(),
+            totals=top_twos["best"].tolist(),
+            next_totals=top_twos["second"].tolist(),
+        )
 
     def topk(
         self,

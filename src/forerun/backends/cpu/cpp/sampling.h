@@ -226,10 +226,8 @@ inline TopTwo sample(const float* scores, int begin, int end, float temperature,
     const bool are_scores = totals.are_scores();
     const float threshold = noise.is_noisy ? survey_noisy(totals, begin, end, scratch)
                                            : survey_plain(totals, begin, end, are_scores ? nullptr : scratch);
-    TopTwo top_two = exact_top_two(totals, are_scores ? scores + begin : scratch, begin, end,
-                                 threshold > NO_TOTAL ? threshold : -MOST_FLOAT);  // else one at most has a chance
-    if (end - begin == 1) top_two.second = top_two.best;
-    return top_two;
+    return exact_top_two(totals, are_scores ? scores + begin : scratch, begin, end,
+                         threshold > NO_TOTAL ? threshold : -MOST_FLOAT);  // else one at most has a chance
 }
 
 // The best few seen so far, best first, ties by token.
