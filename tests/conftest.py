@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -45,8 +46,17 @@ def keep_caches_apart() -> None:
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
 
 
+@pytest.fixture(scope="session")
+def emulation() -> None:
+    """Triton's interpreter wastes no time."""
+    if find_spec("triton") is not None:
+        from tests.backends.gpu.emulation import spare_idle_work  # brings Triton along
+
+        spare_idle_work()
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
+def device(request: pytest.FixtureRequest, emulation: None) -> str:
     """Where Triton's kernels run: in the interpreter, and on a GPU where one is asked for by its mark."""
     return str(request.param)
 

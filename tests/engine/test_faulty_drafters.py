@@ -163,6 +163,7 @@ def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, in the interpreter of Triton
+@pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize("kernels", [FUSED, REFERENCE, NATIVE, pytest.param(TRITON, marks=needs_triton)])
 def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelBackend) -> None:
     """Where masked values are added up times 0, a row that is no number spoils those before it in the same pass."""

@@ -13,6 +13,7 @@ from tests.engine.test_shared_model import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("emulation")
 
 PROMPT = "def add(a, b):"
 SHORT = SamplingParams(max_new_tokens=6, ignore_eos=True)

@@ -7,6 +7,7 @@ from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
 from tests.golden.test_logits import MAX_ERROR, build_runner, random_prompt, reference_logits
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("emulation")
 
 HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 2}  # of 16, as the kernels know them
 QWEN3 = FAMILIES["qwen3"]

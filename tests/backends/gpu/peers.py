@@ -16,6 +16,7 @@ from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.sharding.torch_group import LOOPBACK, host_store, join_store
+from tests.backends.gpu.emulation import spare_idle_work
 
 ResultT = TypeVar("ResultT")
 MOST_ROWS = 40
@@ -88,6 +89,7 @@ def run_rank(
 ) -> ResultT:
     """One of them, in its process."""
     torch.set_num_threads(1)
+    spare_idle_work()
     vars(peer_group).update(constants)
     port, rank, num_ranks, device = place
     return work(PeerGroup(join_store(LOOPBACK, port, num_ranks), rank, num_ranks, device=device), *arguments)

@@ -170,7 +170,8 @@ def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
     runner.sync([rng.randrange(runner.spec.vocab_size) for _ in range(20)])
     plain = tree_pass(6, 20, rng, runner.spec.vocab_size)
     for inputs in (plain, replace(plain, taps=(1,)), replace(plain, taps=(0,)), replace(plain, taps=(0, 1))):
-        first, *others = [runner.forward(inputs) for _ in range(4)]  # compiled, recorded, replayed
+        num_passes = 2 if IS_EMULATED else 4  # compiled, recorded, replayed
+        first, *others = [runner.forward(inputs) for _ in range(num_passes)]
         for again in others:
             assert torch.equal(again.logits, first.logits)
             assert inputs == plain or torch.equal(again.features, first.features)
