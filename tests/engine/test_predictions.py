@@ -27,7 +27,7 @@ DRAFTERS = {
     "layer_skip": layer_skip(adaptive=False, search="off", depth=4),
     "auto": varied(Automatic()),
 }
-SETTINGS = {"dtype": "float32", "max_length": 160}
+SETTINGS = {"max_length": 160}
 
 
 @pytest.fixture(scope="module")

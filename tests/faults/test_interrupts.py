@@ -32,6 +32,7 @@ from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Ques
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 FEW_PLACES, FEW_MOMENTS = 10, 8
+VARIANTS = ("recycling", "layer_skip", "layer_skip int4")  # by default those that draft in every round stand for them
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
@@ -46,7 +47,10 @@ def questions() -> list[Question]:
         return ask(plain)
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in DRAFTERS],
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(EngineConfig(drafter=DRAFTERS[request.param], num_threads=1)) as engine:
         yield engine
