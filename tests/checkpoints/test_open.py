@@ -26,18 +26,20 @@ import sys
 from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
-try:
-    print(open_source(sys.argv[1], revision=sys.argv[2] if len(sys.argv) > 2 else None).folder)
-except CheckpointError as error:
-    print("refused:", error)
+for argument in sys.argv[1:]:
+    name, _, revision = argument.partition("@")
+    try:
+        print(open_source(name, revision=revision or None).folder)
+    except CheckpointError as error:
+        print("refused:", error)
 """
 
 
-def opened_offline(cache: Path, *arguments: str) -> str:
-    """Where what `open_source` gives lies, in a process that may not use the network."""
+def opened_offline(cache: Path, *names: str) -> list[str]:
+    """Where what `open_source` gives for each name, or name@revision, lies, in a process without a network."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cache), "HF_HUB_CACHE": str(cache / "hub")}
-    command = [sys.executable, "-c", PROGRAM, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    command = [sys.executable, "-c", PROGRAM, *names]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_a_folder_with_a_config_is_itself(tmp_path: Path) -> None:
@@ -126,12 +128,12 @@ def test_neither_folder_nor_hub_name_is_refused(name: str, tmp_path: Path, monke
         open_source(name)
 
 
-@pytest.mark.parametrize("name", ["org/model", "org/mo--del"])
-def test_a_hub_model_that_cannot_be_fetched_is_refused(tmp_path: Path, name: str) -> None:
-    output = opened_offline(tmp_path, name, "v1")
-    assert output.startswith("refused:")
-    assert f"{name} at revision v1 could not be fetched" in output
-    assert "check the name and the network" in output
+def test_a_hub_model_that_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
+    names = ("org/model", "org/mo--del")
+    for name, output in zip(names, opened_offline(tmp_path, *(f"{name}@v1" for name in names)), strict=True):
+        assert output.startswith("refused:")
+        assert f"{name} at revision v1 could not be fetched" in output
+        assert "check the name and the network" in output
 
 
 def test_a_cached_snapshot_is_found_offline(tmp_path: Path) -> None:
@@ -141,8 +143,7 @@ def test_a_cached_snapshot_is_found_offline(tmp_path: Path) -> None:
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(COMMIT)
     write_config(snapshot)
-    assert opened_offline(tmp_path, "org/model") == str(snapshot)
-    assert opened_offline(tmp_path, "org/model", COMMIT) == str(snapshot)
+    assert opened_offline(tmp_path, "org/model", f"org/model@{COMMIT}") == 2 * [str(snapshot)]
 
 
 def test_cached_gguf_files_are_found_offline_by_their_type(tmp_path: Path) -> None:
@@ -153,10 +154,10 @@ def test_cached_gguf_files_are_found_offline_by_their_type(tmp_path: Path) -> No
     (repository / "refs" / "main").write_text(COMMIT)
     (snapshot / "Q8_0" / "m.gguf").touch()
     write_config(snapshot)  # as many such repositories have it
-    for name in ("org/m", "org/m:q8_0"):
-        assert opened_offline(tmp_path, name) == str(snapshot / "Q8_0")
-    assert "no GGUF file whose name says Q6_K" in opened_offline(tmp_path, "org/m:Q6_K")
-    assert "could not be fetched" in opened_offline(tmp_path, "org/other:Q6_K")
+    *found, lacking, missing = opened_offline(tmp_path, "org/m", "org/m:q8_0", "org/m:Q6_K", "org/other:Q6_K")
+    assert found == 2 * [str(snapshot / "Q8_0")]
+    assert "no GGUF file whose name says Q6_K" in lacking
+    assert "could not be fetched" in missing
 
 
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,8 @@ def test_a_snapshot_without_a_config_is_refused(tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (snapshot / "README.md").touch()
-    assert "holds no config.json" in opened_offline(tmp_path, "org/model", COMMIT)
+    (output,) = opened_offline(tmp_path, f"org/model@{COMMIT}")
+    assert "holds no config.json" in output
 
 
 @pytest.mark.parametrize(("name", "folder"), [("builtin", "target"), ("builtin-draft", "draft")])

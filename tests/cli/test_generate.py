@@ -106,19 +106,23 @@ def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
     }
 
 
-def test_a_flag_goes_before_its_environment_variable(run_process: RunProcess, target: str) -> None:
+def test_a_flag_goes_before_its_environment_variable(run: Run, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("generate", target, "-p", "x", "--ignore-eos", "--json")
-    finished = run_process(*arguments, FORERUN_MAX_NEW_TOKENS="3")
-    assert len(json.loads(finished.stdout)["token_ids"]) == 3
-    finished = run_process(*arguments, "--max-tokens", "4", FORERUN_MAX_NEW_TOKENS="3")
-    assert len(json.loads(finished.stdout)["token_ids"]) == 4
+    monkeypatch.setenv("FORERUN_MAX_NEW_TOKENS", "3")
+    assert len(json.loads(run(*arguments).stdout)["token_ids"]) == 3
+    assert len(json.loads(run(*arguments, "--max-tokens", "4").stdout)["token_ids"]) == 4
 
 
-def test_a_model_that_is_named_goes_before_its_environment_variable(run_process: RunProcess, target: str) -> None:
+def test_a_model_that_is_named_goes_before_its_environment_variable(
+    run: Run, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = ("-p", "x", "--ignore-eos", "--json", "-n", "3")
-    assert run_process("generate", *flags, FORERUN_MODEL=target).returncode == 0
-    assert run_process("generate", target, *flags, FORERUN_MODEL="no/such/model").returncode == 0
-    assert run_process("generate", *flags, "-m", target, FORERUN_MODEL="no/such/model").returncode == 0
+    monkeypatch.setenv("FORERUN_MODEL", target)
+    assert run("generate", *flags).exit_code == 0
+    monkeypatch.setenv("FORERUN_MODEL", "no/such/model")
+    assert run("generate", target, *flags).exit_code == 0
+    assert run("generate", *flags, "-m", target).exit_code == 0
+    assert run("generate", *flags).exit_code != 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.planner.roofline import known_models
-from tests.cli.conftest import Run, RunProcess
+from tests.cli.conftest import Run
 
 
 def test_a_row_for_each_rank() -> None:
@@ -17,11 +17,11 @@ def test_a_row_for_each_rank() -> None:
     assert "heads 4 (+8 padding), kv 7 (+2 padding), MLP 4672 (+128 padding)" in rows[5][1]
 
 
-def test_the_command_shows_them(run_process: RunProcess) -> None:
-    shown = run_process("inspect", "builtin", "--ranks", "3")
-    assert shown.returncode == 0
+def test_the_command_shows_them(run: Run) -> None:
+    shown = run("inspect", "builtin", "--ranks", "3")
+    assert shown.exit_code == 0
     assert "rank 2" in shown.stdout
-    told = json.loads(run_process("inspect", "builtin", "--ranks", "3", "--json").stdout)
+    told = json.loads(run("inspect", "builtin", "--ranks", "3", "--json").stdout)
     assert len(told["ranks"]) == 3
     assert told["ranks"][0]["weights_bytes"] > 0
 
@@ -40,7 +40,7 @@ def test_known_sizes_are_shared_without_files(run: Run, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("number", ["0", "65"])
-def test_impossible_numbers_are_refused(run_process: RunProcess, number: str) -> None:
-    refused = run_process("inspect", "builtin", "--ranks", number)
-    assert refused.returncode == 2
+def test_impossible_numbers_are_refused(run: Run, number: str) -> None:
+    refused = run("inspect", "builtin", "--ranks", number)
+    assert refused.exit_code == 2
     assert "1 to 64" in refused.stderr

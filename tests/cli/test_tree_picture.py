@@ -81,18 +81,25 @@ def test_no_line_is_wider_than_it_may_be_and_the_path_comes_first(
     assert not any(fate is Fate.ACCEPTED for line in lines[1:] for _, fate in line)
 
 
+FLAGS = ("generate", "builtin", "--draft", "builtin-draft", "-n", "16", "-p", "def read_lines(path):")
+
+
+@pytest.fixture(scope="module")
+def plain(run_process: RunProcess) -> str:
+    """The text without the trees."""
+    return run_process(*FLAGS, "--quiet").stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("term", "no_colour", "has_escapes", "has_colours"),
     [("xterm", "", True, True), ("xterm", "1", True, False), ("dumb", "", False, False)],
 )
 def test_a_terminal_shows_every_round_and_then_the_text(
-    run_process: RunProcess, term: str, no_colour: str, has_escapes: bool, has_colours: bool
+    plain: str, term: str, no_colour: str, has_escapes: bool, has_colours: bool
 ) -> None:
-    flags = ("generate", "builtin", "--draft", "builtin-draft", "-n", "16", "-p", "def read_lines(path):")
-    plain = run_process(*flags, "--quiet").stdout
     leader, follower = pty.openpty()
     changes = environment(TERM=term, NO_COLOR=no_colour)
-    shown = subprocess.Popen(command(*flags, "--show-tree"), env=changes, stdout=follower, stderr=follower)
+    shown = subprocess.Popen(command(*FLAGS, "--show-tree"), env=changes, stdout=follower, stderr=follower)
     os.close(follower)
     written = bytearray()
     with suppress(OSError):  # how Linux says that nobody writes any more
@@ -103,7 +110,7 @@ def test_a_terminal_shows_every_round_and_then_the_text(
     text = written.decode().replace("\r\n", "\n")
     assert ("\x1b" in text, "\x1b[32m" in text) == (has_escapes, has_colours)
     bare = re.sub(r"\x1b\[[0-9;]*[mK]", "", text)
-    assert plain.strip() in bare.partition("\n\n")[2]
+    assert plain in bare.partition("\n\n")[2]
     assert re.search(r"^   1 [┬─]", bare, re.MULTILINE)
     assert re.search(r"^ +\d+ .\[", bare, re.MULTILINE), "no round accepted a token"
     trees_shown = bare.partition("counts the rounds\n")[2].partition("\n\n")[0]

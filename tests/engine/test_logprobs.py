@@ -24,7 +24,7 @@ DRAFTERS = {
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Engine]:
-    with Engine(EngineConfig(drafter=NoDrafter(), dtype="float32", max_length=128)) as engine:
+    with Engine(EngineConfig(drafter=NoDrafter(), max_length=128)) as engine:
         yield engine
 
 
@@ -40,7 +40,7 @@ def values_of(logprobs: list[TokenLogprob]) -> list[float]:
 def test_every_drafter_gives_the_numbers_of_plain_decoding(plain: Engine, name: str) -> None:
     chosen: Varied = DRAFTERS[name]
     expected = logprobs_of(plain, ASKED)
-    with engine_with(chosen, dtype="float32", max_length=128) as engine:
+    with engine_with(chosen, max_length=128) as engine:
         text, found = engine.generate(PROMPT, PARAMS).token_ids, logprobs_of(engine, ASKED)
         stats = engine.generate(PROMPT, ASKED).stats
     assert stats.num_drafted > 0, "a drafter that never drafts shows nothing"
@@ -74,7 +74,7 @@ def test_they_are_of_the_raw_logits_whatever_the_settings(plain: Engine) -> None
 def test_a_stop_cuts_them_with_the_text(plain: Engine) -> None:
     whole = plain.generate(PROMPT, PARAMS)
     params = replace(ASKED, stop_token_ids=(whole.token_ids[9],))
-    with engine_with(DRAFTERS["draft_model"], dtype="float32", max_length=128) as engine:
+    with engine_with(DRAFTERS["draft_model"], max_length=128) as engine:
         for step in engine.stream(PROMPT, params):
             assert tuple(item.token_id for item in step.logprobs) == step.token_ids
 

@@ -54,7 +54,7 @@ def plain() -> list[str]:
     return texts(1, NoDrafter())
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_write_the_text_of_one_process(num_ranks: int, plain: list[str]) -> None:
     assert texts(num_ranks, PromptLookup()) == plain
 

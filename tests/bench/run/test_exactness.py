@@ -14,7 +14,7 @@ PARAMS = [SamplingParams(max_new_tokens=8), SamplingParams(max_new_tokens=8, tem
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Engine]:
-    with Engine(EngineConfig(drafter=NoDrafter(), max_length=128, dtype="float32", num_threads=1)) as engine:
+    with Engine(EngineConfig(drafter=NoDrafter(), max_length=128, num_threads=1)) as engine:
         yield engine
 
 
