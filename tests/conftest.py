@@ -1,6 +1,7 @@
 """Random cases are the same in every run and never too slow for a busy machine; tiny checkpoints for whole engines."""
 
 import atexit
+import gc
 import os
 import sys
 from importlib.util import find_spec
@@ -29,6 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if "gpu" not in marks or "not gpu" in marks:
         assert "triton" not in sys.modules, "a conftest imports Triton, perhaps by transformers: let a fixture do it"
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Of the thousands of tests that are collected nothing is garbage, so nobody looks for any until all are there."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.enable()
 
 
 def keep_caches_apart() -> None:

@@ -8,7 +8,7 @@ from tests.random_requests import DRAFTERS, MACHINES, Contest, Machine
 from tests.row_company import count_rows
 
 NUM_PASSES, NUM_SLOW_PASSES, PASSES_PER_CHUNK = 60, 4000, 200
-NUM_REQUESTS, NUM_SLOW_REQUESTS = 12, 100
+NUM_REQUESTS, NUM_SLOW_REQUESTS = 8, 100
 LOCAL = [name for name in DRAFTERS if name != "parallel"]
 
 
