@@ -23,6 +23,9 @@ def spare_idle_work() -> None:
     without them, as kernels are compiled in processes of their own (`separate`). And of each sum and product of
     integers it computes whether it overflows, which it then tells nobody: assertions of kernels are off.
     """
+    builder = interpreter.interpreter_builder
+    if not hasattr(interpreter, "_patch_lang") or not hasattr(builder.options, "sanitize_overflow"):
+        return  # another Triton, which takes its time
     patch = interpreter._patch_lang
 
     @cache
@@ -31,6 +34,5 @@ def spare_idle_work() -> None:
         return NothingToRestore()
 
     interpreter._patch_lang = patch_once
-    builder = interpreter.interpreter_builder
     assert not builder.options.debug, "then it does tell"
     builder.options = replace(builder.options, sanitize_overflow=False)
