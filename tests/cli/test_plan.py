@@ -53,6 +53,12 @@ def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: P
     assert written["source"] == "paced"
     assert {entry["kind"] for entry in written["plans"]} == {"parallel", "serial", "plain"}
     assert sorted(entry["adaptive"] for entry in written["plans"] if entry["kind"] == "serial") == [False, True]
+    bounds = {entry["kind"]: entry["bound"] for entry in written["plans"]}
+    assert bounds["serial"] is bounds["plain"] is None
+    of_parallel = next(entry for entry in written["plans"] if entry["kind"] == "parallel")
+    reached = of_parallel["tokens_per_s"] / of_parallel["bound"]["tokens_per_s"]
+    assert f"{reached:.2f} of the bound; tokens/s lost to rounds 0, draft passes 0, wire " in shown.stdout
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[-2:]] == [["parallel", "1+1"], ["its", "bound"]]
     limits = [line for line in shown.stdout.splitlines() if "<=" in line]
     assert len(limits) == 1
     assert limits[0].startswith("serial 2 shared")

@@ -14,7 +14,8 @@ from forerun.drafting.draft_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import AnswerOutcome, Outcome
-from forerun.planner.simulate import Costs, Tally
+from forerun.planner.simulate import Costs
+from forerun.planner.tally import Tally
 from forerun.planner.trace_grower import TraceGrower
 from forerun.speculation.tree import TokenTree
 
@@ -53,11 +54,11 @@ def play_serial(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOutco
     while not tally.is_over:
         expand(grower, scheme.depth)
         tree = cut(grower, scheme)
-        acceptance = tally.verify(tree)
+        pass_s = costs.target.step_s(len(tree))
+        acceptance = tally.verify(tree, pass_s)
         tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
-        decode_s += scheme.depth * costs.expansion_s(scheme.draft_width)
-        decode_s += costs.target.step_s(len(tree)) + costs.serial_overhead_s
-    return tally.outcome(num_expansions=grower.num_expansions, decode_s=decode_s)
+        decode_s += scheme.depth * costs.expansion_s(scheme.draft_width) + pass_s + costs.serial_overhead_s
+    return tally.outcome(grower, decode_s=decode_s)
 
 
 def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOutcome:
@@ -71,13 +72,14 @@ def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOut
     while not tally.is_over:
         tree = cut(grower, scheme)
         expand(grower, scheme.depth)
-        acceptance = tally.verify(tree)
+        pass_s = costs.target.step_s(len(tree))
+        acceptance = tally.verify(tree, pass_s)
         is_hit = grower.advance(acceptance.tokens) and grower.is_rooted
         tally.add(acceptance, is_hit=is_hit)
         num_repairs = refill(grower, scheme)
-        decode_s += max(costs.target.step_s(len(tree)), scheme.depth * expansion_s)
+        decode_s += max(pass_s, scheme.depth * expansion_s)
         decode_s += costs.parallel_overhead_s + num_repairs * expansion_s
-    return tally.outcome(num_expansions=grower.num_expansions, decode_s=decode_s)
+    return tally.outcome(grower, decode_s=decode_s)
 
 
 def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGrower:

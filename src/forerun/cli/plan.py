@@ -9,6 +9,7 @@ from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.plan_bound import bound_entry, show_bound
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
@@ -103,6 +104,7 @@ def plan(
         plans = search(chosen, traces, units=units, lookup=lookup, on_plan=on_plan)
     source = KINDS_OF_NUMBERS[chosen.source]
     _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length), pair)
+    show_bound(plans)
     if as_json is not None:
         write_whole(as_json, json.dumps(_to_dict(plans, chosen, source, pair), indent=2) + "\n")
     if plot is not None:
@@ -287,4 +289,5 @@ def _entry(entry: "Plan") -> dict[str, Any]:
         "round_s": outcome.round_s,
         "expansions_per_round": outcome.expansions_per_round,
         "miss_rate": outcome.miss_rate if entry.kind == "parallel" else None,
+        "bound": None if entry.bound is None else bound_entry(entry.bound),
     }

@@ -20,6 +20,15 @@ class AnswerOutcome:
         num_misses: rounds whose bonus token was nowhere in the drafter's tree.
         num_expansions: draft passes, as far as the round had to do with them.
         decode_s: time from the end of the prefill.
+        num_rows: rows that the target verified, roots included.
+        num_useful: draft passes that put tokens of the text into the tree.
+        num_levels: tokens of the text that they put there.
+        num_late: rounds that began without the parallel drafter's answer to the verdict before: with the rest of an
+            earlier tree, or after a miss with none.
+        num_bare: rounds that verified nothing but the root.
+        pass_s: the part of decode_s that was the target's passes.
+        miss_wait_s: the part in which the target waited for the tree after a miss.
+        hit_wait_s: the part in which it waited although it had a tree, for a better one.
     """
 
     num_tokens: int
@@ -28,6 +37,14 @@ class AnswerOutcome:
     num_misses: int
     num_expansions: int
     decode_s: float
+    num_rows: int = 0
+    num_useful: int = 0
+    num_levels: int = 0
+    num_late: int = 0
+    num_bare: int = 0
+    pass_s: float = 0.0
+    miss_wait_s: float = 0.0
+    hit_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +59,43 @@ class Outcome:
 
     @property
     def tokens_per_round(self) -> float:
-        return self._total("num_tokens") / self._total("num_rounds")
+        return self.per_round("num_tokens")
 
     @property
     def accepted_per_round(self) -> float:
         """Without the bonus token."""
-        return self._total("num_accepted") / self._total("num_rounds")
+        return self.per_round("num_accepted")
 
     @property
     def round_s(self) -> float:
-        return self._total("decode_s") / self._total("num_rounds")
+        return self.per_round("decode_s")
 
     @property
     def miss_rate(self) -> float:
-        return self._total("num_misses") / self._total("num_rounds")
+        return self.per_round("num_misses")
 
     @property
     def expansions_per_round(self) -> float:
-        return self._total("num_expansions") / self._total("num_rounds")
+        return self.per_round("num_expansions")
+
+    @property
+    def wasted_rows_per_round(self) -> float:
+        """Verified rows that gave no token: a row that does gives one, the root's included."""
+        return self.per_round("num_rows") - self.tokens_per_round
+
+    @property
+    def useless_expansions(self) -> float:
+        """Share of the draft passes that put no token of the text into the tree."""
+        return 1.0 - self._total("num_useful") / max(self._total("num_expansions"), 1.0)
+
+    @property
+    def overhead_s(self) -> float:
+        """Of a round with a parallel drafter, or without one: what is neither the target's pass nor a wait."""
+        return self.round_s - sum(map(self.per_round, ("pass_s", "miss_wait_s", "hit_wait_s")))
+
+    def per_round(self, name: str) -> float:
+        """The mean over all rounds of a number of `AnswerOutcome`."""
+        return self._total(name) / self._total("num_rounds")
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Where the tokens/s of other answers of this kind would lie: by bootstrap over the answers.

@@ -11,6 +11,7 @@ from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
+from forerun.planner.bound import Bound, bound_of
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
 
@@ -41,11 +42,16 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to write, and what came of it."""
+    """One way to write, and what came of it.
+
+    Args:
+        bound: of the fastest parallel one.
+    """
 
     split: Split
     drafter: DrafterConfig
     outcome: Outcome
+    bound: Bound | None = None
 
     @property
     def kind(self) -> str:
@@ -74,7 +80,7 @@ def search(
     """The best plan of every split, fastest first; where target and draft take turns, one for either kind of widths.
 
     Every split is tried with a usual tree on a part of the traces; the most promising ones climb to better trees there;
-    then the best of each split is played through whole.
+    then the best of each split is played through whole. The fastest parallel one has its bound.
 
     Args:
         units: to divide; None: as many as the profile knows for the target.
@@ -99,7 +105,13 @@ def search(
     tuned = [climb(player, part, plan) if plan in worth else plan for plan in coarse]
     whole = [player.play(traces, plan.split, plan.drafter) for plan in tuned]
     whole.append(player.play(traces, plain_split(splits), NoDrafter()))
-    return sorted(whole, key=speed_of, reverse=True)
+    whole.sort(key=speed_of, reverse=True)
+    for place, plan in enumerate(whole):
+        if isinstance(plan.drafter, Parallel):
+            costs = player.costs_of(plan.split)
+            whole[place] = replace(plan, bound=bound_of(traces, plan.drafter, costs, player.policies))
+            break
+    return whole
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,11 +125,13 @@ class Player:
     num_done: int = 0
 
     def play(self, traces: Sequence[AnswerTrace], split: Split, drafter: DrafterConfig) -> Plan:
-        costs = Costs.of(self.profile, target_units=split.target_units, draft_units=split.draft_units)
-        plan = Plan(split=split, drafter=drafter, outcome=simulate(traces, drafter, costs, self.policies))
+        outcome = simulate(traces, drafter, self.costs_of(split), self.policies)
         self.num_done += 1
         self.on_plan(self.num_done, max(self.num_done, self.num_expected))
-        return plan
+        return Plan(split=split, drafter=drafter, outcome=outcome)
+
+    def costs_of(self, split: Split) -> Costs:
+        return Costs.of(self.profile, target_units=split.target_units, draft_units=split.draft_units)
 
 
 def splits_of(profile: Profile, units: int) -> list[Split]:

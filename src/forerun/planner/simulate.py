@@ -24,13 +24,11 @@ from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome
+from forerun.planner.tally import Tally
 from forerun.planner.trace_grower import TraceGrower
-from forerun.planner.virtual_time import VirtualClock, VirtualSupply
+from forerun.planner.virtual_time import WIRE_S, VirtualClock, VirtualSupply
 from forerun.speculation.payoff import Payoff, WidthRule
-from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance, walk
 
-UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 VOCAB_SIZE: Final = 1 << 30
 CHOOSING: Final = 0.5  # share of a round's overhead that lies before the drafter hears the verdict
 SPREAD: Final = 0.5  # of itself by which a worker's overhead varies; without it two clocks could fall into step
@@ -47,6 +45,7 @@ class Costs:
     parallel_overhead_s: float = 0.0
     expansion_overhead_s: float = 0.0
     worker_expansion_overhead_s: float = 0.0
+    wire_s: float = WIRE_S
 
     @classmethod
     def of(cls, profile: Profile, *, target_units: int, draft_units: int) -> "Costs":
@@ -115,41 +114,10 @@ def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
         num_misses=0,
         num_expansions=0,
         decode_s=num_tokens * (costs.target.step_s(1) + costs.serial_overhead_s),
+        num_rows=num_tokens,
+        num_bare=num_tokens,
+        pass_s=num_tokens * costs.target.step_s(1),
     )
-
-
-class Tally:
-    """The text so far and what it took."""
-
-    def __init__(self, trace: AnswerTrace) -> None:
-        self._token_ids = trace.token_ids
-        self.num_tokens = self._num_rounds = self._num_accepted = self._num_misses = 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.num_tokens >= len(self._token_ids)
-
-    def verify(self, tree: TokenTree) -> Acceptance:
-        """What the target would have said to this tree."""
-        rest = (*self._token_ids[self.num_tokens :], *[UNKNOWN] * (max(tree.depths) + 1))
-        return walk(tree, [rest[depth] for depth in tree.depths])
-
-    def add(self, acceptance: Acceptance, *, is_hit: bool) -> None:
-        num_left = len(self._token_ids) - self.num_tokens
-        self._num_rounds += 1
-        self._num_accepted += min(len(acceptance.path), num_left)
-        self.num_tokens += min(len(acceptance.tokens), num_left)
-        self._num_misses += not is_hit and not self.is_over  # what would have followed is not known
-
-    def outcome(self, *, num_expansions: int, decode_s: float) -> AnswerOutcome:
-        return AnswerOutcome(
-            num_tokens=self.num_tokens,
-            num_rounds=self._num_rounds,
-            num_accepted=self._num_accepted,
-            num_misses=self._num_misses,
-            num_expansions=num_expansions,
-            decode_s=decode_s,
-        )
 
 
 class SerialSimulation:
@@ -179,11 +147,10 @@ class SerialSimulation:
         grower.begin(trace.prompt_ids, PARAMS, None)
         while grower.prefill():
             pass
-        began, num_before = clock.now, grower.num_expansions
+        began = clock.now
         while not tally.is_over:
             self._play_round(tally)
-        num_expansions = grower.num_expansions - num_before
-        return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
+        return tally.outcome(grower, decode_s=clock.now - began)
 
     def _play_round(self, tally: Tally) -> None:
         clock, rule, overhead_s = self._clock, self._guessed.rule, self._costs.serial_overhead_s
@@ -193,8 +160,9 @@ class SerialSimulation:
         if self._payoff is None or self._payoff.should_draft():
             self._grow()
         tree = self._guessed.proposal()
-        acceptance = tally.verify(tree)
-        clock.spend(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
+        pass_s = self._costs.target.step_s(len(tree))
+        acceptance = tally.verify(tree, pass_s)
+        clock.spend(pass_s + CHOOSING * overhead_s)
         tally.add(acceptance, is_hit=self._grower.advance(acceptance.tokens))
         if rule is not None:
             rule.end_round(clock.now - began)
@@ -215,7 +183,7 @@ class ParallelSimulation:
 
     def __init__(self, config: Parallel, costs: Costs, policies: Policies) -> None:
         self._costs, self._clock, self._rng = costs, VirtualClock(), random.Random(0)
-        self._supply = VirtualSupply(self._clock, self._make_grower)
+        self._supply = VirtualSupply(self._clock, self._make_grower, wire_s=costs.wire_s)
         self._drafter = ParallelDrafter(
             self._supply,
             config.draft,
@@ -234,18 +202,18 @@ class ParallelSimulation:
         grower.expect(trace)
         self._drafter.begin(trace.prompt_ids, PARAMS, None)
         self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
-        began, num_before = clock.now, grower.num_expansions
+        began, overhead_s = clock.now, self._costs.parallel_overhead_s
         while not tally.is_over:
-            tree = self._drafter.propose()
-            acceptance = tally.verify(tree)
-            overhead_s = self._costs.parallel_overhead_s
-            self._supply.run(self._costs.target.step_s(len(tree)) + CHOOSING * overhead_s)
+            asked_at, tree = clock.now, self._drafter.propose()
+            tally.wait(clock.now - asked_at, is_answered=self._drafter.is_answered)
+            pass_s = self._costs.target.step_s(len(tree))
+            acceptance = tally.verify(tree, pass_s)
+            self._supply.run(pass_s + CHOOSING * overhead_s)
             report = self._drafter.accept(acceptance)
             tally.add(acceptance, is_hit=report.was_hit)
             self._supply.run((1.0 - CHOOSING) * overhead_s)
         self._drafter.end()
-        num_expansions = grower.num_expansions - num_before
-        return tally.outcome(num_expansions=num_expansions, decode_s=clock.now - began)
+        return tally.outcome(grower, decode_s=clock.now - began)
 
     def _spend(self, num_rows: int) -> float:
         spread_s = SPREAD * self._costs.worker_expansion_overhead_s

@@ -32,7 +32,7 @@ class TraceGrower:
         self._expanded: set[int] = set()  # the nodes that would have a row in the draft's cache
         self._num_caught_up = 0  # rows there of committed tokens before the root
         self._next_trace: AnswerTrace | None = None
-        self.num_expansions = 0
+        self.num_expansions = self.num_useful = self.num_levels = 0
 
     @property
     def tree(self) -> TokenTree:
@@ -60,6 +60,7 @@ class TraceGrower:
         self._num_committed = 0  # tokens of the answer
         self._num_cached = 0  # tokens of the text in the draft's cache
         self._expanded, self._num_caught_up = set(), 0
+        self.num_expansions = self.num_useful = self.num_levels = 0
         self.guessed.begin(prompt_ids)
 
     def prefill(self) -> bool:
@@ -84,8 +85,11 @@ class TraceGrower:
         self.num_expansions += 1
         self._num_caught_up += num_catch_up
         self._expanded.update(batch)
+        num_known = self._num_known
         for node in batch:
             self.guessed.add_children(node, *self._guesses(node))
+        self.num_levels += self._num_known - num_known
+        self.num_useful += self._num_known > num_known
         if self.guessed.rule is not None:
             self.guessed.rule.measure_expansion(len(batch), spent_s)
         return True
@@ -101,6 +105,11 @@ class TraceGrower:
         self._expanded = {done.places[node] for node in self._expanded if node in done.places}
         self._num_caught_up = 0
         return done.is_hit
+
+    @property
+    def _num_known(self) -> int:
+        """Tokens of the text ahead that the tree has."""
+        return len(self.tree.descend(self._trace.token_ids[self._num_committed :]))
 
     @property
     def _text_len(self) -> int:

@@ -35,8 +35,8 @@ class VirtualClock:
 class Lane:
     """One direction of a wire: bytes and when they arrive."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: VirtualClock, wire_s: float) -> None:
+        self._clock, self._wire_s = clock, wire_s
         self._queue: deque[tuple[float, bytes]] = deque()
 
     @property
@@ -44,7 +44,7 @@ class Lane:
         return self._queue[0][0] if self._queue else inf
 
     def put(self, data: bytes) -> bool:
-        self._queue.append((self._clock.now + WIRE_S, data))
+        self._queue.append((self._clock.now + self._wire_s, data))
         return True
 
     def take(self) -> bytes:
@@ -58,9 +58,9 @@ class Lane:
 class VirtualWorker:
     """The drafter's process: takes what has come, does one thing, and sleeps when there is nothing to do."""
 
-    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower]) -> None:
+    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower], wire_s: float) -> None:
         self._clock = clock
-        self.inbox, self.outbox = Lane(clock), Lane(clock)
+        self.inbox, self.outbox = Lane(clock, wire_s), Lane(clock, wire_s)
         draft = LoadedDraft(hello=HELLO, grower=make_grower, noise=KeyedNoise)
         self._session = WorkerSession(draft, self.outbox.put, clock)
         self._free_at, self._wakes_at = clock.now, inf
@@ -103,13 +103,17 @@ class VirtualWire:
 
 
 class VirtualSupply:
-    """The one worker, and time passing for both ends; what a `ParallelDrafter` takes as its supply."""
+    """The one worker, and time passing for both ends; what a `ParallelDrafter` takes as its supply.
+
+    Args:
+        wire_s: seconds that a message takes either way.
+    """
 
     trouble = ""
     pid = None
 
-    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower]) -> None:
-        self._clock, self._worker = clock, VirtualWorker(clock, make_grower)
+    def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower], *, wire_s: float = WIRE_S) -> None:
+        self._clock, self._worker = clock, VirtualWorker(clock, make_grower, wire_s)
         self._is_taken = False
 
     def run(self, seconds: float, *, until_arrival: bool = False) -> None:

@@ -74,6 +74,11 @@ class ParallelDrafter(Drafter):
     def process_id(self) -> int | None:
         return self._connection.supply.pid if self._connection.is_ready else None
 
+    @property
+    def is_answered(self) -> bool:
+        """True when the newest tree was sent in answer to the last verdict."""
+        return self._end.is_fresh
+
     def wait_until_ready(self, timeout_s: float) -> bool:
         connection, end = self._connection, self._clock() + timeout_s
         while not connection.is_ready and connection.fault is None and (left := end - self._clock()) > 0:

@@ -1,0 +1,145 @@
+"""The bound of a parallel drafter: worked out by hand where that can be done, and above every projection."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from forerun.bench.run.draft_traces import Recorder
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
+from forerun.engine.profile import Profile
+from forerun.engine.trace import AnswerTrace
+from forerun.planner.bound import bound_of
+from forerun.planner.outcome import AnswerOutcome
+from forerun.planner.plan import search
+from forerun.planner.simulate import Costs, simulate
+from forerun.planner.synthetic import SyntheticPair
+from tests.planner.paces import costs, flat, known_answer
+from tests.varied import NO_LOOKUP
+
+DRAFTER = Parallel(draft=DraftModel(verify_width=8, draft_width=8, adaptive=False))
+POLICIES = Policies(tree=TreePolicy(num_children=2, min_mass=0.0, looks_up=False), remote=NO_LOOKUP.remote)
+ONE_REPAIR = replace(POLICIES, remote=replace(POLICIES.remote, max_repairs=1))
+DRAFT_MS = (1.9, 3.25, 3.8, 6.2)  # beside a target's pass of 10
+
+
+def free(target_ms: float, draft_ms: float) -> Costs:
+    return replace(costs(target_ms, draft_ms), wire_s=0.0)
+
+
+def bound_answer(trace: AnswerTrace, draft_ms: float) -> AnswerOutcome:
+    (answer,) = bound_of([trace], DRAFTER, free(10.0, draft_ms), POLICIES).outcome.answers
+    return answer
+
+
+def gained(outcomes: list[AnswerOutcome]) -> tuple[int, int, float]:
+    """What a longer answer takes more than a shorter one: tokens, rounds, seconds. Beginning and end cancel out."""
+    long, short = outcomes
+    assert long.num_misses == long.num_bare == 0
+    return long.num_tokens - short.num_tokens, long.num_rounds - short.num_rounds, long.decode_s - short.decode_s
+
+
+@pytest.mark.parametrize(
+    ("draft_ms", "num_tokens", "round_ms"),
+    [
+        (1.0, 8, 10.0),  # ten levels grow in a pass, eight rows give eight tokens
+        (1.9, 6, 11.4),  # 10 / 1.9 = 5.3: the sixth level is there 1.4 ms after the verdict, and is waited for
+        (3.0, 4, 12.0),
+        (4.4, 3, 13.2),
+        (6.0, 2, 12.0),
+    ],
+)
+def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(
+    draft_ms: float, num_tokens: int, round_ms: float
+) -> None:
+    """A draft pass adds one level, and a level is one token: 1 / D tokens/s, if there are rows for them."""
+    tokens, rounds, decode_s = gained([bound_answer(known_answer(length), draft_ms) for length in (241, 121)])
+    assert (tokens, rounds) == (120, 120 / num_tokens)
+    assert decode_s == pytest.approx(1e-3 * round_ms * rounds)
+
+
+@pytest.mark.parametrize(("draft_ms", "num_tokens"), [(1.9, 5), (3.0, 3), (4.4, 2)])
+def test_a_drafter_that_rests_loses_what_is_left_of_the_targets_pass(draft_ms: float, num_tokens: int) -> None:
+    """By its own rules it begins no pass that would end long after the verdict: floor(T / D) levels in T."""
+    times = free(10.0, draft_ms)
+    answers = [simulate([known_answer(length)], DRAFTER, times, POLICIES).answers[0] for length in (241, 121)]
+    tokens, rounds, decode_s = gained(answers)
+    assert (tokens, rounds) == (120, 120 / num_tokens)
+    assert decode_s == pytest.approx(10e-3 * rounds)
+    assert bound_of([known_answer(241)], DRAFTER, times, POLICIES).lost_to["timing"] > 15.0
+
+
+def test_a_miss_costs_one_draft_pass_at_the_bound() -> None:
+    """The target waits for it after the verdict; the worker had come to rest before."""
+    right = known_answer(121)
+    wrong = ((9998, 9999), *right.children[61:])
+    missed = replace(right, children=(*right.children[:60], *wrong))
+    for wire_ms, waited_ms in ((0.0, 3.0), (0.25, 3.5)):
+        times = replace(costs(10.0, 3.0), wire_s=1e-3 * wire_ms)
+        plain, with_miss = (
+            simulate([trace], DRAFTER, times, ONE_REPAIR).answers[0] for trace in (right, missed)
+        )  # fmt: skip
+        assert (plain.num_misses, with_miss.num_misses) == (0, 1)
+        assert with_miss.miss_wait_s - plain.miss_wait_s == pytest.approx(1e-3 * waited_ms)
+
+
+def test_a_rounds_time_is_the_pass_the_waits_and_the_stated_overhead() -> None:
+    traces = SyntheticPair(num_answers=3, num_tokens=60).traces()
+    outcome = simulate(traces, DRAFTER, costs(10.0, 3.0, overhead_ms=0.5))
+    assert outcome.per_round("pass_s") == pytest.approx(10e-3)
+    assert outcome.overhead_s == pytest.approx(0.5e-3)
+    assert outcome.per_round("miss_wait_s") > 0.1e-3
+    assert outcome.wasted_rows_per_round == pytest.approx(outcome.per_round("num_rows") - outcome.tokens_per_round)
+    assert 0.0 < outcome.useless_expansions < 1.0
+    assert 0 < outcome.per_round("num_late") < 1
+
+
+def test_passes_that_add_nothing_are_those_of_a_draft_that_is_wrong() -> None:
+    for is_right in (True, False):
+        outcome = simulate([known_answer(60, is_right=is_right)], DRAFTER, costs(10.0, 3.0), POLICIES)
+        share = outcome.useless_expansions
+        assert share < 0.1 if is_right else share == 1.0  # beyond the end of the answer nothing can be right
+
+
+def test_the_bound_is_above_every_projection_of_synthetic_pairs() -> None:
+    """But for 1 %, which is what a bound of so few tokens is uncertain by."""
+    for exponent in (0.1, 1.0):
+        traces = SyntheticPair(num_answers=2, num_tokens=64, exponent=exponent).traces()
+        for draft_ms in DRAFT_MS:
+            most = bound_of(traces, DRAFTER, free(10.0, draft_ms)).outcome.tokens_per_s
+            for overhead_ms in (0.0, 0.5):
+                times = replace(costs(10.0, draft_ms, overhead_ms=overhead_ms), worker_expansion_overhead_s=0.1e-3)
+                assert simulate(traces, DRAFTER, times).tokens_per_s < 1.01 * most
+
+
+def test_the_bound_is_above_the_projection_of_recorded_answers_and_says_what_is_between() -> None:
+    prompts = ["def add(left, right):", "class Point:"]
+    with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(max_new_tokens=72, temperature=temperature, seed=1, ignore_eos=True)
+            traces = list(recorder.record(prompts, params))
+            for draft_ms in (1.9, 3.25):
+                times = replace(costs(10.4, draft_ms, overhead_ms=1.0), worker_expansion_overhead_s=0.2e-3)
+                bound, projected = bound_of(traces, DRAFTER, times), simulate(traces, DRAFTER, times)
+                assert projected.tokens_per_s < 0.98 * bound.outcome.tokens_per_s
+                lost = sum(bound.lost_to.values())
+                assert bound.outcome.tokens_per_s - lost == pytest.approx(projected.tokens_per_s)
+
+
+def test_what_takes_no_time_loses_nothing() -> None:
+    lost_to = bound_of([known_answer(60)], DRAFTER, free(10.0, 1.0), POLICIES).lost_to
+    assert lost_to == {"rounds": 0.0, "draft passes": 0.0, "wire": 0.0, "timing": 0.0}
+
+
+def test_the_fastest_parallel_plan_has_its_bound() -> None:
+    times = dict.fromkeys((1, 2), flat(10.0)), dict.fromkeys((1, 2, 3), flat(3.0))
+    profile = Profile(source="stated", unit="GPU", target=times[0], draft=times[1], parallel_overhead_s=0.5e-3)
+    plans = search(profile, SyntheticPair(num_answers=2, num_tokens=40).traces(), units=3)
+    parallel = [plan for plan in plans if plan.kind == "parallel"]
+    assert [plan.bound is not None for plan in parallel] == [True, False]
+    assert parallel[0].bound is not None
+    assert parallel[0].bound.outcome.tokens_per_s > parallel[0].outcome.tokens_per_s
+    assert all(plan.bound is None for plan in plans if plan.kind != "parallel")
