@@ -58,6 +58,8 @@ def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: P
     of_parallel = next(entry for entry in written["plans"] if entry["kind"] == "parallel")
     reached = of_parallel["tokens_per_s"] / of_parallel["bound"]["tokens_per_s"]
     assert f"{reached:.2f} of the bound; tokens/s lost to rounds 0, draft passes 0, wire " in shown.stdout
+    found = of_parallel["bound"]["parts"]
+    assert found["round"] == pytest.approx(sum(found[name] for name in ("pass", "miss wait", "hit wait", "beside")))
     assert [line.split()[:2] for line in shown.stdout.splitlines()[-2:]] == [["parallel", "1+1"], ["its", "bound"]]
     limits = [line for line in shown.stdout.splitlines() if "<=" in line]
     assert len(limits) == 1

@@ -289,5 +289,5 @@ def _entry(entry: "Plan") -> dict[str, Any]:
         "round_s": outcome.round_s,
         "expansions_per_round": outcome.expansions_per_round,
         "miss_rate": outcome.miss_rate if entry.kind == "parallel" else None,
-        "bound": None if entry.bound is None else bound_entry(entry.bound),
+        "bound": None if entry.bound is None else bound_entry(entry, entry.bound),
     }

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from forerun.planner.plan import Plan
 
 WIDTH: Final = 100  # of the table, which is narrower
-HEADS: Final = ("tokens/s", "ms", "pass", "miss wait", "hit wait", "beside", "late", "rows lost", "passes lost")
 
 
 def show_bound(plans: "Sequence[Plan]") -> None:
@@ -19,13 +18,28 @@ def show_bound(plans: "Sequence[Plan]") -> None:
             _print_bound(plan, plan.bound)
 
 
-def bound_entry(bound: "Bound") -> dict[str, Any]:
-    """The same for JSON."""
+def bound_entry(plan: "Plan", bound: "Bound") -> dict[str, Any]:
+    """The same for JSON; seconds where the table has milliseconds."""
     return {
         "tokens_per_s": bound.outcome.tokens_per_s,
         "tokens_per_round": bound.outcome.tokens_per_round,
-        "round_s": bound.outcome.round_s,
         "lost_to": dict(bound.lost_to),
+        "parts": parts(plan.outcome),
+        "parts_at_bound": parts(bound.outcome),
+    }
+
+
+def parts(outcome: "Outcome") -> dict[str, float]:
+    """Where a round goes; `late` and `passes lost` are shares of all rounds and of all draft passes."""
+    return {
+        "round": outcome.round_s,
+        "pass": outcome.per_round("pass_s"),
+        "miss wait": outcome.per_round("miss_wait_s"),
+        "hit wait": outcome.per_round("hit_wait_s"),
+        "beside": max(0.0, outcome.overhead_s),  # a sum of rounded times may miss 0
+        "late": outcome.per_round("num_late"),
+        "rows lost": outcome.wasted_rows_per_round,
+        "passes lost": outcome.useless_expansions,
     }
 
 
@@ -33,26 +47,16 @@ def _print_bound(plan: "Plan", bound: "Bound") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    outcome, most = plan.outcome, bound.outcome
+    most = bound.outcome
     table = Table(box=None, pad_edge=False)
-    table.add_column("a round of", no_wrap=True)
-    for head in HEADS:
+    table.add_column("a round, ms", no_wrap=True)
+    for head in ("tokens/s", *parts(most)):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_row(f"{plan.kind} {plan.split.name}", *_cells(outcome))
-    table.add_row("its bound", *_cells(most))
+    for name, outcome in ((f"{plan.kind} {plan.split.name}", plan.outcome), ("its bound", most)):
+        *times_s, late, rows_lost, passes_lost = parts(outcome).values()
+        milliseconds = [f"{1e3 * time_s:.2f}" for time_s in times_s]
+        shares = [f"{late:.2f}", f"{rows_lost:.1f}", f"{passes_lost:.2f}"]
+        table.add_row(name, f"{outcome.tokens_per_s:.0f}", *milliseconds, *shares)
     lost = ", ".join(f"{name} {speed:.0f}" for name, speed in bound.lost_to.items())
-    print(f"\n{outcome.tokens_per_s / most.tokens_per_s:.2f} of the bound; tokens/s lost to {lost}\n")
+    print(f"\n{plan.outcome.tokens_per_s / most.tokens_per_s:.2f} of the bound; tokens/s lost to {lost}\n")
     Console(width=WIDTH, highlight=False).print(table)
-
-
-def _cells(outcome: "Outcome") -> tuple[str, ...]:
-    """Milliseconds where no head says otherwise; `late` and `passes lost` are shares."""
-    waits_s = (outcome.per_round("miss_wait_s"), outcome.per_round("hit_wait_s"))
-    return (
-        f"{outcome.tokens_per_s:.0f}",
-        *(f"{1e3 * part_s:.2f}" for part_s in (outcome.round_s, outcome.per_round("pass_s"), *waits_s)),
-        f"{1e3 * max(0.0, outcome.overhead_s):.2f}",
-        f"{outcome.per_round('num_late'):.2f}",
-        f"{outcome.wasted_rows_per_round:.1f}",
-        f"{outcome.useless_expansions:.2f}",
-    )
