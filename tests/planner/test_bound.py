@@ -111,7 +111,7 @@ def test_the_bound_is_above_every_projection_of_synthetic_pairs() -> None:
         for draft_ms in DRAFT_MS:
             most = bound_of(traces, DRAFTER, free(10.0, draft_ms)).outcome.tokens_per_s
             for overhead_ms in (0.0, 0.5):
-                times = replace(costs(10.0, draft_ms, overhead_ms=overhead_ms), worker_expansion_overhead_s=0.1e-3)
+                times = costs(10.0, draft_ms, overhead_ms=overhead_ms)
                 assert simulate(traces, DRAFTER, times).tokens_per_s < 1.01 * most
 
 
