@@ -88,7 +88,7 @@ def play(
         SplitRun(
             name=name, num_threads=1, target=target,
             engine=Engine(
-                config_of(arguments, device=PAIRS[pair], num_threads=1, drafter=drafter),
+                config_of(arguments, device=PAIRS[pair], num_threads=1, drafter=drafter, weights=arguments.weights),
                 policies=policies_with(bool(arguments.lookup)),
             ),
         )
@@ -115,6 +115,7 @@ def rows_of(
     bound = bound_of(traces, drafter, costs, policies)
     projected = simulate(traces, drafter, costs, policies)
     speeds = {run.name: run.speeds(len(traces)) for run in runs}
+    verify_ms = {run.name: 1e3 * run.total("verify_s") / run.total("num_rounds") for run in runs}
     circumstances = {"paced as": pair, "T": params.temperature}
     rows: list[tuple[str, list[float], Outcome]] = [
         (run.name, speeds[run.name], Outcome(answers=tuple(run.answers))) for run in runs
@@ -129,6 +130,7 @@ def rows_of(
             "of bound": f"{median(found) / bound.outcome.tokens_per_s:.2f}" if is_parallel else "",
             "tokens/round": f"{outcome.tokens_per_round:.2f}", "round ms": f"{1e3 * outcome.round_s:.2f}",
             "pass": f"{1e3 * outcome.per_round('pass_s'):.2f}",
+            "verify": f"{verify_ms[name]:.2f}" if name in verify_ms else "",
             "miss wait": f"{1e3 * outcome.per_round('miss_wait_s'):.2f}" if is_parallel else "",
             "hit wait": f"{1e3 * outcome.per_round('hit_wait_s'):.2f}" if is_parallel else "",
             "beside": f"{1e3 * max(0.0, outcome.overhead_s):.2f}",
@@ -146,12 +148,13 @@ def main() -> None:
     parser = standard_arguments(__doc__, "parallel_bound", num_prompts=8, num_new=128)
     parser.add_argument("--skip", type=int, default=0, help="leave out so many prompts at the start")
     parser.add_argument("--repeats", type=int, default=5, help="how often each prompt is answered; medians are taken")
+    parser.add_argument("--weights", default="stored", help="int8 or int4 where passes take too long for the paces")
     parser.add_argument("--only", choices=list(PAIRS), help="one of the paces")
     parser.add_argument("--lookup", type=int, default=1, help="1 with earlier text in trees, 0 without")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 1.0])
     arguments = parser.parse_args()
     prompts = [ids for _, ids in ask(arguments, arguments.num_prompts, arguments.skip)]
-    config = config_of(arguments, drafter=NoDrafter())
+    config = config_of(arguments, drafter=NoDrafter(), weights=arguments.weights)
     known = calibrate(config, arguments.draft, print)
     kinds = [
         SamplingParams(max_new_tokens=arguments.num_new, temperature=temperature, seed=1)
@@ -171,10 +174,12 @@ def main() -> None:
         "drafting.",
         "Projected: what the planner foretells from the recorded guesses with this machine's overheads. Bound: the "
         "same without overheads and latency. Lost to: tokens/s from bound to projection.",
-        "Of a round, in ms: the target's passes at their stated times, waits for the tree after a miss and with a "
-        "tree, and what is beside (of the serial drafter: its draft passes too). Bare: rounds of the root alone. Rows "
-        "lost: verified rows that gave no token, a round. Late: rounds that began before the answer to the verdict. "
-        "Passes lost: share of the draft passes that put no token of the text into the tree.",
+        "Of a round, in ms: the target's passes at their stated times; what they took with choosing from them (where "
+        "that is much more, this machine is too slow for the pair, and nothing can be compared with the bound); waits "
+        "for the tree after a miss and with a tree; and what is beside (of the serial drafter: its draft passes too).",
+        "Bare: rounds of the root alone. Rows lost: verified rows that gave no token, a round. Late: rounds that began "
+        "before the answer to the verdict. Passes lost: share of the draft passes that put no token of the text into "
+        "the tree.",
     ]
     write_results(arguments, "Parallel drafting against its bound, paced", rows, notes)
 
