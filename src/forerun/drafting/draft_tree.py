@@ -1,14 +1,17 @@
 """A draft's tree of guesses: the policy, which is independent of a model, and the tree that a draft model grows."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
+from typing import Final
 
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import DraftRows
+from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.vocabulary_map import VocabularyMap
@@ -17,6 +20,8 @@ from forerun.sampling.sample import LogitShaper
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.payoff import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
+
+MOST_KINDS: Final = 4  # of requests, of which it is kept what the draft said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,9 @@ class GuessedTree:
         self._horizon, self._keeps_subtree = horizon, keeps_subtree
         self._lookup = LookupChain(num_tokens=min(2 * verify_width, horizon) - 1) if policy.looks_up else None
         self._guesses = CalibratedGuesses() if calibrates else None
+        self._foresees = policy.foresees and draft_width > 1
+        self._foresight: Foresight | None = None
+        self._known: dict[Hashable, Foresight] = {}  # the one used least recently first
 
     @property
     def tree(self) -> TokenTree:
@@ -63,8 +71,18 @@ class GuessedTree:
         """The chance that the text reaches what the next expansion would expand."""
         return self._growth.frontier_chance()
 
-    def begin(self, prompt_ids: Sequence[int]) -> None:
-        """Start a request; the last prompt token is the root."""
+    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
+        """Start a request; the last prompt token is the root.
+
+        Args:
+            noise: the target's, if guesses know it.
+            kind: of the request; what the draft says in one of another kind is not looked at.
+        """
+        if self._foresees:
+            self._foresight = self._known[kind] = self._known.pop(kind) if kind in self._known else Foresight()
+            self._foresight.begin(prompt_ids, noise)
+            if len(self._known) > MOST_KINDS:
+                del self._known[next(iter(self._known))]
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
         self._plant(prompt_ids[-1])
@@ -72,10 +90,20 @@ class GuessedTree:
 
     def next_batch(self) -> list[int]:
         """The nodes to expand now, likeliest first; empty if no expansion pays."""
+        if self._foresight is not None and self.rule is None:
+            return self._growth.next_batch_ahead(partial(self._foresight.guess, self.tree))
         return self._growth.next_batch(self._num_worth if self.rule else None)
 
-    def add_children(self, node: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
-        """Add the draft's guesses below an expanded node, likeliest first."""
+    def add_children(
+        self, batch: Sequence[int], token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+    ) -> None:
+        """Add the draft's guesses below the nodes of a batch, likeliest first, as many of each."""
+        if self._foresight is not None:
+            self._foresight.learn(self.tree, batch, token_ids, log_probs)
+        for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
+            self._add_children_of(node, tokens, values)
+
+    def _add_children_of(self, node: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         if self._guesses is None:
             self._growth.add_children(node, token_ids, log_probs)
             return
@@ -91,6 +119,8 @@ class GuessedTree:
             self._guesses.learn(self.tree, [0, *nodes], token_ids)
         if self._lookup is not None:
             self._lookup.accept(token_ids)
+        if self._foresight is not None:
+            self._foresight.advance(token_ids)
         places: dict[int, int] = {}
         if is_hit and self._keeps_subtree:
             places = self._growth.reroot(nodes[-1])
@@ -184,7 +214,7 @@ class DraftTree:
         self._shaper = self._shaper_of(params, prompt_ids)
         self._noise = noise if self._guessed.policy.knows_noise else None
         self._rows.begin(self._token_ids, owner)
-        self._guessed.begin(prompt_ids)
+        self._guessed.begin(prompt_ids, self._noise, (owner, params.temperature))
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         """How many of these tokens the draft cannot propose."""
@@ -262,8 +292,7 @@ class DraftTree:
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
             self._first_guess = token_ids[0][0]
-        for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
-            self._guessed.add_children(node, tokens, values)
+        self._guessed.add_children(batch, token_ids, log_probs)
 
     def _rank(
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int

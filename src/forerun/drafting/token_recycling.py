@@ -53,7 +53,7 @@ class TokenRecyclingDrafter(Drafter):
         self.table = self._nobodys = SuccessorTable(target_vocab_size)
         self._tables: dict[str, SuccessorTable] = {}  # by owner, the one used least recently first
         self._guessed = GuessedTree(
-            replace(policy, min_mass=0.0),  # an expansion costs next to nothing
+            replace(policy, min_mass=0.0, foresees=False),  # an expansion costs next to nothing
             verify_width=config.verify_width,
             draft_width=BATCH,
             horizon=config.verify_width,
@@ -156,8 +156,7 @@ class TokenRecyclingDrafter(Drafter):
         if nodes:
             ids, log_probs = self._successors(nodes)
             most = ROOT_CHILDREN if nodes[0] == 0 else NUM_CHILDREN
-            for node, tokens, values in zip(nodes, ids.tolist(), log_probs.tolist(), strict=True):
-                self._guessed.add_children(node, tokens[:most], values[:most])
+            self._guessed.add_children(nodes, ids[:, :most].tolist(), log_probs[:, :most].tolist())
         if rule is not None:
             rule.measure_expansion(len(batch), perf_counter() - began)
 

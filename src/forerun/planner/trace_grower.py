@@ -1,6 +1,7 @@
 """A tree of guesses that grows from a record in place of a model."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.draft_rows import MAX_CATCH_UP
@@ -9,6 +10,8 @@ from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
+
+NUM_IDS: Final = 1 << 30
 
 
 class TraceGrower:
@@ -61,7 +64,9 @@ class TraceGrower:
         self._num_cached = 0  # tokens of the text in the draft's cache
         self._expanded, self._num_caught_up = set(), 0
         self.num_expansions = self.num_useful = self.num_levels = 0
-        self.guessed.begin(prompt_ids)
+        seed = self._trace.seed if self.guessed.policy.knows_noise else None
+        noise = None if seed is None else KeyedNoise(seed, NUM_IDS)
+        self.guessed.begin(prompt_ids, noise, self._trace.temperature)
 
     def prefill(self) -> bool:
         """One wide pass towards the committed text, if the cache is far behind it."""
@@ -77,6 +82,7 @@ class TraceGrower:
         """One draft pass over the likeliest unexpanded nodes; False when nothing is worth it or room is out."""
         num_new_rows = self.guessed.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         has_room = self._num_caught_up + len(self._expanded) + num_new_rows <= self._max_rows
+        num_known = self._num_known
         batch = self.guessed.next_batch() if has_room else []
         if not batch:
             return False
@@ -85,9 +91,8 @@ class TraceGrower:
         self.num_expansions += 1
         self._num_caught_up += num_catch_up
         self._expanded.update(batch)
-        num_known = self._num_known
-        for node in batch:
-            self.guessed.add_children(node, *self._guesses(node))
+        token_ids, log_probs = zip(*map(self._guesses, batch), strict=True)
+        self.guessed.add_children(batch, token_ids, log_probs)
         self.num_levels += self._num_known - num_known
         self.num_useful += self._num_known > num_known
         if self.guessed.rule is not None:
@@ -120,7 +125,9 @@ class TraceGrower:
         trace, place = self._trace, self._num_committed + self.tree.depths[node]
         path = tuple(self.tree.path_tokens(node))
         is_true = path == trace.token_ids[self._num_committed : place] and place < len(trace.token_ids)
+        num_children, first = self.guessed.policy.num_children, 0
         if not is_true:
             place = hash((self._text_len, *path)) % len(trace.token_ids)  # whole numbers hash alike in every run
-        num_children = self.guessed.policy.num_children
-        return trace.children[place][:num_children], trace.log_probs[place][:num_children]
+            first = NUM_IDS >> 1  # so that what is said there is not taken for what is said after tokens of the text
+        token_ids = [first + token for token in trace.children[place][:num_children]]
+        return token_ids, trace.log_probs[place][:num_children]

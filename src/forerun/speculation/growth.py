@@ -3,12 +3,13 @@
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import takewhile
 from math import exp, isfinite
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeAlias
 
-from forerun.speculation.tree import TokenTree
+from forerun.speculation.tree import HOPELESS, TokenTree
 
 NUM_BINS: Final = 10
 BIN_WIDTH: Final = 0.5  # in log-probability; the last bin is open
@@ -16,8 +17,14 @@ NUM_RANKS: Final = 4  # rank classes; the last one is open
 NUM_DEPTHS: Final = 3  # depth classes: 1, 2 to 3, deeper
 CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
 PRIOR_TRIALS: Final = 20.0  # weight, in trials, of the draft's probability as a bin's prior, and of a bin as a cell's
+MOST_DOUBT: Final = -math.log(0.2)  # of a node after which more is foreseen: each takes Python some 20 us
+UNSAID: Final = 2 * HOPELESS  # log-probability of a foreseen token that is not said
 LEAST_LOG_PROB: Final = -600.0  # floor that keeps the probability above 0 in a float, also after many failures
 MEMORY: Final = 2000.0  # limit on a cell's trials, above which old ones are discounted
+
+
+Foresee: TypeAlias = Callable[[int], Sequence[tuple[int, float]]]
+NOBODY: Final = math.inf, 0, -1  # where the frontier ends
 
 
 class BestFirstGrowth:
@@ -43,6 +50,7 @@ class BestFirstGrowth:
         self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob given the parent
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
         self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
+        self._foreseen: set[int] = set()  # nodes in a batch with their parents
 
     def next_batch(self, num_worth: Callable[[Sequence[float]], int] | None = None) -> list[int]:
         """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended.
@@ -61,8 +69,45 @@ class BestFirstGrowth:
         del self._frontier[:num_taken]
         return [node for _, _, node in entries[:num_taken]]
 
-    def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
-        """Add an expanded node's children.
+    def next_batch_ahead(self, foresee: Foresee) -> list[int]:
+        """The same, where foreseen children of a node of the batch may be in it as well: the nodes that the text
+        reaches likeliest, parents before children. Each then needs its `add_children`, in this order.
+
+        Args:
+            foresee: tokens that may be said after a node, and the logs of their chances.
+        """
+        frontier, limit, num_known = self._frontier, self._best_costs[-1], 0
+        if math.fsum(math.exp(-cost) for cost, _, _ in frontier[: self._draft_width]) < self._min_mass:
+            return []
+        batch: list[int] = []
+        foreseen: list[tuple[float, int, int, int]] = []  # (-log prob, depth, parent, token), a heap
+        for num_left in range(self._draft_width - 1, -1, -1):
+            cost, depth, node = frontier[num_known] if num_known < len(frontier) else NOBODY
+            if foreseen and foreseen[0][:2] < (cost, depth):
+                cost, depth, parent, token_id = heappop(foreseen)
+                if not cost < limit:
+                    break
+                node = self.tree.add(parent, token_id, -cost)
+                self._foreseen.add(node)
+            elif cost < limit:
+                num_known += 1
+            else:
+                break
+            batch.append(node)
+            if num_left and cost <= MOST_DOUBT:
+                self._foresee(node, foresee, foreseen)
+        del frontier[:num_known]
+        return batch
+
+    def _foresee(self, node: int, foresee: Foresee, foreseen: list[tuple[float, int, int, int]]) -> None:
+        """Add what may be said after this node, but for what is there already."""
+        cost, depth, known = -self.tree.log_probs[node], self.tree.depths[node] + 1, self.tree.children(node)
+        for token_id, log_prob in foresee(node):
+            if token_id not in known:
+                heappush(foreseen, (cost - min(log_prob, 0.0), depth, node, token_id))
+
+    def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
+        """Add an expanded node's children; return those that were added, and those that were foreseen.
 
         Args:
             parent: the expanded node.
@@ -72,14 +117,15 @@ class BestFirstGrowth:
         tree, best_costs = self.tree, self._best_costs
         parent_cost, depth = -tree.log_probs[parent], tree.depths[parent] + 1
         known = tree.children(parent)
+        added = self._settle(parent_cost, known, dict(zip(token_ids, log_probs, strict=True))) if self._foreseen else []
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             cost = parent_cost - min(log_prob, 0.0)  # rounding may leave a value slightly above zero
-            if not cost < best_costs[-1]:
-                return  # outside the horizon, impossible, or not a number
+            if not cost < best_costs[-1] or parent_cost > -HOPELESS:
+                break  # outside the horizon, impossible, or not a number
             if token_id not in known:
-                self._push(
-                    tree.add(parent, token_id, -cost), cost, depth, is_open=cost - parent_cost <= self._max_doubt
-                )
+                added.append(tree.add(parent, token_id, -cost))
+                self._push(added[-1], cost, depth, is_open=cost - parent_cost <= self._max_doubt)
+        return added
 
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Add a chain of guesses below the root; see `TokenTree.add_chain`."""
@@ -103,6 +149,23 @@ class BestFirstGrowth:
         self._frontier = sorted((costs[new], self.tree.depths[new], new) for new in kept)
         self._best_costs = padded(sorted(costs)[: self._horizon], self._horizon)
         return places
+
+    def _settle(self, parent_cost: float, children: Mapping[int, int], said: Mapping[int, float]) -> list[int]:
+        """Give foreseen children the chances that they have now that their parent is expanded; return those that were
+        said."""
+        settled: list[int] = []
+        for token_id, node in children.items():
+            if node in self._foreseen:
+                self._foreseen.remove(node)
+                cost = parent_cost - min(said.get(token_id, UNSAID), 0.0)
+                if not cost < min(self._best_costs[-1], -HOPELESS):
+                    cost = parent_cost - UNSAID
+                else:
+                    settled.append(node)
+                    insort(self._best_costs, cost)
+                    self._best_costs.pop()
+                self.tree.log_probs[node] = -cost
+        return settled
 
     def _push(self, node: int, cost: float, depth: int, *, is_open: bool = True) -> None:
         if is_open:
@@ -135,11 +198,10 @@ class CalibratedGuesses:
         cells = table.cells(log_probs, tree.depths[node] + 1)
         values = list(map(table.log_prob, cells, log_probs))
         ranked = sorted(zip(values, token_ids, strict=False), key=itemgetter(0), reverse=True)
-        num_before = len(tree)
-        growth.add_children(node, [token_id for _, token_id in ranked], [value for value, _ in ranked])
-        if len(tree) > num_before:
+        children = growth.add_children(node, [token_id for _, token_id in ranked], [value for value, _ in ranked])
+        if children:
             cell_of = dict(zip(token_ids, cells, strict=False))
-            for child in range(num_before, len(tree)):
+            for child in children:
                 self._cells[child] = cell_of[tree.token_ids[child]]
         return [exp(value) for value, _ in ranked]
 
@@ -180,8 +242,8 @@ class AcceptanceTable:
         chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
         return math.log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS))
 
-    def count(self, cell: int, came_true: bool) -> None:
-        """Take one guess's outcome."""
+    def count(self, cell: int, came_true: float) -> None:
+        """Take one guess's outcome, or the chance of it."""
         for place in (bin_of(cell), cell):
             if self._num_tried[place] >= MEMORY:
                 self._num_true[place] *= 0.5

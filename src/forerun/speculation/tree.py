@@ -1,9 +1,12 @@
 """The draft tree."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+HOPELESS: Final = -500.0  # log-probability of nodes that no proposal has
 
 
 class TokenTree:
@@ -118,14 +121,15 @@ class TokenTree:
         return self.select(nodes), {node: place for place, node in enumerate(nodes)}
 
     def best(self, width: int) -> list[int]:
-        """The `width` likeliest nodes, ascending; ties go to the lower depth, then the earlier node.
+        """The `width` likeliest nodes, ascending; ties go to the lower depth, then the earlier node. Hopeless ones are
+        left out.
 
         Ancestor-closed, since no child is likelier than its parent and an equal one lies deeper.
         """
-        if width >= len(self):
+        if width >= len(self) and min(self.log_probs) > HOPELESS:
             return list(range(len(self)))
         ranked = sorted(zip([-log_prob for log_prob in self.log_probs], self.depths, range(len(self)), strict=True))
-        return sorted([node for _, _, node in ranked[:width]])
+        return sorted([node for cost, _, node in ranked[:width] if -cost > HOPELESS])
 
 
 class AncestryRows:

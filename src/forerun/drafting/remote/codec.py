@@ -35,7 +35,7 @@ class MessageError(ValueError):
 
 
 _HELLO = struct.Struct("<IIII")
-_SETUP = struct.Struct("<IHHHdd?????Hd?")  # widths, then the fields of both policies in their order
+_SETUP = struct.Struct("<IHHHdd??????Hd?")  # widths, then the fields of both policies in their order
 _BEGIN = struct.Struct(f"<6dI?Q{OWNER_BYTES}sII")  # parameters named below, top_k, seed, owner; biases, prompt ids
 _PARAMS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _BIAS = struct.Struct("<Id")

@@ -8,7 +8,7 @@ from forerun.drafting.remote.codec import MessageError, pack, unpack
 from forerun.drafting.remote.messages import Message
 
 MAGIC: Final = b"FrRn"
-VERSION: Final = 5
+VERSION: Final = 6
 HEAD: Final = struct.Struct("<4sBBHIII")  # magic, version, kind, reserved, request, payload length, payload CRC
 HEAD_CRC: Final = struct.Struct("<I")  # CRC of the head, so that the reader never waits for a garbled length
 HEAD_SIZE: Final = HEAD.size + HEAD_CRC.size

@@ -11,13 +11,13 @@ class ExpansionSettings:
     """When a drafter expands, and how much of its tree it sends; chosen by hand, not tuned.
 
     Args:
-        trees_per_cut: nodes that are kept and sent, in cuts of `verify_width`: about one cut for each outcome.
+        trees_per_cut: nodes that are kept and sent, in cuts of `verify_width`: two for each of its outcomes.
         coverage: the share of an expanded node's probability that its kept children have.
         send_within: the tree is sent ahead when the verdict is expected within this many expansions: the next one, and
             a quarter for a verdict that comes early.
     """
 
-    trees_per_cut: int = 8
+    trees_per_cut: int = 16
     coverage: float = 0.6
     send_within: float = 1.25
 

@@ -1,0 +1,114 @@
+"""What the draft will say after a token, guessed from what it said after the same tokens before.
+
+A pass of a draft takes as long for eight rows as for one. So rows are given to guessed children of nodes that are
+expanded in the same pass: where the draft then says what was guessed, the tree has grown by two levels.
+"""
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.growth import AcceptanceTable
+from forerun.speculation.tree import TokenTree
+
+LONGEST: Final = 3  # tokens of a context
+MOST_CONTEXTS: Final = 1 << 13  # of each length; some 10 MB all together
+MOST_KEPT: Final = 8  # tokens after a context: those that were said last
+MOST_GUESSES: Final = 3
+Context: TypeAlias = tuple[int, ...]
+Said: TypeAlias = dict[int, float]  # tokens and their log-probabilities
+
+
+class Foresight:
+    """What the draft said after the last one to three tokens up to a node; outlives trees and requests.
+
+    A guess's chance is that which the draft has given to guesses of such contexts, ranks and probabilities so far.
+    Above temperature 0 log-probabilities are kept without the noise of their place, and get that of the place they are
+    guessed for.
+    """
+
+    def __init__(self) -> None:
+        self._said: list[dict[Context, Said]] = [{} for _ in range(LONGEST)]
+        self._table = AcceptanceTable()
+
+    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None) -> None:
+        """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
+        self._noise, self._num_tokens = noise, 0
+        self._before: Context = ()
+        self.advance(prompt_ids)
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """The text goes on; the last of these tokens is the root, and all nodes have new numbers."""
+        self._num_tokens += len(token_ids)
+        self._before = (*self._before, *token_ids[-LONGEST:])[-LONGEST:]
+        self._cells: dict[int, dict[int, int]] = {}  # node to the cells of the tokens guessed after it
+
+    def guess(self, tree: TokenTree, node: int) -> list[tuple[int, float]]:
+        """Tokens that the draft may say after this node, likeliest first, and the logs of their chances."""
+        context = self._context(tree, node)
+        for length in range(len(context), 0, -1):
+            said = self._said[length - 1].get(context[-length:])
+            if said:
+                guesses = self._ranked(said, self._num_tokens + tree.depths[node])
+                cells = self._table.cells([value for _, value in guesses], length)
+                self._cells[node] = {token: cell for (token, _), cell in zip(guesses, cells, strict=True)}
+                return [
+                    (token, self._table.log_prob(cell, value))
+                    for (token, value), cell in zip(guesses, cells, strict=True)
+                ]
+        return []
+
+    def learn(
+        self, tree: TokenTree, nodes: Sequence[int], token_ids: Sequence[Sequence[int]],
+        log_probs: Sequence[Sequence[float]],
+    ) -> None:  # fmt: skip
+        """What the draft said after these nodes, as many tokens of each, likeliest first."""
+        values = log_probs if self._noise is None else self._without_noise(tree, nodes, token_ids, log_probs)
+        for node, tokens, chances, plain in zip(nodes, token_ids, log_probs, values, strict=True):
+            if cells := self._cells.pop(node, None):
+                said = dict(zip(tokens, chances, strict=True))
+                for token, cell in cells.items():
+                    self._table.count(cell, math.exp(min(said.get(token, -math.inf), 0.0)))
+            context = self._context(tree, node)
+            for length, contexts in enumerate(self._said[: len(context)], 1):
+                remember(contexts, context[-length:], dict(zip(tokens, plain, strict=True)))
+
+    def _ranked(self, said: Said, place: int) -> list[tuple[int, float]]:
+        """The likeliest of these tokens at a place of the text, and their log-probabilities, none above 0."""
+        if self._noise is None:
+            return sorted(said.items(), key=itemgetter(1), reverse=True)[:MOST_GUESSES]
+        ids_1N = np.array([list(said)], np.int32)
+        totals_N = self._noise.of([place], ids_1N)[0] + list(said.values())
+        totals_N -= max(0.0, math.log(np.exp(totals_N).sum()))
+        return sorted(zip(said, totals_N.tolist(), strict=True), key=itemgetter(1), reverse=True)[:MOST_GUESSES]
+
+    def _without_noise(
+        self, tree: TokenTree, nodes: Sequence[int], token_ids: Sequence[Sequence[int]],
+        log_probs: Sequence[Sequence[float]],
+    ) -> list[list[float]]:  # fmt: skip
+        assert self._noise is not None
+        noise = self._noise.of([self._num_tokens + tree.depths[node] for node in nodes], np.array(token_ids, np.int32))
+        plain: list[list[float]] = (np.array(log_probs) - noise).tolist()
+        return plain
+
+    def _context(self, tree: TokenTree, node: int) -> Context:
+        """The last tokens up to the node."""
+        context: list[int] = []
+        while node > 0 and len(context) < LONGEST:
+            context.append(tree.token_ids[node])
+            node = tree.parents[node]
+        return (*self._before, *reversed(context))[-LONGEST:]
+
+
+def remember(contexts: dict[Context, Said], context: Context, said: Said) -> None:
+    """Keep what was said last, of a token and of all contexts; the oldest goes."""
+    known = contexts.pop(context, None)
+    if known is not None and len(known) + len(said) <= MOST_KEPT:
+        said = {**known, **said}
+    contexts[context] = said
+    if len(contexts) > MOST_CONTEXTS:
+        del contexts[next(iter(contexts))]
