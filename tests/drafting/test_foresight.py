@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.draft_tree import MOST_KINDS, GuessedTree
 from forerun.drafting.foresight import LONGEST, MOST_CONTEXTS, MOST_KEPT, Foresight, remember
+from forerun.drafting.guessed_tree import MOST_KINDS, GuessedTree
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
@@ -22,9 +22,9 @@ WIDTH: Final = 8
 CYCLE: Final = [3, 5, 2, 7, 4]  # what this draft always says
 
 
-def guessed(**changes: object) -> GuessedTree:
-    policy = TreePolicy(min_mass=0.0, looks_up=False, **changes)  # type: ignore[arg-type]
-    return GuessedTree(policy, verify_width=WIDTH, draft_width=4, horizon=64, keeps_subtree=True)
+def guessed(*, foresees: bool = True) -> GuessedTree:
+    policy = TreePolicy(min_mass=0.0, looks_up=False)
+    return GuessedTree(policy, verify_width=WIDTH, draft_width=4, horizon=64, keeps_subtree=True, foresees=foresees)
 
 
 def follower_of(token: int) -> int:
@@ -122,10 +122,9 @@ def test_a_tree_that_foresees_says_what_the_model_says(seed: int, temperature: f
     prompt = [rng.randrange(4) for _ in range(12)]
     trees = []
     for foresees in (False, True):
-        policy = TreePolicy(looks_up=False, foresees=foresees)
+        policy = RemotePolicy(calibrates=False, foresees=foresees)
         setup = Setup(
-            target_vocab_size=vocab_size, verify_width=4, draft_width=8, tree=policy,
-            policy=RemotePolicy(calibrates=False),
+            target_vocab_size=vocab_size, verify_width=4, draft_width=8, tree=TreePolicy(looks_up=False), policy=policy
         )  # fmt: skip
         grower, found = grow_with(runner, setup), []
         for _ in range(2):  # the second time much was said before

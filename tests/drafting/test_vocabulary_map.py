@@ -8,7 +8,8 @@ import torch
 
 from forerun.core.errors import NumericalError
 from forerun.drafting.draft_rows import OwnRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.draft_tree import GuessedTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import AnswerOutcome, Outcome

@@ -105,14 +105,14 @@ def test_passes_that_add_nothing_are_those_of_a_draft_that_is_wrong() -> None:
 
 
 def test_the_bound_is_above_every_projection_of_synthetic_pairs() -> None:
-    """But for 1 %, which is what a bound of so few tokens is uncertain by."""
+    """But for 2 %, which is what a bound of so few tokens is uncertain by."""
     for exponent in (0.1, 1.0):
         traces = SyntheticPair(num_answers=2, num_tokens=64, exponent=exponent).traces()
         for draft_ms in DRAFT_MS:
             most = bound_of(traces, DRAFTER, free(10.0, draft_ms)).outcome.tokens_per_s
             for overhead_ms in (0.0, 0.5):
                 times = costs(10.0, draft_ms, overhead_ms=overhead_ms)
-                assert simulate(traces, DRAFTER, times).tokens_per_s < 1.01 * most
+                assert simulate(traces, DRAFTER, times).tokens_per_s < 1.02 * most
 
 
 def test_the_bound_is_above_the_projection_of_recorded_answers_and_says_what_is_between() -> None:

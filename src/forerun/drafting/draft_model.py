@@ -7,8 +7,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner

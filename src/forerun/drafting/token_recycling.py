@@ -13,8 +13,8 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.core.steps import Guessers
-from forerun.drafting.draft_tree import GuessedTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
@@ -53,7 +53,7 @@ class TokenRecyclingDrafter(Drafter):
         self.table = self._nobodys = SuccessorTable(target_vocab_size)
         self._tables: dict[str, SuccessorTable] = {}  # by owner, the one used least recently first
         self._guessed = GuessedTree(
-            replace(policy, min_mass=0.0, foresees=False),  # an expansion costs next to nothing
+            replace(policy, min_mass=0.0),  # an expansion costs next to nothing
             verify_width=config.verify_width,
             draft_width=BATCH,
             horizon=config.verify_width,

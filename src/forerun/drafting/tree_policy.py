@@ -24,7 +24,6 @@ class TreePolicy:
     min_confidence: float = 0.0
     knows_noise: bool = True
     looks_up: bool = True
-    foresees: bool = True
 
     def __post_init__(self) -> None:
         require(
@@ -37,6 +36,4 @@ class TreePolicy:
 
 BEST_TREE = TreePolicy()
 # SWIFT's (arXiv 2410.06916, section 4.2): a chain while the draft is confident, runners-up beside each token.
-PAPER_TREE = TreePolicy(
-    num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False, foresees=False
-)
+PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)

@@ -16,7 +16,8 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_rows import OwnRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy

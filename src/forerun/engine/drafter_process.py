@@ -16,7 +16,8 @@ from forerun.core.errors import RankLostError
 from forerun.core.pace import read_device
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.frames import to_frame
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
 from forerun.drafting.remote.policy import EXPANSION
@@ -171,4 +172,5 @@ def guesses_ahead(setup: Setup) -> GuessedTree:
         horizon=setup.verify_width * EXPANSION.trees_per_cut,
         keeps_subtree=True,
         calibrates=setup.policy.calibrates,
+        foresees=setup.policy.foresees and setup.draft_width > 1,
     )

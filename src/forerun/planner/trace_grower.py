@@ -5,7 +5,7 @@ from typing import Final
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.draft_rows import MAX_CATCH_UP
-from forerun.drafting.draft_tree import GuessedTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.sampling.noise import KeyedNoise

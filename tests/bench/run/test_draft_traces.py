@@ -10,7 +10,8 @@ from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, Teacher
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_rows import OwnRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap

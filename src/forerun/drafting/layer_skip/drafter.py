@@ -11,8 +11,9 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.sublayers import skippable
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
-from forerun.drafting.draft_tree import DraftTree, GuessedTree
+from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.layer_skip.in_pass_search import InPassSearch
 from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy

@@ -34,6 +34,7 @@ class RemotePolicy:
             that tree has the outcome.
         looks_up: where there is no tree, the target takes what followed the last tokens earlier in the text.
         calibrates: the drafter learns how often the target agrees with the draft's probabilities.
+        foresees: rows of a draft pass are given to what the draft may say in the same pass, from what it said before.
         max_repairs: expansions between verdict and answer, at most: the first after a miss always, others where they
             pay.
         max_lateness: an expansion may end after the verdict is expected by at most this share of its own length.
@@ -43,6 +44,7 @@ class RemotePolicy:
     sends_ahead: bool = True
     looks_up: bool = True
     calibrates: bool = True
+    foresees: bool = True
     max_repairs: int = 2
     max_lateness: float = 0.35
     is_traced: bool = False

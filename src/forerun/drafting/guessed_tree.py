@@ -1,0 +1,147 @@
+"""A draft's tree of guesses and its policy, which are independent of a model."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from forerun.drafting.foresight import Foresight
+from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.tree_policy import TreePolicy
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
+from forerun.speculation.payoff import WidthRule, rows_to_verify
+from forerun.speculation.tree import TokenTree
+
+MOST_KINDS: Final = 4  # of requests, of which it is kept what the draft said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The outcome of committing tokens below a tree's root.
+
+    Args:
+        is_hit: the last of them, which is the new root, was a node of the tree.
+        path: the nodes between the old root and the new one that held committed tokens.
+        places: retained nodes, old number to new.
+    """
+
+    is_hit: bool
+    path: list[int]
+    places: dict[int, int]
+
+
+class GuessedTree:
+    """Grows best-first, with looked-up text in it; replaced or re-rooted when text is committed.
+
+    Args:
+        horizon: nodes to grow; the rows of one proposal, or of several where the subtree is kept.
+        keeps_subtree: the subtree below the new root is retained.
+        calibrates: probabilities are hit rates of similar guesses so far, not the draft's own.
+        foresees: rows of a pass are given to what the draft may say in the same pass, from what it said before.
+    """
+
+    def __init__(
+        self, policy: TreePolicy, *, verify_width: int, draft_width: int, horizon: int, keeps_subtree: bool = False,
+        calibrates: bool = False, foresees: bool = False,
+    ) -> None:  # fmt: skip
+        self.rule: WidthRule | None = None  # None: fixed widths
+        self.policy, self.verify_width, self.draft_width = policy, verify_width, draft_width
+        self._horizon, self._keeps_subtree = horizon, keeps_subtree
+        self._lookup = LookupChain(num_tokens=min(2 * verify_width, horizon) - 1) if policy.looks_up else None
+        self._guesses = CalibratedGuesses() if calibrates else None
+        self._foresees = foresees
+        self._foresight: Foresight | None = None
+        self._known: dict[Hashable, Foresight] = {}  # the one used least recently first
+
+    @property
+    def tree(self) -> TokenTree:
+        """The live tree; node 0 is the last committed token."""
+        return self._growth.tree
+
+    @property
+    def frontier_chance(self) -> float:
+        """The chance that the text reaches what the next expansion would expand."""
+        return self._growth.frontier_chance()
+
+    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
+        """Start a request; the last prompt token is the root.
+
+        Args:
+            noise: the target's, if guesses know it.
+            kind: of the request; what the draft says in one of another kind is not looked at.
+        """
+        if self._foresees:
+            self._foresight = self._known[kind] = self._known.pop(kind) if kind in self._known else Foresight()
+            self._foresight.begin(prompt_ids, noise)
+            if len(self._known) > MOST_KINDS:
+                del self._known[next(iter(self._known))]
+        if self._lookup is not None:
+            self._lookup.begin(prompt_ids)
+        self._plant(prompt_ids[-1])
+        self._hang_lookup()
+
+    def next_batch(self) -> list[int]:
+        """The nodes to expand now, likeliest first; empty if no expansion pays."""
+        if self._foresight is not None and self.rule is None:
+            return self._growth.next_batch_ahead(partial(self._foresight.guess, self.tree))
+        return self._growth.next_batch(self._num_worth if self.rule else None)
+
+    def add_children(
+        self, batch: Sequence[int], token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+    ) -> None:
+        """Add the draft's guesses below the nodes of a batch, likeliest first, as many of each."""
+        if self._foresight is not None:
+            self._foresight.learn(self.tree, batch, token_ids, log_probs)
+        for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
+            self._add_children_of(node, tokens, values)
+
+    def _add_children_of(self, node: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+        if self._guesses is None:
+            self._growth.add_children(node, token_ids, log_probs)
+            return
+        chances = self._guesses.add(self._growth, node, token_ids, log_probs)
+        if self.rule is not None:
+            self.rule.measure_children(chances)
+
+    def advance(self, token_ids: Sequence[int]) -> Advance:
+        """Commit tokens below the root; the last of them becomes the root."""
+        nodes = self.tree.descend(token_ids)
+        is_hit = len(nodes) == len(token_ids)
+        if self._guesses is not None:
+            self._guesses.learn(self.tree, [0, *nodes], token_ids)
+        if self._lookup is not None:
+            self._lookup.accept(token_ids)
+        if self._foresight is not None:
+            self._foresight.advance(token_ids)
+        places: dict[int, int] = {}
+        if is_hit and self._keeps_subtree:
+            places = self._growth.reroot(nodes[-1])
+        else:
+            self._plant(token_ids[-1])
+        if self._guesses is not None:
+            self._guesses.reroot(places)
+        self._hang_lookup()
+        return Advance(is_hit=is_hit, path=nodes[:-1] if is_hit else nodes, places=places)
+
+    def proposal(self) -> TokenTree:
+        """The likeliest nodes of the tree, as many as pay."""
+        return rows_to_verify(self.tree, self.verify_width, self.rule, self._growth.chances)
+
+    def _num_worth(self, frontier: Sequence[float]) -> int:
+        assert self.rule is not None, "asked only where there is a rule"
+        return self.rule.num_nodes(frontier, self._growth.chances(), self.verify_width)
+
+    def _plant(self, root: int) -> None:
+        """A fresh tree."""
+        self._growth = BestFirstGrowth(
+            root,
+            horizon=self._horizon,
+            draft_width=self.draft_width,
+            min_mass=self.policy.min_mass,
+            min_confidence=self.policy.min_confidence,
+        )
+
+    def _hang_lookup(self) -> None:
+        if self._lookup is not None:
+            self._lookup.hang_into(self._growth)
