@@ -19,7 +19,7 @@ from common import Prompt, Run, answer_in_turn, ask, config_of, policies_with, s
 from planner_paced import paced
 from widths import AHEAD, FIXED, PAIRS
 
-from forerun import Engine, NoDrafter, Parallel, SamplingParams
+from forerun import Engine, GenerationStream, NoDrafter, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.pace import Pace
@@ -37,7 +37,12 @@ class SplitRun(Run):
     """With what became of every round."""
 
     target: Pace
+    num_prompts: int
     answers: list[AnswerOutcome] = field(default_factory=list)
+
+    def start(self, prompt: Prompt, params: SamplingParams) -> GenerationStream:
+        """Each repeat has an owner of its own, of whose texts nobody knows anything yet."""
+        return self.engine.stream(prompt, params, owner=f"repeat {len(self.answers) // self.num_prompts}")
 
     def write(self, prompt: Prompt, params: SamplingParams) -> None:
         stream = self.start(prompt, params)
@@ -86,7 +91,7 @@ def play(
     }  # fmt: skip
     runs = [
         SplitRun(
-            name=name, num_threads=1, target=target,
+            name=name, num_threads=1, target=target, num_prompts=len(traces),
             engine=Engine(
                 config_of(arguments, device=PAIRS[pair], num_threads=1, drafter=drafter, weights=arguments.weights),
                 policies=policies_with(bool(arguments.lookup)),
