@@ -97,6 +97,20 @@ def test_guesses_know_the_noise_of_the_place_they_are_for(seed: int) -> None:
     assert all(value <= 0.0 for _, value in foresight.guess(tree, 0))
 
 
+@pytest.mark.parametrize("noise", [None, KeyedNoise(1, 50)])
+def test_what_cannot_be_is_not_foreseen(noise: KeyedNoise | None) -> None:
+    foresight, tree = Foresight(), TokenTree(3)
+    foresight.begin([1, 2, 3], noise)
+    foresight.learn(tree, [0], [[4, 5, 6]], [[-math.inf, math.nan, -math.inf]])
+    assert foresight.guess(tree, 0) == []
+    foresight.learn(tree, [0], [[4, 5, 6]], [[-0.1, -math.inf, math.nan]])
+    for _ in range(3):
+        (guess,) = foresight.guess(tree, 0)
+        assert guess[0] == 4
+        assert guess[1] <= 0.0
+        foresight.learn(tree, [0], [[4, 5, 6]], [[math.nan, math.nan, math.nan]])
+
+
 def test_memory_is_bounded() -> None:
     rng, contexts = random.Random(0), {}
     for number in range(MOST_CONTEXTS + 100):

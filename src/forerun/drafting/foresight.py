@@ -70,12 +70,13 @@ class Foresight:
         values = log_probs if self._noise is None else self._without_noise(tree, nodes, token_ids, log_probs)
         for node, tokens, chances, plain in zip(nodes, token_ids, log_probs, values, strict=True):
             if cells := self._cells.pop(node, None):
-                said = dict(zip(tokens, chances, strict=True))
+                given = finite(tokens, chances)
                 for token, cell in cells.items():
-                    self._table.count(cell, math.exp(min(said.get(token, -math.inf), 0.0)))
-            context = self._context(tree, node)
-            for length, contexts in enumerate(self._said[: len(context)], 1):
-                remember(contexts, context[-length:], dict(zip(tokens, plain, strict=True)))
+                    self._table.count(cell, math.exp(min(given.get(token, -math.inf), 0.0)))
+            if said := finite(tokens, plain):
+                context = self._context(tree, node)
+                for length, contexts in enumerate(self._said[: len(context)], 1):
+                    remember(contexts, context[-length:], said)
 
     def _ranked(self, said: Said, place: int) -> list[tuple[int, float]]:
         """The likeliest of these tokens at a place of the text, and their log-probabilities, none above 0."""
@@ -102,6 +103,11 @@ class Foresight:
             context.append(tree.token_ids[node])
             node = tree.parents[node]
         return (*self._before, *reversed(context))[-LONGEST:]
+
+
+def finite(token_ids: Sequence[int], log_probs: Sequence[float]) -> Said:
+    """Those that are possible at all: a filter leaves few, and a damaged draft says anything."""
+    return {token: value for token, value in zip(token_ids, log_probs, strict=True) if math.isfinite(value)}
 
 
 def remember(contexts: dict[Context, Said], context: Context, said: Said) -> None:
