@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -58,6 +57,7 @@ class Verifier:
         Args:
             is_repeated: after a fault, the reason of which is in whole logits.
         """
+        needs_logits = is_repeated or (drafter is not None and (drafter.adds_rows or drafter.num_successors > 0))
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -68,7 +68,7 @@ class Verifier:
             prefix_len=prefix_len,
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
-            choice=None if is_repeated else self._choice,
+            choice=None if needs_logits else self._choice,
         )
         output = self._run(inputs, drafter)
         if output.best is not None:
@@ -91,14 +91,9 @@ class Verifier:
 
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
         """Of these rows; the logits of the drafter's rows go to the drafter only."""
-        if drafter is None:
-            return self._runner.forward(inputs)
-        extended = drafter.extend(inputs) if drafter.adds_rows else inputs
-        is_extended, num_rows = extended is not inputs, len(inputs.token_ids)
-        if is_extended or drafter.num_successors:
-            extended = replace(extended, choice=None)  # the drafter needs logits
-        output = self._runner.forward(extended)
-        if not is_extended:
+        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
+        output, num_rows = self._runner.forward(extended), len(inputs.token_ids)
+        if drafter is None or extended is inputs:
             return output
         drafter.observe(output.logits[num_rows:])
         return ForwardOutput(logits=output.logits[:num_rows])
