@@ -22,7 +22,8 @@ from tests.varied import NO_LOOKUP
 
 DRAFTER = Parallel(draft=DraftModel(verify_width=8, draft_width=8, adaptive=False))
 POLICIES = Policies(tree=TreePolicy(num_children=2, min_mass=0.0, looks_up=False), remote=NO_LOOKUP.remote)
-ONE_REPAIR = replace(POLICIES, remote=replace(POLICIES.remote, max_repairs=1))
+RESTING = replace(POLICIES, remote=replace(POLICIES.remote, max_lateness=0.1))
+ONE_REPAIR = replace(RESTING, remote=replace(RESTING.remote, max_repairs=1))
 DRAFT_MS = (1.9, 3.25, 3.8, 6.2)  # beside a target's pass of 10
 
 
@@ -63,13 +64,13 @@ def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(
 
 @pytest.mark.parametrize(("draft_ms", "num_tokens"), [(1.9, 5), (3.0, 3), (4.4, 2)])
 def test_a_drafter_that_rests_loses_what_is_left_of_the_targets_pass(draft_ms: float, num_tokens: int) -> None:
-    """By its own rules it begins no pass that would end long after the verdict: floor(T / D) levels in T."""
+    """It begins no pass that would end long after the verdict: floor(T / D) levels in T."""
     times = free(10.0, draft_ms)
-    answers = [simulate([known_answer(length)], DRAFTER, times, POLICIES).answers[0] for length in (241, 121)]
+    answers = [simulate([known_answer(length)], DRAFTER, times, RESTING).answers[0] for length in (241, 121)]
     tokens, rounds, decode_s = gained(answers)
     assert (tokens, rounds) == (120, 120 / num_tokens)
     assert decode_s == pytest.approx(10e-3 * rounds)
-    assert bound_of([known_answer(241)], DRAFTER, times, POLICIES).lost_to["timing"] > 15.0
+    assert bound_of([known_answer(241)], DRAFTER, times, RESTING).lost_to["timing"] > 15.0
 
 
 def test_a_miss_costs_one_draft_pass_at_the_bound() -> None:

@@ -47,10 +47,6 @@ class TimedTree:
     def is_rooted(self) -> bool:
         return self._tree.is_rooted
 
-    @property
-    def frontier_chance(self) -> float:
-        return self._tree.frontier_chance
-
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:

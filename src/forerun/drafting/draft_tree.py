@@ -61,11 +61,6 @@ class DraftTree:
         """True once the root has been expanded: the draft has predicted the next token."""
         return self._rows.is_rooted
 
-    @property
-    def frontier_chance(self) -> float:
-        """The chance that the text reaches what the next expansion would expand."""
-        return self._guessed.frontier_chance
-
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:

@@ -59,11 +59,6 @@ class GuessedTree:
         """The live tree; node 0 is the last committed token."""
         return self._growth.tree
 
-    @property
-    def frontier_chance(self) -> float:
-        """The chance that the text reaches what the next expansion would expand."""
-        return self._growth.frontier_chance()
-
     def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
         """Start a request; the last prompt token is the root.
 

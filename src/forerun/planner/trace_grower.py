@@ -45,10 +45,6 @@ class TraceGrower:
     def is_rooted(self) -> bool:
         return 0 in self._expanded
 
-    @property
-    def frontier_chance(self) -> float:
-        return self.guessed.frontier_chance
-
     def expect(self, trace: AnswerTrace) -> None:
         """The answer that the next request gets."""
         self._next_trace = trace

@@ -133,10 +133,6 @@ class BestFirstGrowth:
         for node in tree.add_chain(token_ids, log_probs):
             self._push(node, -tree.log_probs[node], tree.depths[node])
 
-    def frontier_chance(self) -> float:
-        """The chance that the text reaches one of the nodes that would be expanded next."""
-        return math.fsum(math.exp(-cost) for cost, _, _ in self._frontier[: self._draft_width])
-
     def chances(self) -> list[float]:
         """The chances of the horizon's members, likeliest first."""
         return [math.exp(-cost) for cost in self._best_costs if cost < math.inf]

@@ -96,10 +96,6 @@ class FakeGrower:
     def is_rooted(self) -> bool:
         return 0 in self._expanded
 
-    @property
-    def frontier_chance(self) -> float:
-        return self._growth.frontier_chance()
-
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:

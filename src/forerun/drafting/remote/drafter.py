@@ -13,7 +13,7 @@ from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
-from forerun.drafting.remote.estimates import expected_tokens, frontier_chance
+from forerun.drafting.remote.estimates import expansion_gain, expected_tokens
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import TargetEnd
@@ -169,7 +169,7 @@ class ParallelDrafter(Drafter):
         """Wait for the answer to the last verdict, as long as that pays; False if none came."""
         connection, waiting = self._connection, self._waiting
         num_expected = expected_tokens(tree, self.verify_width)
-        end = began + waiting.wait_s(num_expected, frontier_chance(tree, self._draft_width))
+        end = began + waiting.wait_s(num_expected, expansion_gain(tree, self.verify_width, self._draft_width))
         while connection.is_ready and (left := end - self._clock()) > 0:
             connection.wait(left)
             self._poll(is_waiting=True)

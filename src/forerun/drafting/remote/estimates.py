@@ -1,6 +1,7 @@
 """The expected tokens of a tree by its probabilities, and running means of measurements."""
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from forerun.speculation.tree import TokenTree
@@ -10,14 +11,28 @@ SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean: ha
 
 def expected_tokens(tree: TokenTree, width: int) -> float:
     """Expected tokens of a cut of `width` nodes by the tree's probabilities, without the root."""
-    return math.fsum(sorted(map(math.exp, tree.log_probs[1:]))[-(width - 1) :]) if width > 1 else 0.0
+    return math.fsum(likeliest(tree.log_probs[1:], width - 1))
 
 
-def frontier_chance(tree: TokenTree, width: int) -> float:
-    """The chance that the text reaches one of the `width` likeliest leaves, which an expansion would expand."""
+def expansion_gain(tree: TokenTree, verify_width: int, draft_width: int, *, coverage: float = 1.0) -> float:
+    """The chance that the text reaches a node that an expansion would expand, less that of the nodes whose rows their
+    children would take.
+
+    Args:
+        verify_width: rows of a cut.
+        draft_width: nodes of an expansion, which are the tree's likeliest leaves.
+        coverage: the share of a node's probability that its children have.
+    """
     inner = set(tree.parents)
-    leaves = (math.exp(log_prob) for node, log_prob in enumerate(tree.log_probs) if node not in inner)
-    return math.fsum(sorted(leaves)[-width:])
+    leaves = likeliest([value for node, value in enumerate(tree.log_probs) if node not in inner], draft_width)
+    rows = likeliest(tree.log_probs[1:], verify_width - 1)
+    rows += [0.0] * (verify_width - 1 - len(rows))
+    return math.fsum(max(0.0, coverage * leaf - row) for leaf, row in zip(leaves, reversed(rows), strict=False))
+
+
+def likeliest(log_probs: Iterable[float], number: int) -> list[float]:
+    """The largest of these probabilities, likeliest first."""
+    return [math.exp(log_prob) for log_prob in sorted(log_probs, reverse=True)[:number]]
 
 
 def blend(mean: float, newest: float) -> float:

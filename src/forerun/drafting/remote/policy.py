@@ -37,7 +37,8 @@ class RemotePolicy:
         foresees: rows of a draft pass are given to what the draft may say in the same pass, from what it said before.
         max_repairs: expansions between verdict and answer, at most: the first after a miss always, others where they
             pay.
-        max_lateness: an expansion may end after the verdict is expected by at most this share of its own length.
+        max_lateness: an expansion may end after the verdict is expected by at most this share of its own length, times
+            the share of verdicts that its tree had.
         is_traced: the drafter reports its busy times, for a timeline.
     """
 
@@ -46,7 +47,7 @@ class RemotePolicy:
     calibrates: bool = True
     foresees: bool = True
     max_repairs: int = 2
-    max_lateness: float = 0.35
+    max_lateness: float = 1.0
     is_traced: bool = False
 
     def __post_init__(self) -> None:

@@ -17,12 +17,13 @@ from secrets import token_bytes
 from typing import Final, Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.estimates import blend, expected_tokens
+from forerun.drafting.remote.estimates import blend, expansion_gain, expected_tokens
 from forerun.drafting.remote.messages import MAX_NODES, OWNER_BYTES, Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
+HIT_WEIGHT: Final = 0.1  # of the newest verdict in the share of hits
 LEAST_LOG_PROB: Final = -1e5  # floor of a sent guess; lower values are practically impossible
 MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # seed to noise; greedy requests have neither
 
@@ -35,9 +36,6 @@ class Grower(Protocol):
 
     @property
     def is_rooted(self) -> bool: ...
-
-    @property
-    def frontier_chance(self) -> float: ...
 
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
@@ -55,7 +53,8 @@ class DrafterEnd:
 
     After a verdict it answers as soon as the new root has been expanded and no further expansion, of at most
     `max_repairs`, is worth the target's time.
-    Between verdicts it grows, except where an expansion would still run when the next verdict is expected.
+    Between verdicts it grows, except where an expansion would run too long after the next verdict is expected: after a
+    hit all but that delay is gained, after a miss that delay is lost, so the share of hits says what is too long.
     """
 
     def __init__(self, grower: Grower, setup: Setup, *, make_noise: MakeNoise, clock: Callable[[], float]) -> None:
@@ -63,7 +62,7 @@ class DrafterEnd:
         self._sent_nodes = min(setup.verify_width * EXPANSION.trees_per_cut, MAX_NODES)
         self.request = 0
         self.is_active = False
-        self.expansion_s = 0.0
+        self.expansion_s, self._hit_share = 0.0, 0.5
         self.num_expansions = 0
         self._committed_len = self._serial = 0
         self._must_answer = self._is_grown = False  # `_is_grown`: no node is left to expand
@@ -89,7 +88,8 @@ class DrafterEnd:
         if self._must_answer:
             return 0.0
         late = self._clock() + self.expansion_s - self._verdict_due
-        if late <= self._setup.policy.max_lateness * self.expansion_s or late > self.expansion_s + self._step_s:
+        allowed_s = self._setup.policy.max_lateness * self._hit_share * self.expansion_s
+        if late <= allowed_s or late > self.expansion_s + self._step_s:
             return 0.0  # there is time for one more, or the verdict is too late to be predicted
         return max(self.expansion_s + self._step_s - late, 1e-4)
 
@@ -120,7 +120,8 @@ class DrafterEnd:
         num_known = self._committed_len - verdict.base_len
         if not 0 <= num_known < len(verdict.token_ids):
             return  # no new tokens, or a gap that the next verdict closes
-        self._grower.advance(verdict.token_ids[num_known:])
+        is_hit = self._grower.advance(verdict.token_ids[num_known:])
+        self._hit_share += HIT_WEIGHT * (is_hit - self._hit_share)
         self._committed_len = verdict.base_len + len(verdict.token_ids)
         self._step_s = verdict.step_s
         assert self._grower.tree.token_ids[0] == verdict.token_ids[-1], "the root is the last committed token"
@@ -141,8 +142,9 @@ class DrafterEnd:
             return True
         if self._num_repairs >= self._setup.policy.max_repairs or not self._step_s:
             return False
-        num_tokens = 1.0 + expected_tokens(self._grower.tree, self._setup.verify_width)
-        return self._grower.frontier_chance * EXPANSION.coverage * self._step_s > num_tokens * self.expansion_s
+        tree, verify_width = self._grower.tree, self._setup.verify_width
+        gain = expansion_gain(tree, verify_width, self._setup.draft_width, coverage=EXPANSION.coverage)
+        return gain * self._step_s > (1.0 + expected_tokens(tree, verify_width)) * self.expansion_s
 
     def _await_answer(self) -> None:
         self._must_answer, self._is_grown = True, False

@@ -58,20 +58,20 @@ class WaitPolicy:
         """An answer that was waited for, with nothing else to verify, brought `num_accepted` tokens."""
         self.gain = blend(self.gain, num_accepted)
 
-    def wait_s(self, num_expected: float, frontier_chance: float) -> float:
+    def wait_s(self, num_expected: float, expansion_gain: float) -> float:
         """How long to wait for an answer rather than verify the present tree.
 
         Args:
             num_expected: expected tokens of the present tree, without the bonus token.
-            frontier_chance: probability that the text reaches a node of the next expansion; 1 without a tree.
+            expansion_gain: probability that the text reaches what the next expansion adds to the cut; 1 without a tree.
 
-        A wait of r before a step of t pays when (1 + num_expected + gain * frontier_chance) / (t + r) exceeds
+        A wait of r before a step of t pays when (1 + num_expected + gain * expansion_gain) / (t + r) exceeds
         (1 + num_expected) / t.
         """
         settings = self._settings
         if self.is_late:
             return 0.0
-        if self.response_s * (1.0 + num_expected) > self.step_s * self.gain * frontier_chance:
+        if self.response_s * (1.0 + num_expected) > self.step_s * self.gain * expansion_gain:
             # Without this, one bad stretch would end all waits.
             self.gain += settings.recovery * (settings.first_gain - self.gain)
             return 0.0
