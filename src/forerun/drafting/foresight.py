@@ -54,12 +54,10 @@ class Foresight:
             said = self._said[length - 1].get(context[-length:])
             if said:
                 guesses = self._ranked(said, self._num_tokens + tree.depths[node])
-                cells = self._table.cells([value for _, value in guesses], length)
-                self._cells[node] = {token: cell for (token, _), cell in zip(guesses, cells, strict=True)}
-                return [
-                    (token, self._table.log_prob(cell, value))
-                    for (token, value), cell in zip(guesses, cells, strict=True)
-                ]
+                tokens = [token for token, _ in guesses]
+                cells, values = self._table.calibrate([value for _, value in guesses], length)
+                self._cells[node] = dict(zip(tokens, cells, strict=True))
+                return list(zip(tokens, values, strict=True))
         return []
 
     def learn(
@@ -107,7 +105,10 @@ class Foresight:
 
 def finite(token_ids: Sequence[int], log_probs: Sequence[float]) -> Said:
     """Those that are possible at all: a filter leaves few, and a damaged draft says anything."""
-    return {token: value for token, value in zip(token_ids, log_probs, strict=True) if math.isfinite(value)}
+    said = dict(zip(token_ids, log_probs, strict=True))
+    if all(map(math.isfinite, log_probs)):
+        return said
+    return {token: value for token, value in said.items() if math.isfinite(value)}
 
 
 def remember(contexts: dict[Context, Said], context: Context, said: Said) -> None:

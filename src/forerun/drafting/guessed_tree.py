@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import exp
 from typing import Final
 
 from forerun.drafting.foresight import Foresight
@@ -95,9 +96,9 @@ class GuessedTree:
         if self._guesses is None:
             self._growth.add_children(node, token_ids, log_probs)
             return
-        chances = self._guesses.add(self._growth, node, token_ids, log_probs)
+        values = self._guesses.add(self._growth, node, token_ids, log_probs)
         if self.rule is not None:
-            self.rule.measure_children(chances)
+            self.rule.measure_children(list(map(exp, values)))
 
     def advance(self, token_ids: Sequence[int]) -> Advance:
         """Commit tokens below the root; the last of them becomes the root."""

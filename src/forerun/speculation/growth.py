@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import takewhile
-from math import exp, isfinite
+from math import exp, isfinite, log
 from operator import itemgetter
 from typing import Final, TypeAlias
 
@@ -114,24 +114,32 @@ class BestFirstGrowth:
             token_ids: distinct tokens, likeliest first.
             log_probs: their log-probabilities given the parent, each <= 0, descending.
         """
-        tree, best_costs = self.tree, self._best_costs
-        parent_cost, depth = -tree.log_probs[parent], tree.depths[parent] + 1
+        tree, frontier, best_costs = self.tree, self._frontier, self._best_costs
+        parent_cost, depth, added = -tree.log_probs[parent], tree.depths[parent] + 1, []
         known = tree.children(parent)
-        added = self._settle(parent_cost, known, dict(zip(token_ids, log_probs, strict=True))) if self._foreseen else []
+        if known and self._foreseen:
+            added = self._settle(parent_cost, known, dict(zip(token_ids, log_probs, strict=True)))
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             cost = parent_cost - min(log_prob, 0.0)  # rounding may leave a value slightly above zero
             if not cost < best_costs[-1] or parent_cost > -HOPELESS:
                 break  # outside the horizon, impossible, or not a number
             if token_id not in known:
-                added.append(tree.add(parent, token_id, -cost))
-                self._push(added[-1], cost, depth, is_open=cost - parent_cost <= self._max_doubt)
+                node = tree.add(parent, token_id, -cost)
+                added.append(node)
+                if cost - parent_cost <= self._max_doubt:
+                    insort(frontier, (cost, depth, node))
+                insort(best_costs, cost)
+                best_costs.pop()
         return added
 
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
         """Add a chain of guesses below the root; see `TokenTree.add_chain`."""
         tree = self.tree
         for node in tree.add_chain(token_ids, log_probs):
-            self._push(node, -tree.log_probs[node], tree.depths[node])
+            cost = -tree.log_probs[node]
+            insort(self._frontier, (cost, tree.depths[node], node))
+            insort(self._best_costs, cost)
+            self._best_costs.pop()
 
     def chances(self) -> list[float]:
         """The chances of the horizon's members, likeliest first."""
@@ -163,12 +171,6 @@ class BestFirstGrowth:
                 self.tree.log_probs[node] = -cost
         return settled
 
-    def _push(self, node: int, cost: float, depth: int, *, is_open: bool = True) -> None:
-        if is_open:
-            insort(self._frontier, (cost, depth, node))
-        insort(self._best_costs, cost)
-        self._best_costs.pop()
-
 
 def padded(costs: list[float], horizon: int) -> list[float]:
     """The costs of a horizon's members; infinite where it has room."""
@@ -188,18 +190,18 @@ class CalibratedGuesses:
     def add(
         self, growth: BestFirstGrowth, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
     ) -> list[float]:
-        """Add an expanded node's children, which the draft ranked; return their chances, likeliest first."""
-        tree, table = growth.tree, self._table
+        """Add an expanded node's children, which the draft ranked; return the logs of their chances, best first."""
+        tree = growth.tree
         log_probs = list(takewhile(isfinite, log_probs))  # impossible tokens are never added
-        cells = table.cells(log_probs, tree.depths[node] + 1)
-        values = list(map(table.log_prob, cells, log_probs))
-        ranked = sorted(zip(values, token_ids, strict=False), key=itemgetter(0), reverse=True)
-        children = growth.add_children(node, [token_id for _, token_id in ranked], [value for value, _ in ranked])
+        cells, values = self._table.calibrate(log_probs, tree.depths[node] + 1)
+        ranked = sorted(zip(values, token_ids, cells, strict=False), key=itemgetter(0), reverse=True)
+        token_ids, values = [token_id for _, token_id, _ in ranked], [value for value, _, _ in ranked]
+        children = growth.add_children(node, token_ids, values)
         if children:
-            cell_of = dict(zip(token_ids, cells, strict=False))
+            cell_of = {token_id: cell for _, token_id, cell in ranked}
             for child in children:
                 self._cells[child] = cell_of[tree.token_ids[child]]
-        return [exp(value) for value, _ in ranked]
+        return values
 
     def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
         """Count the guesses at every node that the text has passed, and the token that followed each."""
@@ -225,18 +227,21 @@ class AcceptanceTable:
         self._num_true = [0.0] * (NUM_BINS * CELLS_PER_BIN + NUM_BINS)  # all cells, then the bins
         self._num_tried = [0.0] * len(self._num_true)
 
-    def cells(self, log_probs: Sequence[float], depth: int) -> list[int]:
-        """The cell of each sibling, likeliest first."""
+    def calibrate(self, log_probs: Sequence[float], depth: int) -> tuple[list[int], list[float]]:
+        """The cell of each sibling, likeliest first, and its log-probability of being right: what was observed in the
+        cell, shrunk to the draft's probability."""
+        num_true, num_tried = self._num_true, self._num_tried
         place = 0 if depth == 1 else 1 if depth <= 3 else 2
-        bins = [int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH)) for log_prob in log_probs]
-        return [(bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1) for rank, bin_ in enumerate(bins)]
-
-    def log_prob(self, cell: int, log_prob: float) -> float:
-        """Log-probability of a right guess: observed frequency, shrunk to the draft's probability."""
-        num_true, num_tried, bin_ = self._num_true, self._num_tried, bin_of(cell)
-        said = math.exp(max(log_prob, LEAST_LOG_PROB))
-        chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
-        return math.log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS))
+        cells, values = [], []
+        for rank, log_prob in enumerate(log_probs):
+            bin_ = int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH))
+            cell = (bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1)
+            bin_ += NUM_BINS * CELLS_PER_BIN
+            said = exp(max(log_prob, LEAST_LOG_PROB))
+            chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
+            cells.append(cell)
+            values.append(log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS)))
+        return cells, values
 
     def count(self, cell: int, came_true: float) -> None:
         """Take one guess's outcome, or the chance of it."""

@@ -65,9 +65,12 @@ class TokenTree:
 
     def children(self, parent: int) -> dict[int, int]:
         """The children of `parent`: token to node."""
-        if parent not in self.parents:
+        parents, token_ids = self.parents, self.token_ids
+        try:
+            first = parents.index(parent, parent + 1)
+        except ValueError:
             return {}
-        return {self.token_ids[node]: node for node, above in enumerate(self.parents) if above == parent}
+        return {token_ids[node]: node for node in range(first, len(parents)) if parents[node] == parent}
 
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from below the root down to `node`."""
@@ -80,18 +83,20 @@ class TokenTree:
     def descend(self, token_ids: Sequence[int]) -> list[int]:
         """The nodes along `token_ids` from below the root, as far as the tree has them."""
         nodes: list[int] = []
-        here = 0
-        for token_id in token_ids:
-            child = self.children(here).get(token_id)
-            if child is None:
-                break
-            nodes.append(child)
-            here = child
+        here, own_ids, wanted = 0, self.token_ids, iter(token_ids)
+        token_id = next(wanted, None)
+        for node, parent in enumerate(self.parents):  # one pass meets every child after its parent
+            if parent == here and own_ids[node] == token_id:
+                nodes.append(node)
+                here, token_id = node, next(wanted, None)
         return nodes
 
     def copy(self) -> "TokenTree":
         """An independent tree with the same nodes."""
-        return self.select(range(len(self)))
+        copied = TokenTree(self.token_ids[0])
+        copied.token_ids, copied.parents = self.token_ids.copy(), self.parents.copy()
+        copied.depths, copied.log_probs, copied.chain = self.depths.copy(), self.log_probs.copy(), self.chain
+        return copied
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
         """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
@@ -112,13 +117,11 @@ class TokenTree:
 
     def subtree(self, root: int) -> tuple["TokenTree", dict[int, int]]:
         """The tree below `root` as a separate tree, and the map from old to new indices."""
-        nodes = [root]
-        reached = {root}
-        for node in range(root + 1, len(self)):
-            if self.parents[node] in reached:
-                reached.add(node)
-                nodes.append(node)
-        return self.select(nodes), {node: place for place, node in enumerate(nodes)}
+        places = {root: 0}
+        for node, parent in enumerate(self.parents[root + 1 :], root + 1):
+            if parent in places:
+                places[node] = len(places)
+        return self.select(list(places)), places
 
     def best(self, width: int) -> list[int]:
         """The `width` likeliest nodes, ascending; ties go to the lower depth, then the earlier node. Hopeless ones are
