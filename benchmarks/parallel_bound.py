@@ -1,12 +1,12 @@
 """Parallel drafting on paced devices against its bound: measured over bound, and where the rest of a round goes.
 
-python benchmarks/parallel_bound.py [--target smollm2 --draft FOLDER --data mt_bench,gsm8k] [--repeats 5]
+python benchmarks/parallel_bound.py [--target smollm2 --draft FOLDER --data mt_bench,gsm8k --scale 3] [--repeats 5]
 
-A trace of the pair is recorded for every temperature. Drafters `none`, the serial tree of 8 rows and 6 levels and the
-parallel one of 8 rows then write the same answers in turn, prompt by prompt, several times over, paced as SwiftSpec's
-two pairs of models. Beside them: the parallel drafter as the planner projects it with what rounds and draft passes of
-this machine take beside their passes, and its bound, without any of that. It fails where a text is another than
-without drafting. Every speed is *paced*.
+A trace of the pair is recorded for every temperature. Drafters `none`, the serial tree of 8 rows and 6 levels, the
+parallel one of 8 rows and both with adaptive widths up to 16 rows then write the same answers in turn, prompt by
+prompt, several times over, paced as SwiftSpec's two pairs of models. Beside them: the parallel drafters as the planner
+projects them with what rounds and draft passes of this machine take beside their passes, and their bounds, without any
+of that. It fails where a text is another than without drafting. Every speed is *paced*.
 """
 
 import argparse
@@ -16,20 +16,22 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from common import Prompt, Run, answer_in_turn, ask, config_of, policies_with, standard_arguments, write_results
-from planner_paced import paced
 from widths import AHEAD, FIXED, PAIRS
 
-from forerun import Engine, GenerationStream, NoDrafter, Parallel, SamplingParams
+from forerun import DraftModel, Engine, GenerationStream, NoDrafter, Parallel, SamplingParams
 from forerun.bench.run.draft_traces import Recorder
 from forerun.core.drafter_config import DrafterConfig
-from forerun.core.pace import Pace
+from forerun.core.pace import Pace, read_device
 from forerun.core.steps import DecodeStep
 from forerun.engine.calibrate import calibrate
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
-from forerun.planner.bound import bound_of
+from forerun.planner.bound import Bound, bound_of
 from forerun.planner.outcome import AnswerOutcome, Outcome, speed
 from forerun.planner.simulate import Costs, simulate
+
+SERIAL = {"serial": FIXED, "serial, adaptive": DraftModel()}
+PARALLEL = {"parallel": AHEAD, "parallel, adaptive": DraftModel()}
 
 
 @dataclass(kw_only=True)
@@ -76,24 +78,35 @@ def measured(steps: Sequence[DecodeStep], decode_s: float, target: Pace) -> Answ
     )
 
 
+def scaled(pair: str, scale: float) -> tuple[Pace, Pace]:
+    """Passes of target and draft, so many times as long as stated."""
+    device = read_device(PAIRS[pair])
+    assert device.target is not None
+    assert device.draft is not None
+    target, draft = (
+        Pace(steps=tuple((rows, scale * seconds) for rows, seconds in pace.steps))
+        for pace in (device.target, device.draft)
+    )
+    return target, draft
+
+
 def play(
-    pair: str, traces: Sequence[AnswerTrace], params: SamplingParams, arguments: argparse.Namespace
+    target: Pace, draft: Pace, traces: Sequence[AnswerTrace], params: SamplingParams, arguments: argparse.Namespace
 ) -> list[SplitRun]:
-    """`none`, serial and parallel, having written every answer.
+    """All drafters, having written every answer.
 
     Raises:
         SystemExit: a text is another than that of the trace.
     """
-    target = paced(pair, Profile(source="paced", unit="device", target={1: Pace(steps=((1, 1.0),))})).target[1]
-    drafters: dict[str, DrafterConfig] = {
-        "none": NoDrafter(), "serial": replace(FIXED, model=arguments.draft),
-        "parallel": Parallel(draft=replace(AHEAD, model=arguments.draft)),
-    }  # fmt: skip
+    drafters: dict[str, DrafterConfig] = {"none": NoDrafter()}
+    drafters |= {name: replace(tree, model=arguments.draft) for name, tree in SERIAL.items()}
+    drafters |= {name: Parallel(draft=replace(tree, model=arguments.draft)) for name, tree in PARALLEL.items()}
+    device = f"paced:target={spelled(target)};draft={spelled(draft)}"
     runs = [
         SplitRun(
             name=name, num_threads=1, target=target, num_prompts=len(traces),
             engine=Engine(
-                config_of(arguments, device=PAIRS[pair], num_threads=1, drafter=drafter, weights=arguments.weights),
+                config_of(arguments, device=device, num_threads=1, drafter=drafter, weights=arguments.weights),
                 policies=policies_with(bool(arguments.lookup)),
             ),
         )
@@ -111,28 +124,40 @@ def play(
     return runs
 
 
+def spelled(pace: Pace) -> str:
+    """As a paced device's specification has it."""
+    return ",".join(f"{1e3 * seconds}ms@{rows}" for rows, seconds in pace.steps)
+
+
 def rows_of(
     pair: str, known: Profile, traces: Sequence[AnswerTrace], params: SamplingParams, arguments: argparse.Namespace
 ) -> Iterator[dict[str, object]]:
-    runs = play(pair, traces, params, arguments)
-    drafter, policies = Parallel(draft=AHEAD), policies_with(bool(arguments.lookup))
-    costs = Costs.of(paced(pair, known), target_units=1, draft_units=1)
-    bound = bound_of(traces, drafter, costs, policies)
-    projected = simulate(traces, drafter, costs, policies)
+    target, draft = scaled(pair, arguments.scale)
+    runs = play(target, draft, traces, params, arguments)
+    policies = policies_with(bool(arguments.lookup))
+    costs = Costs.of(replace(known, target={1: target}, draft={1: draft}), target_units=1, draft_units=1)
     speeds = {run.name: run.speeds(len(traces)) for run in runs}
     verify_ms = {run.name: 1e3 * run.total("verify_s") / run.total("num_rounds") for run in runs}
     circumstances = {"paced as": pair, "T": params.temperature}
-    rows: list[tuple[str, list[float], Outcome]] = [
-        (run.name, speeds[run.name], Outcome(answers=tuple(run.answers))) for run in runs
-    ]
-    rows += [("projected", [projected.tokens_per_s], projected), ("bound", [bound.outcome.tokens_per_s], bound.outcome)]
-    for name, found, outcome in rows:
-        is_parallel, is_simulated = name not in ("none", "serial"), name in ("projected", "bound")
+    rows: list[tuple[str, list[float], Outcome, Bound | None]] = []
+    for run in runs:
+        bound = None
+        if run.name in PARALLEL:
+            drafter = Parallel(draft=PARALLEL[run.name])
+            bound, projected = bound_of(traces, drafter, costs, policies), simulate(traces, drafter, costs, policies)
+            rows += [
+                (f"{run.name}: projected", [projected.tokens_per_s], projected, bound),
+                (f"{run.name}: bound", [bound.outcome.tokens_per_s], bound.outcome, bound),
+            ]
+        rows.append((run.name, speeds[run.name], Outcome(answers=tuple(run.answers)), bound))
+    for name, found, outcome, bound in rows:
+        is_parallel, is_simulated = bound is not None, ":" in name
         yield circumstances | {
             "drafter": name, "tokens/s": f"{median(found):.0f}",
             "slowest-fastest": "" if is_simulated else f"{found[0]:.0f}-{found[-1]:.0f}",
             "over serial": f"{median(found) / median(speeds['serial']):.2f}",
-            "of bound": f"{median(found) / bound.outcome.tokens_per_s:.2f}" if is_parallel else "",
+            "over adaptive": f"{median(found) / median(speeds['serial, adaptive']):.2f}",
+            "of bound": "" if bound is None else f"{median(found) / bound.outcome.tokens_per_s:.2f}",
             "tokens/round": f"{outcome.tokens_per_round:.2f}", "round ms": f"{1e3 * outcome.round_s:.2f}",
             "pass": f"{1e3 * outcome.per_round('pass_s'):.2f}",
             "verify": f"{verify_ms[name]:.2f}" if name in verify_ms else "",
@@ -144,8 +169,9 @@ def rows_of(
             "late": f"{outcome.per_round('num_late'):.2f}" if is_simulated else "",
             "draft passes": f"{outcome.expansions_per_round:.2f}" if is_simulated else "",
             "passes lost": f"{outcome.useless_expansions:.2f}" if is_simulated else "",
+            "levels": f"{outcome.levels_per_useful_expansion:.2f}" if is_simulated else "",
             "lost to": ", ".join(f"{part} {lost:.0f}" for part, lost in bound.lost_to.items())
-            if name == "projected" else "",
+            if bound is not None and "projected" in name else "",
         }  # fmt: skip
 
 
@@ -154,6 +180,7 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="leave out so many prompts at the start")
     parser.add_argument("--repeats", type=int, default=5, help="how often each prompt is answered; medians are taken")
     parser.add_argument("--weights", default="stored", help="int8 or int4 where passes take too long for the paces")
+    parser.add_argument("--scale", type=float, default=1.0, help="passes take so many times as long as stated")
     parser.add_argument("--only", choices=list(PAIRS), help="one of the paces")
     parser.add_argument("--lookup", type=int, default=1, help="1 with earlier text in trees, 0 without")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 1.0])
@@ -184,7 +211,8 @@ def main() -> None:
         "for the tree after a miss and with a tree; and what is beside (of the serial drafter: its draft passes too).",
         "Bare: rounds of the root alone. Rows lost: verified rows that gave no token, a round. Late: rounds that began "
         "before the answer to the verdict. Passes lost: share of the draft passes that put no token of the text into "
-        "the tree.",
+        "the tree. Levels: tokens of the text that each of the others put there.",
+        *([f"Passes take {arguments.scale:g} times as long as stated."] if arguments.scale != 1.0 else []),
     ]
     write_results(arguments, "Parallel drafting against its bound, paced", rows, notes)
 

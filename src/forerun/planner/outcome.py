@@ -89,6 +89,11 @@ class Outcome:
         return 1.0 - self._total("num_useful") / max(self._total("num_expansions"), 1.0)
 
     @property
+    def levels_per_useful_expansion(self) -> float:
+        """Tokens of the text that each of the other draft passes put there."""
+        return self._total("num_levels") / max(self._total("num_useful"), 1.0)
+
+    @property
     def overhead_s(self) -> float:
         """Of a round with a parallel drafter, or without one: what is neither the target's pass nor a wait."""
         return self.round_s - sum(map(self.per_round, ("pass_s", "miss_wait_s", "hit_wait_s")))
