@@ -45,6 +45,33 @@ def test_with_flags_only_the_named_files_are_written(bench: Bench, folder: Path,
     assert not (folder / "report.json").exists()
 
 
+def test_parallel_drafting_is_compared_with_the_bound_of_a_plan(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    bound = {"tokens_per_s": 400.0, "lost_to": {"rounds": 30.0, "wire": 10.0}}
+    plans = [{"tokens_per_s": 1.0, "bound": None}, {"tokens_per_s": 360.0, "bound": bound}]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"temperatures": [0.0], "plans": plans}))
+    shown = bench("report", folder, "--plan", plan, "--json", tmp_path / "x.json")
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    kept = {"dataset": None, "contestant": "parallel", "temperature": 0.0}.items()
+    (speed,) = [row["speed"]["value"] for row in rows if kept <= row.items()]
+    said = f"{speed:.0f} tokens/s, {speed / 400:.2f} of the bound of 400; the plan's 360 lose 30 to rounds, 10 to wire"
+    assert f"parallel at temperature 0: {said}" in shown.stdout
+    for content, needed in (
+        (
+            {"temperatures": [0.3], "plans": plans},
+            "is of answers at temperature 0.3, the run has parallel drafting at 0",
+        ),
+        ({"temperatures": [0.0], "plans": plans[:1]}, "holds no plan with a bound"),
+        ([], "holds no plan with a bound"),
+    ):
+        plan.write_text(json.dumps(content))
+        refused = bench("report", folder, "--plan", plan, "--json", tmp_path / "y.json")
+        assert refused.exit_code == 2
+        assert needed in " ".join(refused.output.split())
+        assert not (tmp_path / "y.json").exists()
+
+
 def test_record_files_are_read_beside_each_other(bench: Bench, folder: Path) -> None:
     shown = bench(
         "report",

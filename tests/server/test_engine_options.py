@@ -154,7 +154,7 @@ def test_the_long_texts_of_one_key_keep_no_other_one_waiting() -> None:
         threads = [threading.Thread(target=hold_up) for _ in range(3)]
         for thread in threads:
             thread.start()
-        while not any(turn.locked() for turn in server.service.prompts._turns.values()):
+        while not any(turn.locked() for turn in list(server.service.prompts._turns.values())):
             assert any(thread.is_alive() for thread in threads)
         assert client.post("/v1/completions", json=ASKED, headers=second).status_code == 200
         assert len(answers) < len(threads), "the other one's texts were still to be read"

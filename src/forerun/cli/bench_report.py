@@ -7,6 +7,7 @@ import typer
 
 from forerun.cli.declare import option, output
 from forerun.cli.failures import say, shows_errors
+from forerun.cli.plan_bound import show_reached
 from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable, write_whole
 
@@ -29,6 +30,9 @@ def report(
     baseline: Annotated[
         str | None, option("--baseline", help="Contestant or record file that others are compared with.")
     ] = None,
+    plan: Annotated[
+        Path | None, option("--plan", help="What forerun plan --json wrote: compare parallel drafting with its bound.")
+    ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
     from forerun.bench.report.summary import read_run_with, summarise_run
@@ -48,6 +52,8 @@ def report(
     run, name = read_run_with(out, baseline)
     summary = summarise_run(run, baseline=name)
     _show(summary)
+    if plan is not None:
+        show_reached(plan, speeds_of(summary, "parallel"))
     _write(summary, json_file=json_file, markdown=markdown, html=html)
 
 
@@ -78,6 +84,12 @@ def compare(
         raise ConfigError("not enough prompts in common to say anything: measure at least five in both runs")
     unknown = f"; {found.num_unknown} have not enough prompts in common" if found.num_unknown else ""
     print(f"not slower beyond noise: {num_known} rows{unknown}")
+
+
+def speeds_of(summary: "Summary", contestant: str) -> dict[float, float]:
+    """Tokens/s over all data sets, by temperature."""
+    rows = [row for row in summary.rows if row.dataset is None and row.contestant == contestant]
+    return {row.temperature: row.speed.value for row in rows if row.speed is not None}
 
 
 def has_matplotlib() -> bool:

@@ -106,7 +106,7 @@ def plan(
     _show(plans, chosen, source, _acceptance_note(traces, trace, accept_length), pair)
     show_bound(plans)
     if as_json is not None:
-        write_whole(as_json, json.dumps(_to_dict(plans, chosen, source, pair), indent=2) + "\n")
+        write_whole(as_json, json.dumps(_to_dict(plans, traces, chosen, source, pair), indent=2) + "\n")
     if plot is not None:
         from forerun.planner.picture import draw_plans
 
@@ -261,11 +261,14 @@ def _acceptance_note(traces: list[AnswerTrace], path: Path | None, accept_length
     return f"acceptance from a synthetic pair with {accept_length:g} accepted tokens per round (8 rows, 5 levels)"
 
 
-def _to_dict(plans: "list[Plan]", profile: Profile, source: str, pair: Pair | None) -> dict[str, Any]:
+def _to_dict(
+    plans: "list[Plan]", traces: list[AnswerTrace], profile: Profile, source: str, pair: Pair | None
+) -> dict[str, Any]:
     return {
         "source": profile.source,
         "numbers": source,
         "about": dict(profile.about),
+        "temperatures": sorted({trace.temperature for trace in traces}),
         "plans": [
             _entry(entry) | {"weights_bytes_per_unit": None if pair is None else _unit_bytes(entry, pair)}
             for entry in plans

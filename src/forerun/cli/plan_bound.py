@@ -1,7 +1,11 @@
-"""What forerun plan says of the bound: how near the best parallel plan comes to it, and where the rest goes."""
+"""What forerun plan and bench report say of the bound: how near to it parallel drafting is, and where the rest goes."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from forerun.planner.bound import Bound
@@ -27,6 +31,39 @@ def bound_entry(plan: "Plan", bound: "Bound") -> dict[str, Any]:
         "parts": parts(plan.outcome),
         "parts_at_bound": parts(bound.outcome),
     }
+
+
+def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
+    """Print how near measured speeds come to the bound of a plan.
+
+    Args:
+        path: what `forerun plan --json` wrote.
+        speeds: tokens/s of parallel drafting by temperature.
+
+    Raises:
+        ConfigError: the file holds no bound, or one of other temperatures.
+    """
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        temperatures = [float(value) for value in written["temperatures"]]
+        plan = next(plan for plan in written["plans"] if plan["bound"] is not None)
+        most, lost_to = float(plan["bound"]["tokens_per_s"]), plan["bound"]["lost_to"]
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        raise ConfigError(
+            f"{path} holds no plan with a bound ({type(error).__name__}: {error}): make one with forerun plan --json "
+            f"{path}, of a trace that forerun bench trace recorded"
+        ) from None
+    if len(temperatures) != 1 or temperatures[0] not in speeds:
+        raise ConfigError(
+            f"{path} is of answers at temperature {' and '.join(f'{value:g}' for value in temperatures)}, the run has "
+            f"parallel drafting at {', '.join(f'{value:g}' for value in speeds) or 'none'}: plan with --temperature"
+        )
+    speed = speeds[temperatures[0]]
+    lost = ", ".join(f"{tokens_per_s:.0f} to {name}" for name, tokens_per_s in lost_to.items())
+    print(
+        f"\nparallel at temperature {temperatures[0]:g}: {speed:.0f} tokens/s, {speed / most:.2f} of the bound of "
+        f"{most:.0f}; the plan's {plan['tokens_per_s']:.0f} lose {lost}"
+    )
 
 
 def parts(outcome: "Outcome") -> dict[str, float]:
