@@ -12,9 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.backends.gpu.compiling import WARP_SIZE, Launch
+from tests.backends.gpu.compiling import SHARED_LIMITS, WARP_SIZE, Launch
 
-SHARED_LIMITS: Final = {80: 163 * 1024, 90: 227 * 1024}  # bytes that one program may have, by architecture
 MATRIX_INSTRUCTIONS: Final = ("HMMA", "HGMMA", "IMMA", "IGMMA")
 LOCAL_INSTRUCTIONS: Final = ("LDL", "STL")  # to and from memory that stands in for registers
 LOADS: Final = ("LDG", "LDGSTS")  # of global memory, to registers and to shared memory

@@ -25,10 +25,14 @@ def fake_triton(
     monkeypatch.setitem(sys.modules, "triton", triton)
 
 
-def fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
+def fake_gpu(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), shared_kib: int = 1 << 20
+) -> None:
+    properties = SimpleNamespace(shared_memory_per_block_optin=shared_kib << 10)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
 
 def ask(device: str = "cuda", *, dtype: torch.dtype = torch.bfloat16, head_dim: int = 128) -> str | None:
@@ -77,6 +81,32 @@ def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch, (7, 5))
     assert ask() == "the GPU has compute capability 7.5, and the Triton kernels need 8.0"
+
+
+@pytest.mark.parametrize(
+    ("shared_kib", "dtype", "head_dim", "needed_kib"),
+    [
+        (99, torch.bfloat16, 128, None),
+        (99, torch.float32, 64, None),
+        (99, torch.bfloat16, 256, 152),
+        (99, torch.float32, 128, 160),
+        (163, torch.float32, 128, None),
+        (163, torch.float32, 256, 304),
+        (227, torch.float32, 256, 304),
+        (227, torch.float16, 256, None),
+    ],
+)
+def test_heads_that_do_not_fit_shared_memory_are_named(
+    monkeypatch: pytest.MonkeyPatch, shared_kib: int, dtype: torch.dtype, head_dim: int, needed_kib: int | None
+) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch, (8, 9), shared_kib)
+    answer = ask(dtype=dtype, head_dim=head_dim)
+    if needed_kib is None:
+        assert answer is None
+    else:
+        assert answer is not None
+        assert f"takes {needed_kib} KiB of shared memory, and a program has {shared_kib} KiB" in answer
 
 
 def test_gpus_of_a_shared_model_have_to_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

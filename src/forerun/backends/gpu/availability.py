@@ -8,6 +8,8 @@ from typing import Final
 
 import torch
 
+from forerun.backends.gpu.shared_memory import attention_bytes
+
 OLDEST_TRITON: Final = (3, 6)
 OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -30,7 +32,8 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, is_shared: bool = F
     if kind not in ("cpu", "cuda"):
         return f"the Triton kernels do not run on {kind}"
     if kind == "cuda":
-        missing = _cuda_fault(device) or (_exchange_fault() if is_shared else None)
+        missing = _cuda_fault(device) or _memory_fault(device, dtype, head_dim)
+        missing = missing or (_exchange_fault() if is_shared else None)
         if missing is not None:
             return missing
     return _triton_fault(kind)
@@ -44,6 +47,17 @@ def _cuda_fault(device: str) -> str | None:
         needed, found = (".".join(map(str, pair)) for pair in (OLDEST_CAPABILITY, capability))
         return f"the GPU has compute capability {found}, and the Triton kernels need {needed}"
     return None
+
+
+def _memory_fault(device: str, dtype: torch.dtype, head_dim: int) -> str | None:
+    limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    needed = attention_bytes(head_dim, dtype.itemsize, num_stages=1)
+    if needed <= limit:
+        return None
+    return (
+        f"attention with heads of {head_dim} numbers in {str(dtype).removeprefix('torch.')} takes {needed >> 10} KiB "
+        f"of shared memory, and a program has {limit >> 10} KiB on this GPU"
+    )
 
 
 def _exchange_fault() -> str | None:

@@ -37,8 +37,13 @@ class GraphPool:
             return known is not None
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Recorded on a stream of this device's own: that of torch belongs to the device that was recorded on first.
+
+        What other threads ask of the GPU meanwhile, memory above all, does not break the recording.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        stream = torch.cuda.Stream(self._device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
         return graph
 

@@ -17,6 +17,7 @@ would be compiled anew for one row, and again for sixteen.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -61,6 +62,16 @@ def launch_options(*, num_warps: int, num_stages: int = 1, overlaps: bool = Fals
     """How to launch a kernel; `overlaps` must also be passed to the kernel as OVERLAPS."""
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
     return {**options, "launch_pdl": True} if overlaps else options
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that a program may have on the current device."""
+    return 1 << 30 if IS_EMULATED else _shared_limit(triton.runtime.driver.active.get_current_device())
+
+
+@cache
+def _shared_limit(device: int) -> int:
+    return int(triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"])
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

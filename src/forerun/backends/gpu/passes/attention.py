@@ -8,16 +8,15 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.language import IS_EMULATED, launch_options
+from forerun.backends.gpu.language import IS_EMULATED, launch_options, shared_limit
 from forerun.backends.gpu.passes.kv_split import LOG2_E
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
+from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, num_stages_for
 
-MOST_MATRIX_ROWS: Final = 32  # A program does no more: the matrix units would add up in another order.
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # A CPU's products differ even for 16.
 NUM_WARPS: Final = 8
-WIDE_HEAD_BYTES: Final = 256  # Larger heads fit shared memory once, and not 128 registers.
 FEW_PROGRAMS: Final = 128  # So many programs run at once, one on each multiprocessor.
 
 
@@ -94,9 +93,9 @@ def tree_attention(
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
-        maxnreg=None if is_early or _head_bytes(keys_SKD) > WIDE_HEAD_BYTES else 128,
+        maxnreg=None if is_early or not _fits_half_the_registers(keys_SKD) else 128,
         **launch_options(
-            num_warps=NUM_WARPS, num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
+            num_warps=_num_warps(keys_SKD), num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
         ),
     )  # fmt: skip
 
@@ -113,7 +112,7 @@ def text_attention(
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, MOST_MATRIX_ROWS), OVERLAPS=overlaps,
-        **launch_options(num_warps=NUM_WARPS, num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
+        **launch_options(num_warps=_num_warps(keys_SKD), num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
     )  # fmt: skip
 
 
@@ -123,13 +122,18 @@ def _num_units(num_rows: int, num_splits: int, block_rows: int) -> int:
 
 
 def _num_stages(keys_SKD: Tensor, most: int) -> int:
-    """Splits in shared memory at a time, as far as there is room for more than one."""
-    return most if _head_bytes(keys_SKD) <= WIDE_HEAD_BYTES else 1
+    """Splits in shared memory at a time, as far as this GPU has room for more than one."""
+    return num_stages_for(keys_SKD.shape[2], keys_SKD.element_size(), most=most, limit=shared_limit())
 
 
-def _head_bytes(keys_SKD: Tensor) -> int:
-    head_bytes: int = keys_SKD.shape[2] * keys_SKD.element_size()
-    return head_bytes
+def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
+    """True if two programs on a multiprocessor need no more registers than there are."""
+    return keys_SKD.element_size() == 2 and keys_SKD.shape[2] in (64, 128)
+
+
+def _num_warps(keys_SKD: Tensor) -> int:
+    """More where products without matrix instructions hold whole rows in registers."""
+    return 16 if keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= 64 else NUM_WARPS
 
 
 def _check(q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int) -> None:

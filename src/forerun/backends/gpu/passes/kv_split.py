@@ -18,8 +18,8 @@ import triton.language as tl
 
 from forerun.backends.gpu.language import product
 from forerun.backends.gpu.row_table import IS_CAUSAL, PREFIX_LEN, TREE_STRIDE
+from forerun.backends.gpu.shared_memory import SPLIT
 
-SPLIT: Final = 128
 LOG2_E: Final = 1.4426950408889634
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
