@@ -1,6 +1,7 @@
 """Which backend a model runs on, in which dtype, and why: decided here and nowhere else."""
 
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Final, assert_never
 
@@ -37,6 +38,7 @@ def choose_backend(
     dtype: torch.dtype,
     device: str,
     head_dim: int,
+    group: int = 1,
     wanted: KernelsName = "auto",
     is_shared: bool = False,
     is_apart: bool = False,
@@ -44,6 +46,7 @@ def choose_backend(
     """The fastest available backend; for `exact` the fastest row-exact one.
 
     Args:
+        group: query heads of a key head.
         is_shared: several ranks share the model, whose kernels then exchange what they computed.
         is_apart: not all of them are on this host.
 
@@ -51,16 +54,17 @@ def choose_backend(
         ConfigError: Triton's kernels are wanted and cannot run.
     """
     torchs = REFERENCE if exactness == "exact" else FUSED
+    gpu_fault = partial(triton_fault, device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared)
     match wanted:
         case "torch":
             return BackendChoice(backend=torchs, missing=None)
         case "triton":
-            missing = APART if is_apart else triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
+            missing = APART if is_apart else gpu_fault()
             if missing is not None:
                 raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
             return BackendChoice(backend=triton_backend(), missing=None)
         case "auto" if torch.device(device).type == "cuda":
-            missing = APART if is_apart else triton_fault(device, dtype=dtype, head_dim=head_dim, is_shared=is_shared)
+            missing = APART if is_apart else gpu_fault()
             return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
         case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
             missing = APART if is_apart else native_fault() or (sharing_fault() if is_shared else None)

@@ -119,6 +119,7 @@ class Checkpoint:
             dtype=self.dtype,
             device=device,
             head_dim=self.spec.head_dim,
+            group=self.spec.num_heads // self.spec.num_kv_heads,
             wanted=config.kernels,
             is_shared=config.target_ranks > 1,
             is_apart=config.remote_ranks > 0,

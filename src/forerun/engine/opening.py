@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 NEAR_TIE: Final = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 START_S: Final = 120.0  # wait for the draft model to load; a slower one joins a request later
 WARM_UP_TOKENS: Final = 4
+WIDE_PROMPT: Final = 64  # Tokens: more rows than a tree has, so that the kernels of long prompts run too.
 EARLY_TOKENS: Final = 512
 
 
@@ -219,7 +220,9 @@ def rehearse(
     """
     drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
-    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length)
+    is_compiled = torch.device(target.device).type == "cuda"
+    num_prompt = min(WIDE_PROMPT, max_length // 2) if is_compiled else 1
+    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length, num_prompt)
     learnt.forget_if_outdated(target)
     drafter.adapt(partial(learnt.measure, target))
     if drafter.early_search_s > 0.0:
@@ -227,12 +230,19 @@ def rehearse(
     return learnt.pace(drafter.verify_width)
 
 
-def warm_up(target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int) -> None:
-    """Warm-up: libraries select and load their kernels now, not during the first request."""
+def warm_up(
+    target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int, num_prompt: int
+) -> None:
+    """Warm-up: libraries select, load and compile their kernels now, not during the first request.
+
+    Args:
+        num_prompt: tokens of the prompt; a GPU has separate kernels for passes of many rows.
+    """
     temperatures = (0.0,) if len(decoders) == 1 else (0.0, 1.0)  # a GPU has separate kernels for sampled rounds
     for temperature in temperatures:
-        request = own_text(target, temperature)
-        write(decoders, request, cores, num_tokens=min(WARM_UP_TOKENS, max_length - 1), until=float("inf"))
+        request = own_text(target, temperature, num_prompt)
+        num_tokens = min(WARM_UP_TOKENS, max_length - num_prompt)
+        write(decoders, request, cores, num_tokens=num_tokens, until=float("inf"))
     target.forget()
 
 
@@ -246,10 +256,10 @@ def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_len
     forget_text(target, drafter)
 
 
-def own_text(target: Runner, temperature: float) -> Request:
-    """An unconstrained request that begins with token 0."""
+def own_text(target: Runner, temperature: float, num_prompt: int = 1) -> Request:
+    """An unconstrained request whose prompt is so many times token 0."""
     noise = KeyedNoise(0, target.spec.vocab_size, device=target.device) if temperature else None
-    return Request(prompt_ids=(0,), params=SamplingParams(temperature=temperature), noise=noise)
+    return Request(prompt_ids=(0,) * num_prompt, params=SamplingParams(temperature=temperature), noise=noise)
 
 
 def write(

@@ -57,9 +57,7 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
             q, keys_SKD, values_SKD, mixed, rows, num_rows=num_rows, num_heads=NUM_HEADS, num_splits=num_splits,
             workspace=parts, overlaps=overlaps, is_settled=True,
         )  # fmt: skip
-    text_attention(
-        q, keys_SKD, values_SKD, mixed, rows, num_rows=MAX_ROWS, num_heads=NUM_HEADS, overlaps=overlaps
-    )
+    text_attention(q, keys_SKD, values_SKD, mixed, rows, num_rows=MAX_ROWS, num_heads=NUM_HEADS, overlaps=overlaps)
 
 
 def report(architecture: int) -> Iterator[dict[str, object]]:

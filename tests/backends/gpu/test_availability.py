@@ -25,9 +25,7 @@ def fake_triton(
     monkeypatch.setitem(sys.modules, "triton", triton)
 
 
-def fake_gpu(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), shared_kib: int = 1 << 20
-) -> None:
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), shared_kib: int = 1 << 20) -> None:
     properties = SimpleNamespace(shared_memory_per_block_optin=shared_kib << 10)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -81,6 +79,14 @@ def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch, (7, 5))
     assert ask() == "the GPU has compute capability 7.5, and the Triton kernels need 8.0"
+
+
+def test_too_many_query_heads_of_a_key_head_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_triton(monkeypatch)
+    fake_gpu(monkeypatch)
+    assert fault("cuda", dtype=torch.bfloat16, head_dim=64, group=32) is None
+    answer = fault("cuda", dtype=torch.bfloat16, head_dim=64, group=64)
+    assert answer == "the Triton kernels take at most 32 query heads of a key head, and these have 64"
 
 
 @pytest.mark.parametrize(

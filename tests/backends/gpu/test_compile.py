@@ -73,3 +73,20 @@ def test_all_kernels_compile_and_stay_within_bounds(architecture: int, model: st
     compile_cases = run_compiled("compile_report.py", architecture, EVERY_ROW, model)
     assert compile_cases, model
     assert faults_of(compile_cases) == []
+
+
+def faults_of_heads(architectures: tuple[int, ...]) -> list[str]:
+    """Kernels of every dtype and head size that do not stay within bounds."""
+    found = run_compiled("compile_heads.py", *architectures)
+    assert len(found) > 50 * len(architectures)
+    return [
+        str(kernel)
+        for kernel in found
+        if not kernel["fits"] or kernel["loop_spills"] or kernel["stack_bytes"] > MOST_STACK_BYTES
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 86, 89, 90, 100, 120])
+def test_every_dtype_and_head_size_compiles_within_bounds(architecture: int) -> None:
+    assert faults_of_heads((architecture,)) == []

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from forerun.backends.gpu.shared_memory import attention_bytes
+from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, attention_bytes
 
 OLDEST_TRITON: Final = (3, 6)
 OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
@@ -16,12 +16,13 @@ DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 HEAD_DIMS: Final = (16, 32, 64, 128, 256)
 
 
-def fault(device: str, *, dtype: torch.dtype, head_dim: int, is_shared: bool = False) -> str | None:
+def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_shared: bool = False) -> str | None:
     """Why the Triton kernels cannot run here; None where they can.
 
     The cheap checks come first: Triton is imported only if they all pass.
 
     Args:
+        group: query heads of a key head.
         is_shared: GPUs share the model, and so have to reach each other's memory.
     """
     kind = torch.device(device).type
@@ -29,6 +30,8 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, is_shared: bool = F
         return f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
     if head_dim not in HEAD_DIMS:
         return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
+    if group > MOST_MATRIX_ROWS:
+        return f"the Triton kernels take at most {MOST_MATRIX_ROWS} query heads of a key head, and these have {group}"
     if kind not in ("cpu", "cuda"):
         return f"the Triton kernels do not run on {kind}"
     if kind == "cuda":
@@ -50,7 +53,8 @@ def _cuda_fault(device: str) -> str | None:
 
 
 def _memory_fault(device: str, dtype: torch.dtype, head_dim: int) -> str | None:
-    limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    limit: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
     needed = attention_bytes(head_dim, dtype.itemsize, num_stages=1)
     if needed <= limit:
         return None

@@ -42,7 +42,7 @@ class GraphPool:
         What other threads ask of the GPU meanwhile, memory above all, does not break the recording.
         """
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
         return graph

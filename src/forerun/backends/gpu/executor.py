@@ -16,11 +16,11 @@ from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.language import on_device
 from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, PassShape
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
-from forerun.backends.gpu.passes.kv_split import SPLIT
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.row_table import RowTable, RowWriter
+from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import Observer

@@ -17,6 +17,8 @@ from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES
 
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # A CPU's products differ even for 16.
 NUM_WARPS: Final = 8
+MOST_WARPS: Final = 16
+WIDE_HEAD: Final = 64  # Numbers of a head; with fewer, a thread holds more addresses, with more, more inputs.
 FEW_PROGRAMS: Final = 128  # So many programs run at once, one on each multiprocessor.
 
 
@@ -108,10 +110,11 @@ def text_attention(
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
-    attend_text[(num_kv_heads, -(-num_rows // (MOST_MATRIX_ROWS // group)))](
+    matrix_rows = FEW_MATRIX_ROWS if _lacks_registers(keys_SKD) and group <= FEW_MATRIX_ROWS else MOST_MATRIX_ROWS
+    attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
-        SHAPE=AttentionShape(num_heads, group, head_dim, MOST_MATRIX_ROWS), OVERLAPS=overlaps,
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), OVERLAPS=overlaps,
         **launch_options(num_warps=_num_warps(keys_SKD), num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
     )  # fmt: skip
 
@@ -128,12 +131,17 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
     """True if two programs on a multiprocessor need no more registers than there are."""
-    return keys_SKD.element_size() == 2 and keys_SKD.shape[2] in (64, 128)
+    head_dim, item_bytes = keys_SKD.shape[2], keys_SKD.element_size()
+    return item_bytes == 2 and WIDE_HEAD <= head_dim <= WIDE_HEAD_BYTES // item_bytes
+
+
+def _lacks_registers(keys_SKD: Tensor) -> bool:
+    """True where products without matrix instructions hold more of their inputs than the usual warps have room for."""
+    return keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= WIDE_HEAD
 
 
 def _num_warps(keys_SKD: Tensor) -> int:
-    """More where products without matrix instructions hold whole rows in registers."""
-    return 16 if keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= 64 else NUM_WARPS
+    return MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS
 
 
 def _check(q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int) -> None:
