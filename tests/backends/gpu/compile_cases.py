@@ -235,8 +235,8 @@ def _workspace(packed: PackedModel) -> SplitWorkspace:
 
 def _input_norm(spec: ModelSpec, packed: PackedModel) -> InputNorm:
     tiles = packed.attention_out.num_out // packed.attention_out.tiles.block_out
-    shape = NormShape(num_parts=tiles, size=spec.hidden_size, eps=spec.norm_eps, scale=1.0)
-    return InputNorm(squares=empty(tiles, MAX_ROWS), shape=shape)
+    shape = NormShape(num_parts=tiles, size=spec.hidden_size, eps=spec.norm_eps)
+    return InputNorm(squares=empty(tiles, MAX_ROWS), shape=shape, scale=1.0)
 
 
 def _next_norm(spec: ModelSpec, tiles: int) -> NextNorm:

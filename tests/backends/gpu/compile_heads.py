@@ -45,7 +45,7 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
     parts = AttentionWorkspace.for_heads(
         max_rows=32, num_heads=NUM_HEADS, head_dim=head_dim, max_splits=65, device=device
     )
-    norm = InputNorm(squares=empty(64, MAX_ROWS), shape=NormShape(num_parts=32, size=HIDDEN_SIZE, eps=1e-5, scale=1.0))
+    norm = InputNorm(squares=empty(64, MAX_ROWS), shape=NormShape(num_parts=32, size=HIDDEN_SIZE, eps=1e-5), scale=1.0)
     workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=device)
     for num_rows in (8, 64):
         qkv(

@@ -34,7 +34,7 @@ class HeadCase:
         self.plain_VH = dequantise(weight).double()
         self.h = torch.randn(MAX_ROWS, SIZE, generator=generator).to(compute)
         squares = torch.rand(3, MAX_ROWS, generator=generator) * SIZE
-        self.norm = InputNorm(squares=squares, shape=NormShape(num_parts=2, size=SIZE, eps=1e-5, scale=0.5))
+        self.norm = InputNorm(squares=squares, shape=NormShape(num_parts=2, size=SIZE, eps=1e-5), scale=0.5)
         self.workspace = SplitWorkspace.for_linears([self.packed], max_rows=MAX_ROWS, device="cpu")
         mix = splitmix64(SEED)
         self.positions = [7 * row + 3 for row in range(MAX_ROWS)]

@@ -8,6 +8,7 @@ Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Final, TypeAlias
 
 import torch
@@ -31,7 +32,7 @@ from forerun.model.tree_cache import TreeCache
 
 NARROW_ROWS: Final = 32  # Up to this many rows a pass reads weights once and splits attention over the text.
 EMBED_TILES: Final = 1  # The embedding writes a row's sum of squares as one part.
-HALF_SCALE: Final = 1 / 64  # float16 inputs are scaled before their norm: outliers would overflow.
+HALF_ROOM: Final = 16  # float16 holds 65504: with this, outliers of x up to a million in front of any norm.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,37 +100,40 @@ class LaunchList:
     ) -> None:  # fmt: skip
         self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
         self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
-        self._scale = HALF_SCALE if buffers.h.dtype == torch.float16 else 1.0
+        self._scales = {
+            name: half_scale(weight_H) if buffers.h.dtype == torch.float16 else 1.0
+            for name, weight_H in bound.norms.items()
+        }
         self._table_VH = as_plain(bound.table)
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
         """The launches in order, each under the last op that it does; the head's are not among them."""
         launches: list[tuple[Op, Launch]] = []
-        tiles = 0  # Parts of the squares that the last writer of x left.
+        tiles, norm = 0, ""  # Parts of the squares that the last writer of x left, and the norm that comes next.
         inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
                 case "embed":
-                    tiles = EMBED_TILES
-                    launches.append((op, self._embed(next_norm(program, place))))
+                    tiles, norm = EMBED_TILES, next_norm(program, place)
+                    launches.append((op, self._embed(norm)))
                 case "linear":
                     inputs = op
                 case "rope_append":
                     assert inputs is not None, "rope_append stands behind a linear"
-                    launches.append((op, self._qkv(op, inputs, tiles)))
+                    launches.append((op, self._qkv(op, inputs, self._input_norm(tiles, norm))))
                 case "tree_attention":
                     launches.append((op, self._attention(op)))
                 case "silu_mul":
                     assert inputs is not None, "silu_mul stands behind a linear"
-                    launches.append((op, self._gate(inputs, tiles)))
+                    launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
                 case "linear_add":
-                    tiles = self._tiles_of(op)
-                    launches.append((op, self._add(op, next_norm(program, place))))
+                    tiles, norm = self._tiles_of(op), next_norm(program, place)
+                    launches.append((op, self._add(op, norm)))
                 case "add_partials":
                     assert inputs is not None, "add_partials stands behind a linear"
-                    tiles = self._tiles_of(op)
+                    tiles, norm = self._tiles_of(op), next_norm(program, place)
                     launches.append((inputs, self._partial(inputs)))
-                    launches.append((op, self._add_partials(op, next_norm(program, place))))
+                    launches.append((op, self._add_partials(op, norm)))
                 case "tap":
                     launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "select_rows":
@@ -139,7 +143,8 @@ class LaunchList:
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and how its inputs are still to be scaled."""
         writer = next(op for op in reversed(program) if op.kind in ("linear_add", "add_partials", "embed"))
-        return self._bound.linears[program[-1].weights], self._input_norm(self._tiles_of(writer))
+        norm = next_norm(program, program.index(writer))
+        return self._bound.linears[program[-1].weights], self._input_norm(self._tiles_of(writer), norm)
 
     def _tiles_of(self, writer: Op) -> int:
         """Parts of the squares that a writer of x leaves."""
@@ -151,14 +156,13 @@ class LaunchList:
             case _:
                 return self._bound.linears[writer.weights].num_tiles
 
-    def _input_norm(self, tiles: int) -> InputNorm:
-        size, eps = self._spec.hidden_size, self._spec.norm_eps
-        shape = NormShape(num_parts=tiles, size=size, eps=eps, scale=self._scale)
-        return InputNorm(squares=self._buffers.squares, shape=shape)
+    def _input_norm(self, tiles: int, norm: str) -> InputNorm:
+        shape = NormShape(num_parts=tiles, size=self._spec.hidden_size, eps=self._spec.norm_eps)
+        return InputNorm(squares=self._buffers.squares, shape=shape, scale=self._scales[norm])
 
     def _next_norm(self, norm: str) -> NextNorm:
         return NextNorm(
-            weight=self._bound.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scale
+            weight=self._bound.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scales[norm]
         )
 
     def _embed(self, norm: str) -> Launch:
@@ -166,11 +170,10 @@ class LaunchList:
         following, overlaps = self._next_norm(norm), self._overlaps
         return lambda shape: embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
 
-    def _qkv(self, op: Op, inputs: Op, tiles: int) -> Launch:
+    def _qkv(self, op: Op, inputs: Op, norm: InputNorm) -> Launch:
         spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        packed, norm = bound.linears[inputs.weights], self._input_norm(tiles)
-        head_norms = bound.head_norms.get(op.weights)
+        packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
         return lambda shape: qkv(
             buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
             num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
@@ -207,9 +210,9 @@ class LaunchList:
 
         return launch
 
-    def _gate(self, inputs: Op, tiles: int) -> Launch:
+    def _gate(self, inputs: Op, norm: InputNorm) -> Launch:
         buffers, overlaps = self._buffers, self._overlaps
-        packed, norm = self._bound.linears[inputs.weights], self._input_norm(tiles)
+        packed = self._bound.linears[inputs.weights]
         return lambda shape: linear_silu(
             buffers.h, packed, buffers.gated,
             num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
@@ -252,6 +255,15 @@ class LaunchList:
     def _place_of(self, op: Op) -> int:
         assert op.sublayer is not None, "a sum belongs to a sublayer"
         return self._sublayers.index(op.sublayer)
+
+
+def half_scale(weight_H: Tensor) -> float:
+    """The power of two that leaves float16 room above x times this weight of a norm, and most of its bits below.
+
+    Early layers have small x and small weights, whose product would be subnormal without it.
+    """
+    largest = float(weight_H.abs().max())
+    return 2.0 ** -ceil(log2(HALF_ROOM * largest)) if largest else 1.0
 
 
 def next_norm(program: Sequence[Op], place: int) -> str:

@@ -42,7 +42,7 @@ def add_partials(
     add_partials_kernel[(num_tiles_of(size),)](
         exchange.peers, exchange.rank, exchange.most_polls, x, num_rows, row_skips, sublayer, num_sublayers,
         next_norm.tensors,
-        SHAPE=exchange.shape, SIZE=size, BLOCK_OUT=BLOCK_OUT, NEXT_SCALE=next_norm.scale, OVERLAPS=overlaps,
+        SHAPE=exchange.shape, SIZE=size, BLOCK_OUT=BLOCK_OUT, OVERLAPS=overlaps,
         **launch_options(num_warps=4, overlaps=overlaps),
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ def add_partials(
 @triton.jit(do_not_specialize=["rank", "most_polls", "end_row", "sublayer", "num_sublayers"])
 def add_partials_kernel(
     peers, rank, most_polls, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
-    SHAPE: tl.constexpr, SIZE: tl.constexpr, BLOCK_OUT: tl.constexpr, NEXT_SCALE: tl.constexpr, OVERLAPS: tl.constexpr,
+    SHAPE: tl.constexpr, SIZE: tl.constexpr, BLOCK_OUT: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """x[t, o] = ((x[t, o] + partial_0[t, o]) + partial_1[t, o]) + ... unless row_skips[t, sublayer]; next_h and
     next_squares of it as `linear_add_kernel` has them.
@@ -79,4 +79,4 @@ def add_partials_kernel(
             found_RO = tl.load(partial + places_RO, mask=is_there_RO, other=0.0, cache_modifier=".cg")
             after_RO += found_RO.to(tl.float32)
         after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
-        write_residual(after_RO, x, next_norm, tl.program_id(0), rows_R, places_O, end_row, SIZE, NEXT_SCALE)
+        write_residual(after_RO, x, next_norm, tl.program_id(0), rows_R, places_O, end_row, SIZE)

@@ -18,22 +18,19 @@ def embed(
     size = table_VH.shape[1]
     embed_kernel[(num_rows,)](
         table_VH, token_ids_T, x, next_norm.tensors,
-        SIZE=size, BLOCK=triton.next_power_of_2(size), NEXT_SCALE=next_norm.scale, OVERLAPS=overlaps,
+        SIZE=size, BLOCK=triton.next_power_of_2(size), OVERLAPS=overlaps,
         **launch_options(num_warps=8 if size > 1024 else 4, overlaps=overlaps),
     )  # fmt: skip
 
 
 @triton.jit
-def embed_kernel(
-    table, token_ids, x, next_norm,
-    SIZE: tl.constexpr, BLOCK: tl.constexpr, NEXT_SCALE: tl.constexpr, OVERLAPS: tl.constexpr,
-):  # fmt: skip
-    """x[t] = table[token_ids[t]], next_h[t] = x[t] * next_weight * NEXT_SCALE, next_squares[0, t] = sum of x[t]^2.
+def embed_kernel(table, token_ids, x, next_norm, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
+    """x[t] = table[token_ids[t]], next_h[t] = x[t] * next_weight * next_scale, next_squares[0, t] = sum of x[t]^2.
 
     table [V, H], token_ids [T], x [T, H] float32, next_weight [H], next_h [T, H], next_squares [1, T]. A program has
     one row t; SIZE is H, BLOCK the power of two that holds it.
     """
-    next_weight, next_h, next_squares, _row_stride = next_norm
+    next_weight, next_h, next_squares, _row_stride, next_scale = next_norm
     row = tl.program_id(0)
     features_H = tl.arange(0, BLOCK)
     is_feature_H = features_H < SIZE
@@ -43,5 +40,5 @@ def embed_kernel(
     x_H = tl.load(table + token_id * SIZE + features_H, mask=is_feature_H, other=0.0).to(tl.float32)
     places_H = row.to(tl.int64) * SIZE + features_H
     tl.store(x + places_H, x_H, mask=is_feature_H)
-    tl.store(next_h + places_H, (x_H * weight_H * NEXT_SCALE).to(next_h.dtype.element_ty), mask=is_feature_H)
+    tl.store(next_h + places_H, (x_H * weight_H * next_scale).to(next_h.dtype.element_ty), mask=is_feature_H)
     tl.store(next_squares + row, tl.sum(x_H * x_H))

@@ -29,7 +29,7 @@ def row_scales(norm, first_row, end_row, NORM: tl.constexpr):
         norm: the `sums` of an `InputNorm`.
         NORM: its `NormShape`.
     """
-    squares, row_stride = norm
+    squares, row_stride, scale = norm
     STEP: tl.constexpr = min(NORM.num_parts, PARTS_PER_STEP)
     rows_R = first_row + tl.arange(0, ROWS)
     sums_R = tl.zeros((ROWS,), tl.float32)
@@ -37,7 +37,7 @@ def row_scales(norm, first_row, end_row, NORM: tl.constexpr):
         for place in tl.static_range(STEP):
             is_there_R = (rows_R < end_row) & (part + place < NORM.num_parts)
             sums_R += tl.load(squares + (part + place) * row_stride + rows_R, mask=is_there_R, other=0.0)
-    return 1.0 / tl.sqrt(sums_R / NORM.size + NORM.eps) / NORM.scale
+    return 1.0 / tl.sqrt(sums_R / NORM.size + NORM.eps) / scale
 
 
 @triton.jit
@@ -64,9 +64,7 @@ def keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num
 
 
 @triton.jit
-def write_residual(
-    after_RO, x, next_norm, tile, rows_R, places_O, end_row, SIZE: tl.constexpr, NEXT_SCALE: tl.constexpr
-):
+def write_residual(after_RO, x, next_norm, tile, rows_R, places_O, end_row, SIZE: tl.constexpr):
     """A tile of the new residual stream to x, and to the next norm what it needs; zeros beyond `end_row` and SIZE.
 
     Args:
@@ -74,12 +72,12 @@ def write_residual(
         tile: its number among those of a row.
     """
     BLOCK_OUT: tl.constexpr = after_RO.shape[1]
-    next_weight, next_h, next_squares, row_stride = next_norm
+    next_weight, next_h, next_squares, row_stride, next_scale = next_norm
     is_there_RO = (rows_R < end_row)[:, None] & (places_O < SIZE)[None, :]
     places_RO = rows_R[:, None] * SIZE + places_O[None, :]
     tl.store(x + places_RO, after_RO, mask=is_there_RO)
     weight_O = tl.load(next_weight + places_O, mask=places_O < SIZE, other=0.0)
-    next_RO = after_RO * weight_O[None, :] * NEXT_SCALE
+    next_RO = after_RO * weight_O[None, :] * next_scale
     tl.store(next_h + places_RO, next_RO.to(next_h.dtype.element_ty), mask=is_there_RO)
     squares_R = sum_of_pairs(after_RO * after_RO, BLOCK_OUT)
     tl.store(next_squares + tile * row_stride + rows_R, squares_R, mask=rows_R < end_row)

@@ -55,7 +55,7 @@ def linear_add(
     """
     linear_add_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, x, num_rows, row_skips, sublayer, num_sublayers, next_norm.tensors,
-        SHAPE=packed.shape(num_rows), NEXT_SCALE=next_norm.scale, OVERLAPS=overlaps, **packed.options(overlaps),
+        SHAPE=packed.shape(num_rows), OVERLAPS=overlaps, **packed.options(overlaps),
     )  # fmt: skip
 
 
@@ -155,10 +155,10 @@ def linear_partial_kernel(
 @triton.jit(do_not_specialize=["end_row", "sublayer", "num_sublayers"])
 def linear_add_kernel(
     h, weight, workspace, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
-    SHAPE: tl.constexpr, NEXT_SCALE: tl.constexpr, OVERLAPS: tl.constexpr,
+    SHAPE: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """x[t, o] += (sum over i of h[t, i] W[o, i]) + bias[o], unless row_skips[t, sublayer]; and of the new x
-    next_h[t, o] = x[t, o] * next_weight[o] * NEXT_SCALE and next_squares[tile, t] = sum over the tile of x[t, o]^2.
+    next_h[t, o] = x[t, o] * next_weight[o] * next_scale and next_squares[tile, t] = sum over the tile of x[t, o]^2.
 
     h [T, I] and next_h [T, O] in the compute dtype, W [O, I] packed, bias [O] or None, x [T, O] and next_weight [O]
     float32, next_squares [tiles of outputs, row stride] float32, row_skips int32 [T, S] or None.
@@ -180,6 +180,4 @@ def linear_add_kernel(
             before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
             after_RO = tl.where(is_there_RO, before_RO + after_RO, 0.0)
             after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
-            write_residual(
-                after_RO, x, next_norm, tl.program_id(1), rows_R, places_O, end_row, SHAPE.num_out, NEXT_SCALE
-            )
+            write_residual(after_RO, x, next_norm, tl.program_id(1), rows_R, places_O, end_row, SHAPE.num_out)

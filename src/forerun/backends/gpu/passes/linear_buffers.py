@@ -45,13 +45,11 @@ class NormShape(NamedTuple):
     Args:
         num_parts: partial sums of a row's squares.
         size: of the numbers in a row (H).
-        scale: by which the input was multiplied besides.
     """
 
     num_parts: int
     size: int
     eps: float
-    scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,15 +58,17 @@ class InputNorm:
 
     Args:
         squares: float32 [P, R], of which the first `shape.num_parts` rows sum to a row's sum of squares.
+        scale: by which the input was multiplied besides, see `NextNorm`.
     """
 
     squares: Tensor
     shape: NormShape
+    scale: float
 
     @property
-    def sums(self) -> tuple[Tensor, int]:
-        """The squares and their stride, as `row_scales` reads them."""
-        return self.squares, self.squares.stride(0)
+    def sums(self) -> tuple[Tensor, int, float]:
+        """The squares, their stride and the scale, as `row_scales` reads them."""
+        return self.squares, self.squares.stride(0), self.scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,7 +79,7 @@ class NextNorm:
         weight: float32 [H] of the norm.
         h: [R, H] in the dtype that is computed in: x * weight * scale.
         squares: float32 [P, R]: of each tile of outputs the sum of squares of x.
-        scale: 1, or less where large numbers would not fit.
+        scale: a power of two that brings numbers to where the dtype has most of them; 1 where it has them everywhere.
     """
 
     weight: Tensor
@@ -88,6 +88,6 @@ class NextNorm:
     scale: float
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """All but the scale, and the stride of the squares, as kernels take them."""
-        return self.weight, self.h, self.squares, self.squares.stride(0)
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, int, float]:
+        """All with the stride of the squares, as kernels take them."""
+        return self.weight, self.h, self.squares, self.squares.stride(0), self.scale
