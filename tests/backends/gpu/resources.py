@@ -16,6 +16,8 @@ from tests.backends.gpu.compiling import SHARED_LIMITS, WARP_SIZE, Launch
 
 MATRIX_INSTRUCTIONS: Final = ("HMMA", "HGMMA", "IMMA", "IGMMA")
 LOCAL_INSTRUCTIONS: Final = ("LDL", "STL")  # to and from memory that stands in for registers
+PREFETCH: Final = "CCTL"
+WAIT: Final = "ACQBULK"  # until the kernel before has ended
 LOADS: Final = ("LDG", "LDGSTS")  # of global memory, to registers and to shared memory
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
@@ -35,6 +37,7 @@ class Resources:
         shared_bytes: of a program.
         instructions: how often an instruction stands in the machine code, by its name with all modifiers.
         loop_instructions: the same for what stands in loops.
+        early_prefetches: instructions that ask for memory before the wait for the kernel before; 0 without a wait.
     """
 
     kernel: str
@@ -45,6 +48,7 @@ class Resources:
     shared_bytes: int
     instructions: Mapping[str, int]
     loop_instructions: Mapping[str, int]
+    early_prefetches: int
 
     def count(self, *names: str, modifier: str = "", in_loops: bool = False) -> int:
         """Instructions of these names (those before the first dot), of those only the ones with a modifier if given."""
@@ -126,8 +130,14 @@ def read_resources(binary: bytes, *, kernel: str, architecture: int, num_warps: 
         stack_bytes=stack_bytes,
         shared_bytes=shared_bytes,
         instructions=dict(Counter(name for _, name, _ in found)),
+        early_prefetches=count_early([name.split(".")[0] for _, name, _ in found]),
         loop_instructions=dict(Counter(name for place, name, _ in found if any(place in loop for loop in loops))),
     )
+
+
+def count_early(names: list[str]) -> int:
+    """Prefetches in front of the wait."""
+    return names[: names.index(WAIT)].count(PREFETCH) if WAIT in names else 0
 
 
 def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:

@@ -12,6 +12,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(1200)  # seconds of one core are minutes on a busy machine
 
 MOST_STACK_BYTES = 64  # some numbers put by before a loop until after it cost nothing
+OLDEST_WITH_OVERLAP = 90
+NUM_LINEAR_KERNELS = 6  # qkv, head, and four of plain linear layers
 NUM_RANKS = 8  # of the compile cases
 EVERY_ROW = 1024  # no pass has more rows
 TYPICAL = (  # architecture, most rows, model
@@ -57,6 +59,13 @@ def test_the_partials_of_all_ranks_are_under_way_together(typical: list[dict[str
     for kernel in found:
         copies = [count for name, count in kernel["instructions"].items() if name.startswith("LDGSTS")]
         assert sum(copies) >= NUM_RANKS, kernel["architecture"]
+
+
+def test_weights_are_asked_for_before_the_kernel_ahead_has_ended(typical: list[dict[str, Any]]) -> None:
+    found = [kernel for case in typical for kernel in case["kernels"] if kernel["architecture"] >= OLDEST_WITH_OVERLAP]
+    linears = [kernel for kernel in found if kernel["kernel"].startswith(("linear", "qkv", "head"))]
+    assert len({kernel["kernel"] for kernel in linears}) == NUM_LINEAR_KERNELS
+    assert all(kernel["early_prefetches"] for kernel in linears)
 
 
 def test_every_kernel_that_is_launched_has_a_compile_case(typical: list[dict[str, Any]]) -> None:

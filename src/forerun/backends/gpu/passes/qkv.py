@@ -14,7 +14,7 @@ from forerun.backends.gpu.language import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import norm_and_bias, sum_of_pairs
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import split_k_matmul
+from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
 
@@ -77,6 +77,7 @@ def qkv_kernel(
     head, first = tl.program_id(1), tl.program_id(0) * ROWS_OF_PROGRAM
     outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: a rotated pair stays in one thread.
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
+    request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_whole:

@@ -16,7 +16,7 @@ from forerun.backends.gpu.language import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import norm_and_bias
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import split_k_matmul
+from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul
 from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
@@ -86,6 +86,7 @@ def head_kernel(
     first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
     tokens_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = tl.minimum(tokens_O, SHAPE.num_out - 1)
+    request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_whole:
