@@ -221,7 +221,7 @@ def rehearse(
     drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     is_compiled = torch.device(target.device).type == "cuda"
-    num_prompt = min(WIDE_PROMPT, max_length // 2) if is_compiled else 1
+    num_prompt = max(1, min(WIDE_PROMPT, max_length // 2)) if is_compiled else 1
     warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length, num_prompt)
     learnt.forget_if_outdated(target)
     drafter.adapt(partial(learnt.measure, target))

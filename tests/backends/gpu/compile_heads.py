@@ -63,8 +63,7 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
 def report(architecture: int) -> Iterator[dict[str, object]]:
     for dtype in DTYPES:
         for head_dim in HEAD_DIMS:
-            bound = attention_bytes(head_dim, dtype.itemsize, 1)
-            if bound > SHARED_LIMITS[architecture]:
+            if attention_bytes(head_dim, dtype.itemsize, num_stages=1) > SHARED_LIMITS[architecture]:
                 continue
             with compiling(architecture) as launches:
                 launch_all(dtype, head_dim, overlaps=architecture >= OLDEST_WITH_OVERLAP)
@@ -72,7 +71,7 @@ def report(architecture: int) -> Iterator[dict[str, object]]:
                 found = launch_resources(launch)
                 yield {
                     "name": f"{found.kernel}, {dtype}, heads of {head_dim}, sm_{architecture}",
-                    "shared_bytes": found.shared_bytes, "fits": found.fits, "loop_spills": found.loop_spills,
+                    "shared_bytes": found.shared_bytes, "loop_spills": found.loop_spills,
                     "stack_bytes": found.stack_bytes,
                 }  # fmt: skip
 
