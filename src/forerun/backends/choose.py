@@ -1,5 +1,6 @@
 """Which backend a model runs on, in which dtype, and why: decided here and nowhere else."""
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -104,3 +105,9 @@ def compute_dtype(wanted: DTypeName, *, stored: torch.dtype, is_quantised: bool,
 def has_fast_bfloat16() -> bool:
     """True where the CPU multiplies bfloat16 natively; elsewhere float32 is faster."""
     return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def kernel_fault(error: Exception) -> str | None:
+    """What Triton says of a kernel that takes more of something than this GPU has; None for any other error."""
+    errors = sys.modules.get("triton.runtime.errors")
+    return str(error) if errors is not None and isinstance(error, errors.OutOfResources) else None

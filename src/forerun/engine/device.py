@@ -4,14 +4,23 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from forerun.backends.choose import compute_dtype
+from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
+from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import AUTO_DEVICE, EngineConfig
-from forerun.engine.model_loading import hint_at_gpu, resolve_max_length
+from forerun.core.model_spec import ModelSpec
+from forerun.engine.model_loading import Checkpoint, hint_at_gpu, resolve_max_length, weight_format_of
+from forerun.engine.rank_weights import stored_bytes
+from forerun.model.blocks import BLOCKS
+from forerun.sharding.plan import plan_shards
 
 DRIVER: Final = Path("/proc/driver/nvidia/version")  # there where the system runs an NVIDIA GPU, whatever torch can do
 HALF: Final = 2  # bytes of a number in bfloat16, which GPUs compute in
@@ -36,16 +45,41 @@ def settle_device(config: EngineConfig) -> EngineConfig:
     source = open_source(config.target)
     spec = source.spec()
     cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
-    weight_bytes = max(sum(source.stored_formats().values()), HALF * spec.num_parameters)
-    needed_bytes = weight_bytes + cache_bytes + config.cache_bytes
+    gpus = gpus_of_torch()
+    working = next((f"cuda:{number}" for number, gpu in enumerate(gpus) if gpu.fault is None), None)
+    weight_bytes = opening_bytes(source, spec, replace(config, device=working or "cpu"))
     device, obstacle = choose_device(
-        gpus_of_torch(),
-        needed_bytes=needed_bytes,
+        gpus,
+        needed_bytes=weight_bytes + cache_bytes + config.cache_bytes,
         is_unseen=DRIVER.exists() and torch.version.cuda is None,
     )
     if obstacle is not None:
         tell_once(f"the model runs on the CPU: {obstacle}")
     return replace(config, device=device)
+
+
+def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfig) -> int:
+    """About what weights take on the config's device while the model is opened.
+
+    Only Triton's kernels multiply weights of 8 or 4 bits; each is rounded as it is read, so that one plain weight is
+    there besides. Torch's kernels hold every weight in a plain dtype.
+    """
+    formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
+    is_quantised = weight_format != "plain" or not formats.keys() <= ITEM_BYTES.keys() | BLOCKS.keys()
+    stored: torch.dtype = getattr(torch, source.stored_dtype())
+    dtype = compute_dtype(config.dtype, stored=stored, is_quantised=is_quantised, device=config.device)
+    checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
+    if not is_quantised or not has_triton(checkpoint, config):
+        return max(sum(formats.values()), HALF * spec.num_parameters)
+    largest = max(prod(shape) for shape in fused_shapes(tensor_plan(spec)).values())
+    return stored_bytes(checkpoint, plan_shards(spec, 1)[0]) + largest * dtype.itemsize
+
+
+def has_triton(checkpoint: Checkpoint, config: EngineConfig) -> bool:
+    """Whether Triton's kernels run the model on the config's device."""
+    if config.device == "cpu" or config.kernels == "torch":
+        return False
+    return checkpoint.choose_backend(replace(config, kernels="auto"), config.exactness).missing is None
 
 
 def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = False) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from forerun.drafting.automatic import PLAIN
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
+from forerun.engine.does_not_fit import naming_what_does_not_fit
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, open_engine
@@ -53,7 +54,8 @@ class Engine:
         config = settle_device(config)
         cores = CorePlacement.of(config)
         chosen = Policies.of(config.drafter) if policies is None else policies
-        parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, chosen, on_progress))
+        with naming_what_does_not_fit(config):
+            parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, chosen, on_progress))
         self.config, self.spec, self.max_length = config, parts.spec, parts.max_length
         self.tokenizer, self.default_sampling = parts.tokenizer, parts.default_sampling
         self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name

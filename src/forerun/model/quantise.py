@@ -98,6 +98,8 @@ def as_plain(weight: Weight) -> Tensor:
             for rows in blocks(plain_OI):
                 plain_OI[rows] = dequantise_blocks(weight.blocks_OB[rows], weight.block_type)
             return plain_OI
+        case StackedWeight():
+            return torch.cat([as_plain(part) for part in weight.parts])
         case _:
             return dequantise(weight).to(weight.dtype)
 

@@ -14,7 +14,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import BlockWeight, StackedWeight, Weight, WeightSource
+from forerun.model.weights import BlockWeight, StackedWeight, Table, Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
 NOT_RUN: Final = ("mask", "select_rows")  # their information is part of the description of a pass
@@ -39,7 +39,7 @@ class Lowering:
         self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
         self.sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
-        self._bound = bind_weights(
+        bound = bind_weights(
             spec,
             program,
             weights,
@@ -48,10 +48,11 @@ class Lowering:
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
-        self._table = self._pack_table()
+        self._linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
+        self._cos_sin, self._table = bound.cos_sin_P2D, self._pack_table(bound.table)  # `bound` is not kept
         self._stream_past_caches()
         self.shape = self._describe_model()
-        self.holds = (self._bound, self._table, cache, group)
+        self.holds = (self._linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
@@ -61,7 +62,7 @@ class Lowering:
             "gate_up": 2 * spec.intermediate_size,
             "gated": spec.intermediate_size,
             "partial": spec.hidden_size,
-            "logits": sum(part.descriptor.num_out for part in self._bound.linears[program[-1].weights].parts()),
+            "logits": sum(part.descriptor.num_out for part in self._linears[program[-1].weights].parts()),
         }
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
@@ -94,12 +95,12 @@ class Lowering:
             after_select=int(op in self._last_ops),
         )
         if "linear" in op.kind:
-            native.linear = self._bound.linears[op.weights].descriptor
+            native.linear = self._linears[op.weights].descriptor
             native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
         elif op.kind == "norm":
-            native.norm = self._bound.norms[op.weights].data_ptr()
-        elif op.weights in self._bound.head_norms:
-            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._bound.head_norms[op.weights])
+            native.norm = self._norms[op.weights].data_ptr()
+        elif op.weights in self._head_norms:
+            native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._head_norms[op.weights])
         return native
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
@@ -109,11 +110,11 @@ class Lowering:
         is_paired = op.writes == "gate_up" and not isinstance(weight, StackedWeight)
         return PackedLinear.pack(weight, bias_O, paired=weight.shape[0] // 2 if is_paired else 0)
 
-    def _pack_table(self) -> PackedLinear | Tensor:
+    def _pack_table(self, table: Table) -> PackedLinear | Tensor:
         """The head's own memory where the head is the embedding; otherwise a dense table as its source has it."""
-        table, head, self._head = self._bound.table, self._head, None
+        head, self._head = self._head, None
         if table is head:
-            return self._bound.linears[self._last_ops[-1].weights]
+            return self._linears[self._last_ops[-1].weights]
         if isinstance(table, BlockWeight):
             return PackedLinear.pack(table, None)
         return table.values_OI.contiguous()
@@ -126,7 +127,7 @@ class Lowering:
             num_layers=spec.num_layers,
             capacity=cache.capacity,
             eps=spec.norm_eps,
-            cos_sin=self._bound.cos_sin_P2D.data_ptr(),
+            cos_sin=self._cos_sin.data_ptr(),
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),
@@ -141,7 +142,7 @@ class Lowering:
 
     def _stream_past_caches(self) -> None:
         """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
-        linears = [part for linear in self._bound.linears.values() for part in linear.parts()]
+        linears = [part for linear in self._linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
             linear.descriptor.streams = streams

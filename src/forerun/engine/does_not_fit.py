@@ -1,0 +1,33 @@
+"""A model that does not fit a device: said in words for its user."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from forerun.backends.choose import kernel_fault
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
+
+ADVICE_OF_TORCH = " If reserved"  # What follows is about the settings of torch's allocator.
+
+
+@contextmanager
+def naming_what_does_not_fit(config: EngineConfig) -> Iterator[None]:
+    """Within, a device without the memory, or a GPU that cannot take a kernel, is a ConfigError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{config.target} and its drafter do not fit the memory of {config.device}: "
+            f"{str(error).splitlines()[0].split(ADVICE_OF_TORCH)[0]} Smaller weights (int8, int4), a smaller "
+            'max_length or a smaller draft need less; device "cpu" has other memory'
+        ) from error
+    except Exception as error:
+        fault = kernel_fault(error)
+        if fault is None:
+            raise
+        raise ConfigError(
+            f"{config.device} cannot take one of Triton's kernels for {config.target}: {fault}. "
+            'kernels "torch" run there, and are slower. Please report it: such a GPU is to be named before'
+        ) from error
