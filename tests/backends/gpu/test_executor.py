@@ -184,7 +184,7 @@ def test_on_a_gpu_nothing_is_emulated() -> None:
 
 
 def test_the_bound_of_splits_is_a_power_of_two_that_covers_the_prefix() -> None:
-    assert [num_splits_for(length) for length in (0, 127, 128, 255, 256, 384, 640)] == [0, 0, 1, 1, 2, 4, 8]
+    assert [num_splits_for(length) for length in (0, 127, 128, 255, 256, 384, 640)] == [2, 2, 2, 2, 2, 4, 8]
 
 
 @pytest.mark.parametrize(("x_std", "weight"), [(1.0, 0.5), (0.0165, 0.05), (0.01, 0.02), (0.02, 0.005)])

@@ -1,11 +1,16 @@
 """The device executor: a pass as five fused Triton kernels per layer, on a GPU recorded as one CUDA graph per shape.
 
+So that there are few shapes, a recorded pass has spare rows behind its own, and programs for more of the text than
+there is. The first pass of a kind records all shapes of that kind: the engine's warm-up meets those that requests have.
+
 The residual stream is float32; what matrix units read, and the cache, have the model's dtype. Every row is computed in
 an order of its own, so its bits depend on no other row. What each kernel does is in `backends.gpu`.
 
 Legend: R rows of a pass at most, V vocabulary, P positions, D head size.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -27,12 +32,15 @@ from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
+from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import Weight, WeightSource
+from forerun.model.weights import DenseWeight, Table, Weight, WeightSource
 from forerun.runtime.inference import inference
 
 MAX_ROWS: Final = 256  # The most rows that one pass may have.
 MAX_TREE_SLOTS: Final = 1 << 15
+RECORDED_ROWS: Final = (1, 8, 16, NARROW_ROWS, *range(2 * NARROW_ROWS, MAX_ROWS + 1, NARROW_ROWS))
+LEAST_SPLITS: Final = 2
 FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # Programmatic dependent launch came with Hopper.
 
 
@@ -66,7 +74,7 @@ class DeviceExecutor:
             max_rows=MAX_ROWS, max_tree_slots=MAX_TREE_SLOTS, num_sublayers=num_sublayers, device=str(keys.device)
         )
         self._writer = RowWriter(self.rows)
-        self.bound = bind_weights(
+        bound = bind_weights(
             spec,
             program,
             weights,
@@ -75,6 +83,7 @@ class DeviceExecutor:
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
+        self.bound = replace(bound, table=plain_table(spec, bound.table, bound.linears[program[-1].weights]))
         self.buffers = Buffers(
             spec, self.bound, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
         )
@@ -82,6 +91,7 @@ class DeviceExecutor:
             spec, self.bound, self.buffers, self.rows, cache, exchange=exchange, overlaps=self.overlaps
         )
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
+        self._recorded: set[PassShape] = set()  # Of every kind that is recorded one shape.
         self.head, self.head_norm = self._launches.head(program)
         self.logits_RV = torch.zeros(NARROW_ROWS, self.head.num_out, device=keys.device)
 
@@ -93,17 +103,41 @@ class DeviceExecutor:
         if self._group is not None:
             self._group.require_all()
         with inference():
-            self._writer.write(inputs)
-            shape = shape_of(inputs)
-            if shape.num_rows > NARROW_ROWS or observe is not None:
+            shape = self.aim(inputs)
+            if observe is not None or not can_record(shape):
                 logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.head.num_out)
                 with on_device(logits_RV.device):
                     self.launch(shape, logits_RV, observe)
             else:
                 self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
-                logits_RV = self.logits_RV[: shape.num_logit_rows].clone()
-            features = self.buffers.features(len(shape.taps))[: shape.num_rows].clone() if shape.taps else None
+                logits_RV = self.logits_RV
+            num_rows, num_logits = len(inputs.token_ids), inputs.num_logit_rows
+            end = num_rows - (shape.num_rows - shape.num_logit_rows)  # Spare rows come last.
+            logits_RV = logits_RV[end - num_logits : end].clone() if num_logits else logits_RV[:0]
+            features = self.buffers.features(len(shape.taps))[:num_rows].clone() if shape.taps else None
             return ForwardOutput(logits=logits_RV, features=features)
+
+    def aim(self, inputs: ForwardInput) -> PassShape:
+        """Describe a pass to the kernels."""
+        shape, spare_slot = shape_of(inputs), self._cache.capacity - 1
+        if not self.graphs.records or inputs.num_slots > spare_slot:  # Nothing to be gained, or no slot to spare.
+            self._writer.write(inputs)
+            return shape
+        padded = padded_shape(shape)
+        if not shape.skipped:  # Layers are left out by sets that come and go: only what is met twice is recorded.
+            self._record_kind(padded, spare_slot)
+        self._writer.write(inputs, num_padded=padded.num_rows, spare_slot=spare_slot)
+        return padded
+
+    def _record_kind(self, shape: PassShape, spare_slot: int) -> None:
+        """Record every shape that differs from this one only by its rows and its splits."""
+        kind = replace(shape, num_rows=0, num_splits=0, num_logit_rows=min(shape.num_logit_rows, 1))
+        if kind in self._recorded:
+            return
+        self._writer.write_spare(MAX_ROWS, spare_slot=spare_slot)
+        for each in shapes_of(kind, max_length=self._cache.capacity):
+            self.graphs.prepare(each, partial(self.launch, each, self.logits_RV))
+        self._recorded.add(kind)
 
     def launch(self, shape: PassShape, logits_RV: Tensor, observe: Observer | None = None) -> None:
         """All kernels of a pass over the rows of `rows`."""
@@ -140,6 +174,14 @@ class DeviceExecutor:
         return pack(weight, bias_O, compute=compute, paired=op.writes == "gate_up", head_dim=head_dim)
 
 
+def plain_table(spec: ModelSpec, table: Table, head: DeviceLinear) -> DenseWeight:
+    """The embedding as its kernel reads it; one of codes that is a plain head too, in the head's own memory."""
+    if isinstance(table, DenseWeight):
+        return table
+    is_head = spec.tied_embeddings and head.weight_format == "plain" and table.shape == (head.num_out, head.num_in)
+    return DenseWeight(values_OI=head.weight.matrix if is_head else as_plain(table))
+
+
 def can_overlap(device: torch.device) -> bool:
     """True where a kernel may be launched while the one before still runs."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_DEVICE_WITH_OVERLAP
@@ -160,4 +202,38 @@ def shape_of(inputs: ForwardInput) -> PassShape:
 
 def num_splits_for(prefix_len: int) -> int:
     """At least the splits that lie wholly below `prefix_len`; a power of two, so that few graphs serve every length."""
-    return 1 << (prefix_len // SPLIT - 1).bit_length() if prefix_len >= SPLIT else 0
+    return max(LEAST_SPLITS, 1 << (prefix_len // SPLIT - 1).bit_length() if prefix_len >= SPLIT else 0)
+
+
+def all_num_splits(max_length: int) -> list[int]:
+    """What `num_splits_for` gives for prefixes up to this length."""
+    return [1 << power for power in range(1, num_splits_for(max_length).bit_length())]
+
+
+def can_record(shape: PassShape) -> bool:
+    """True where logits, if there are any, have a buffer that stays."""
+    return not shape.num_logit_rows or shape.num_rows <= NARROW_ROWS
+
+
+def padded_shape(shape: PassShape) -> PassShape:
+    """The recorded shape that serves this one: with spare rows, logits of all rows or none, and splits only where a
+    pass is narrow."""
+    if not can_record(shape):
+        return shape
+    num_rows = next(num for num in RECORDED_ROWS if num >= shape.num_rows)
+    return replace(
+        shape, num_rows=num_rows, num_logit_rows=num_rows if shape.num_logit_rows else 0,
+        num_splits=shape.num_splits if num_rows <= NARROW_ROWS else 0,
+    )  # fmt: skip
+
+
+def shapes_of(kind: PassShape, *, max_length: int) -> list[PassShape]:
+    """All shapes that `padded_shape` gives for a kind of passes."""
+    narrow = [num_rows for num_rows in RECORDED_ROWS if num_rows <= NARROW_ROWS]
+    shapes = [(num_rows, splits) for splits in all_num_splits(max_length) for num_rows in narrow]
+    if not kind.num_logit_rows:
+        shapes += [(num_rows, 0) for num_rows in RECORDED_ROWS if num_rows > NARROW_ROWS]
+    return [
+        replace(kind, num_rows=num_rows, num_splits=splits, num_logit_rows=num_rows if kind.num_logit_rows else 0)
+        for num_rows, splits in shapes
+    ]

@@ -1,20 +1,25 @@
-"""Rounds that run wholly on a GPU: one graph launch, one small copy back.
+"""Rounds that run wholly on a GPU: a few graph launches, one small copy back.
 
 Draft passes, the tree's bookkeeping, verification, sampling and the walk are kernels in a row, on buffers that stay;
 see `tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing
 as long as it is shorter than a round.
+
+A round is played part by part, and the part with a draft pass as often as the tree is deep: so the depth is no matter
+of what is recorded. All parts for texts of every length are recorded when the first request begins.
 
 Legend: R rows of a pass, C children, P places of the text.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from forerun.backends.gpu.cuda_graphs import GraphPool
-from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
+from forerun.backends.gpu.executor import DeviceExecutor, all_num_splits, num_splits_for
 from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN, Sampled, TopK
@@ -35,11 +40,20 @@ from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import signed_mix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundShape:
-    """What a round's launches depend on; everything else is data on the device."""
+class RoundPart(Enum):
+    """What is recorded as one graph. A round is VERIFY_ROOT alone, or FIRST_PASS, any NEXT_PASS, VERIFY_TREE."""
 
-    depth: int
+    FIRST_PASS = "the looked-up chain and the first draft pass"
+    NEXT_PASS = "another draft pass"
+    VERIFY_TREE = "verification of what was drafted"
+    VERIFY_ROOT = "verification of the root, and of a looked-up chain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartShape:
+    """What a part's launches depend on; everything else is data on the device."""
+
+    part: RoundPart
     num_splits: int
     is_greedy: bool
 
@@ -103,10 +117,11 @@ class DeviceRounds:
             num_children=self._policy.num_children,
             min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device,
         )  # fmt: skip
-        self._graphs = GraphPool(device)
+        self.graphs = GraphPool(device)
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
+        self._recorded: set[bool] = set()  # Whether greedy and sampled rounds are.
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
         costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
@@ -116,6 +131,7 @@ class DeviceRounds:
     def begin(self, params: SamplingParams, seed: int) -> None:
         """What all rounds of a request have in common."""
         self._is_greedy = params.is_greedy
+        self._record_all()
         self._temperature.fill_(1.0 if params.is_greedy else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
 
@@ -136,8 +152,32 @@ class DeviceRounds:
 
     def launch(self, depth: int, longest: int) -> bool:
         """Play a round with this many draft passes on at most `longest` tokens; True if it was recorded before."""
-        shape = RoundShape(depth=depth, num_splits=num_splits_for(longest), is_greedy=self._is_greedy)
-        return self._graphs.run(shape, lambda: self._play(shape))
+        num_splits = num_splits_for(longest)
+        parts = [PartShape(part=part, num_splits=num_splits, is_greedy=self._is_greedy) for part in parts_of(depth)]
+        were_recorded = [self.graphs.run(part, partial(self._play, part)) for part in parts]
+        return all(were_recorded)
+
+    def _record_all(self) -> None:
+        """Record the parts of rounds of this kind for texts of every length, at their first request.
+
+        That fills the first slots of both caches anew.
+        """
+        depths = (0,) if self.draft is None else (2, 0)
+        parts = [part for depth in depths for part in parts_of(depth)]
+        shapes = [
+            PartShape(part=part, num_splits=num_splits, is_greedy=self._is_greedy)
+            for num_splits in all_num_splits(self.target.runner.cache.capacity)
+            for part in parts
+        ]
+        if not self.graphs.records or self._is_greedy in self._recorded:
+            return
+        for side in (self.target, self.draft):
+            if side is not None:
+                side.runner.forget()
+        for shape in shapes:
+            self.set_text([0])
+            self.graphs.prepare(shape, partial(self._play, shape))
+        self._recorded.add(self._is_greedy)
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
         """Note in the runners that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""
@@ -146,44 +186,59 @@ class DeviceRounds:
                 runner = side.runner
                 runner.adopt(side.read(token_ids[len(runner.cached_ids) : length]))
 
-    def _play(self, shape: RoundShape) -> None:
-        tree, target, overlaps = self.tree, self.target, self._overlaps
-        if self.looks_up:
-            add_lookup_chain(tree, self._text_P, self._chain_costs, overlaps=overlaps)
-        children = self._grow(shape) if shape.depth else None
-        fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
-        target.pass_layers(self.config.verify_width, shape.num_splits)
-        draw = self._draw(target, is_greedy=shape.is_greedy)
-        sample_tokens(target.head, draw, target.sampled, num_rows=self.config.verify_width)
-        walk(tree, target.sampled, self._text_P, overlaps=overlaps)
-        if self.config.verify_width > 1:  # A root alone lies in its final slot already.
-            move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
-        if self.draft is not None and shape.depth:
-            move_slots(self.draft.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
+    def _play(self, shape: PartShape) -> None:
+        """Launch the kernels of a part."""
+        if shape.part in (RoundPart.FIRST_PASS, RoundPart.VERIFY_ROOT) and self.looks_up:
+            add_lookup_chain(self.tree, self._text_P, self._chain_costs, overlaps=self._overlaps)
+        if shape.part in (RoundPart.FIRST_PASS, RoundPart.NEXT_PASS):
+            self._grow(shape)
+        else:
+            self._verify(shape)
 
-    def _grow(self, shape: RoundShape) -> TopK:
-        """Grow the tree; the top-k after its last batch's nodes."""
-        draft, tree, width = self.draft, self.tree, self.config.draft_width
+    def _grow(self, shape: PartShape) -> None:
+        """Take in the children of the pass before, and expand the next batch of nodes."""
+        draft, tree, is_first = self.draft, self.tree, shape.part is RoundPart.FIRST_PASS
         assert draft is not None and draft.vocabulary is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
-        children = None
-        for step in range(shape.depth):
-            num_before = 1 if step == 0 else 0  # The first pass has a row for the token before the root.
-            grow(
-                tree, draft.executor.rows, children, draft_ids=draft.draft_ids, spare_slot=draft.spare_slot,
-                overlaps=self._overlaps,
-            )  # fmt: skip
-            draft.pass_layers(width + num_before, shape.num_splits)
-            children = draft.topk
-            topk_tokens(
-                draft.head, draw, children, num_children=self._policy.num_children,
-                vocab_size=draft.vocabulary.num_columns, num_rows=width + num_before, first_row=num_before,
-            )  # fmt: skip
-        return draft.topk
+        num_before = 1 if is_first else 0  # The first pass has a row for the token before the root.
+        num_rows = self.config.draft_width + num_before
+        grow(
+            tree, draft.executor.rows, None if is_first else draft.topk, draft_ids=draft.draft_ids,
+            spare_slot=draft.spare_slot, overlaps=self._overlaps,
+        )  # fmt: skip
+        draft.pass_layers(num_rows, shape.num_splits)
+        topk_tokens(
+            draft.head, draw, draft.topk, num_children=self._policy.num_children,
+            vocab_size=draft.vocabulary.num_columns, num_rows=num_rows, first_row=num_before,
+        )  # fmt: skip
+
+    def _verify(self, shape: PartShape) -> None:
+        """Verify the tree, walk it, and move what was accepted to its place in the caches."""
+        tree, target, overlaps, verify_width = self.tree, self.target, self._overlaps, self.config.verify_width
+        drafted = self.draft if shape.part is RoundPart.VERIFY_TREE else None
+        children = None if drafted is None else drafted.topk
+        fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
+        target.pass_layers(verify_width, shape.num_splits)
+        draw = self._draw(target, is_greedy=shape.is_greedy)
+        sample_tokens(target.head, draw, target.sampled, num_rows=verify_width)
+        walk(tree, target.sampled, self._text_P, overlaps=overlaps)
+        if verify_width > 1:  # A root alone lies in its final slot already.
+            move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
+        if drafted is not None:
+            move_slots(drafted.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
     def _draw(self, side: ModelOnDevice, *, is_greedy: bool) -> Draw:
         seed_mix = None if is_greedy else self._seed_mix
         return Draw(self._temperature, seed_mix, side.executor.rows.positions, side.column_ids)
+
+
+def parts_of(depth: int) -> list[RoundPart]:
+    """The parts of a round with so many draft passes."""
+    return (
+        [RoundPart.FIRST_PASS, *[RoundPart.NEXT_PASS] * (depth - 1), RoundPart.VERIFY_TREE]
+        if depth
+        else [RoundPart.VERIFY_ROOT]
+    )
 
 
 def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:

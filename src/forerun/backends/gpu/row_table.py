@@ -64,13 +64,18 @@ class RowWriter:
         self._staged = np.zeros(len(table.storage) - len(table.row_skips), np.int32)
         self._tree_at = HEADER_SIZE + 4 * table.max_rows
 
-    def write(self, inputs: ForwardInput) -> None:
-        """Copy what the pass is about to the device."""
+    def write(self, inputs: ForwardInput, *, num_padded: int = 0, spare_slot: int = 0) -> None:
+        """Copy what the pass is about to the device.
+
+        Args:
+            num_padded: rows with the spare ones that follow. Those see nothing, and write to `spare_slot`.
+        """
         num_rows, staged, max_rows = len(inputs.token_ids), self._staged, self._table.max_rows
         assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
         token_ids, positions, slots, lengths = staged[HEADER_SIZE : self._tree_at].reshape(4, max_rows)[:, :num_rows]
         token_ids[:], positions[:] = inputs.token_ids, inputs.positions
         slots[:] = np.arange(inputs.first_slot, inputs.num_slots)
+        self._pad(num_rows, num_padded, spare_slot)
         header, end = staged[:HEADER_SIZE], self._tree_at
         header[FIRST_SLOT], header[NUM_ROWS] = inputs.first_slot, num_rows
         header[IS_CAUSAL] = inputs.ancestry is None
@@ -87,6 +92,16 @@ class RowWriter:
         if inputs.row_skips is not None:
             skips = torch.from_numpy(inputs.row_skips.astype(np.int32).ravel())
             self._table.row_skips[: len(skips)].copy_(skips)
+
+    def write_spare(self, num_rows: int, *, spare_slot: int) -> None:
+        """Rows of no text."""
+        self._staged[:HEADER_SIZE] = 0
+        self._pad(0, num_rows, spare_slot)
+        self._table.storage[: self._tree_at].copy_(torch.from_numpy(self._staged[: self._tree_at]))
+
+    def _pad(self, first: int, end: int, spare_slot: int) -> None:
+        table = self._staged[HEADER_SIZE : self._tree_at].reshape(4, self._table.max_rows)
+        table[:, first:end] = np.array([[0], [0], [spare_slot], [0]])  # token, position, slot, length
 
 
 def tree_slots_of(ancestry_TW: NDArray[np.bool_], prefix_len: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
