@@ -20,6 +20,12 @@ TYPICAL = (  # architecture, most rows, model
     (90, 64, "any model"), (90, 64, "Llama-3.1-8B"), (90, 8, "Llama-3.1-8B int4"), (80, 1, "Llama-3.2-1B"),
     (80, 8, "Llama-3.2-1B bfloat16"),
 )  # fmt: skip
+# Lane instructions of the inner loop for each int4 weight, by rows: memory at 4.3 TB/s leaves time for 3.4 on 132
+# processors. Then the inputs of a step, and the outputs of a program.
+INT4_BUDGETS = {8: (2.3, 256), 32: (3.2, 128)}
+INT4_OUTPUTS = 128
+INT4_KERNELS = ("qkv_kernel", "linear_add_kernel", "linear_silu_kernel")
+LANES = 32
 MODELS = (
     "any model", "Llama-3.2-1B", "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.2-1B bfloat16", "Llama-3.1-8B bfloat16",
     "Llama-3.1-8B int8", "Llama-3.1-8B int4", "Llama-3.1-70B int4",
@@ -49,8 +55,28 @@ def faults_of(compile_cases: list[dict[str, Any]]) -> list[str]:
     return faults
 
 
+def int4_overruns(compile_cases: list[dict[str, Any]]) -> list[str]:
+    """Loops over int4 weights with more instructions a weight than are meant, a line for each."""
+    overruns, num_checked = [], 0
+    for case in compile_cases:
+        rows = int(re.findall(r", (\d+) rows", case["name"])[0])
+        for kernel in case["kernels"]:
+            if " int4, " in case["name"] and rows in INT4_BUDGETS and kernel["kernel"] in INT4_KERNELS:
+                budget, step = INT4_BUDGETS[rows]
+                lanes = sum(kernel["loop_instructions"].values()) * kernel["num_warps"] * LANES
+                num_checked += 1
+                if lanes / (step * INT4_OUTPUTS) > budget:
+                    overruns.append(f"{case['name']}: {lanes / (step * INT4_OUTPUTS):.2f} lane instructions a weight")
+    assert num_checked, "no kernels with int4 weights"
+    return overruns
+
+
 def test_typical_kernels_compile_and_stay_within_bounds(typical: list[dict[str, Any]]) -> None:
     assert faults_of(typical) == []
+
+
+def test_int4_weights_take_few_instructions(typical: list[dict[str, Any]]) -> None:
+    assert int4_overruns(typical) == []
 
 
 def test_the_partials_of_all_ranks_are_under_way_together(typical: list[dict[str, Any]]) -> None:
@@ -82,6 +108,8 @@ def test_all_kernels_compile_and_stay_within_bounds(architecture: int, model: st
     compile_cases = run_compiled("compile_report.py", architecture, EVERY_ROW, model)
     assert compile_cases, model
     assert faults_of(compile_cases) == []
+    if model.endswith("int4"):
+        assert int4_overruns(compile_cases) == []
 
 
 @pytest.mark.slow

@@ -47,6 +47,13 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
         operation, _, operands = line.partition(" ")
         target, *sources = operands.split(", ")
         match operation.split("."):
+            case ["mov", _] if target == "{low":  # "mov.b32 {low, high}, zero"
+                source = value(sources[1])
+                registers |= {"low": source & 0xFFFF, "high": source >> 16}
+                continue
+            case ["mov", _] if sources[0].startswith("{"):
+                low, high = (value(name.strip("{}")) for name in sources)
+                result = low | high << 16
             case ["mov", _]:
                 result = value(sources[0])
             case ["xor", _]:
@@ -58,9 +65,15 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
             case ["lop3", _]:
                 assert sources[3] == "0xea", "and, then or"
                 result = value(sources[0]) & value(sources[1]) | value(sources[2])
-            case ["fma" | "add" as what, "rn", kind]:
+            case ["fma" | "add" | "sub" as what, "rn", kind]:
                 numbers = [as_floats(value(source), kind).double() for source in sources]
-                exact = numbers[0] * numbers[1] + numbers[2] if what == "fma" else numbers[0] + numbers[1]
+                match what:
+                    case "fma":
+                        exact = numbers[0] * numbers[1] + numbers[2]
+                    case "add":
+                        exact = numbers[0] + numbers[1]
+                    case "sub":
+                        exact = numbers[0] - numbers[1]
                 assert torch.equal(exact.to(DTYPES[kind]).double(), exact)
                 result = as_bits(exact.to(DTYPES[kind]))
             case _:
@@ -69,23 +82,23 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
     return registers
 
 
+@pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(
-    ("assembly", "kind", "less_zero"),
-    [
-        (dequantise.INT4_TO_BFLOAT16, "bf16x2", dequantise.LESS_ZERO_BFLOAT16),
-        (dequantise.INT4_TO_FLOAT16, "f16x2", dequantise.LESS_ZERO_FLOAT16),
-    ],
+    ("assembly", "kind"), [(dequantise.INT4_TO_BFLOAT16, "bf16x2"), (dequantise.INT4_TO_FLOAT16, "f16x2")]
 )
-def test_nibbles_become_exact_numbers(assembly: object, kind: str, less_zero: object) -> None:
-    nibbles = np.random.default_rng(0).integers(0, 16, (8, 2, 16))  # place, word, case; a case for each zero
-    words = (nibbles << 4 * np.arange(8)[:, None, None]).sum(0).astype(np.uint32)
+def test_nibbles_become_exact_numbers(assembly: object, kind: str, half: int) -> None:
+    """Each word has four nibbles in both halves; the zeros stand among those of other groups."""
+    generator = np.random.default_rng(0)
+    nibbles = generator.integers(0, 16, (2, 4, 2, 16))  # word, place, half, case; a case for each zero
+    words = (nibbles << (4 * np.arange(4)[:, None, None] + 16 * np.arange(2)[:, None])).sum((1, 2)).astype(np.uint32)
     zeros = np.arange(16)
-    shifts = (zeros * 0x00010001 + less_zero.value).astype(np.int64).astype(np.uint32)  # type: ignore[attr-defined]
-    inputs = {"$8": words[0], "$9": words[1], "$10": shifts, "$11": shifts}
-    found = run(assembly.value, inputs, shifts)  # type: ignore[attr-defined]
-    for place in range(8):
-        expected = torch.from_numpy((nibbles[place] - zeros).T.astype(np.float64))
-        assert torch.equal(as_floats(found[f"${place}"], kind).double(), expected), place
+    others = generator.integers(0, 1 << 32, 16) & ~(15 << 16 * half)
+    packed = (others | zeros << 16 * half).astype(np.uint32)
+    inputs = {"$8": words[0], "$9": words[1], "$10": packed, "$11": packed}
+    found = run(assembly.value[half], inputs, packed)  # type: ignore[attr-defined]
+    for word, place in np.ndindex(2, 4):
+        expected = torch.from_numpy((nibbles[word, place] - zeros).T.astype(np.float64))
+        assert torch.equal(as_floats(found[f"${4 * word + place}"], kind).double(), expected), (word, place)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
-from forerun.backends.gpu.passes.tiles import choose_tiles
+from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise
 from forerun.model.weights import DenseWeight, Int4Weight
@@ -199,23 +199,45 @@ def test_plain_weights_are_not_copied() -> None:
 @pytest.mark.parametrize(("num_out", "num_in"), [(4096, 4096), (28672, 4096), (4096, 14336), (1536, 8960), (48, 48)])
 def test_every_split_has_inputs(weight_format: WeightFormat, num_out: int, num_in: int) -> None:
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=torch.bfloat16)
-    assert tiles.num_splits == 1 or -(-num_in // tiles.block_in) >= 4 * tiles.num_splits
+    least_blocks = 2 if tiles.block_in == 256 else 4
+    assert tiles.num_splits == 1 or -(-num_in // tiles.block_in) >= least_blocks * tiles.num_splits
 
 
-@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("group_size", [32, 64, 128])
-def test_scales_of_16_bits_and_any_zeros_are_exact(group_size: int, scale_dtype: torch.dtype) -> None:
-    """Each row is one input alone, and so every product one weight, which float32 holds."""
+@pytest.mark.parametrize("compute", DTYPES, ids=str)
+@pytest.mark.parametrize("group_size", [16, 32, 64, 128])
+def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute: torch.dtype) -> None:
+    """Each row is one input alone, and so every product one weight, which float32 holds. Some scales are negative."""
     generator = torch.Generator().manual_seed(group_size)
-    num_out, num_in = 24, 256
+    num_out, num_in = 24, 1280
     weight = Int4Weight(
         values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
-        scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),
+        scales_OG=torch.randn(num_out, num_in // group_size, generator=generator),
         zeros_OG=torch.randint(16, (num_out, num_in // group_size), generator=generator, dtype=torch.uint8),
         group_size=group_size,
     )
-    inputs = torch.randperm(num_in, generator=generator)[:MOST_ROWS]
-    h_TI = torch.zeros(MOST_ROWS, num_in)
-    h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
-    found = logits_of(pack(weight, None, compute=torch.float32), h_TI, MOST_ROWS)
-    assert torch.equal(found, dequantise(weight)[:, inputs].T)
+    assert (weight.scales_OG.view(torch.int32) & 15).count_nonzero() > 0
+    packed, expected = pack(weight, None, compute=compute), dequantise(weight).T
+    for inputs in torch.randperm(num_in, generator=generator)[: 4 * MOST_ROWS].split(MOST_ROWS):
+        h_TI = torch.zeros(MOST_ROWS, num_in, dtype=compute)
+        h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
+        for num_rows in (3, MOST_ROWS):
+            assert torch.equal(logits_of(packed, h_TI, num_rows), expected[inputs[:num_rows]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_int4_rows_have_the_same_bits_in_steps_of_any_size(dtype: torch.dtype) -> None:
+    """One tile of rows takes 256 inputs at a time, two tiles take 128."""
+    weight = random_weight(40, 1024, "int4", dtype)
+    packed, h_TI = pack_split(weight, None, compute=dtype, num_splits=2), random_rows(1024, dtype)
+    whole = logits_of(packed, h_TI, MOST_ROWS)
+    for num_rows in ROW_COUNTS[:-1]:
+        assert torch.equal(logits_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (57344, 8192)], ids=str)
+def test_multiprocessors_of_a_large_gpu_have_equally_much_to_do(shape: tuple[int, int]) -> None:
+    tiles = choose_tiles(*shape, weight_format="plain", compute=torch.bfloat16)
+    num_tiles, num_blocks = -(-shape[0] // tiles.block_out), -(-shape[1] // tiles.block_in)
+    most_programs = -(-num_tiles * tiles.num_splits // MULTIPROCESSORS)
+    most_blocks = most_programs * -(-num_blocks // tiles.num_splits)
+    assert num_tiles * num_blocks / MULTIPROCESSORS > 0.96 * most_blocks

@@ -15,7 +15,7 @@ from forerun.backends.gpu.passes.epilogue import keep_left_out, norm_and_bias, w
 from forerun.backends.gpu.passes.exchange import RankExchange, place_in
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul
+from forerun.backends.gpu.passes.split_k import clamped, request_weights, split_k_matmul
 
 ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
@@ -82,7 +82,7 @@ def linear_kernel(
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
-    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
+    outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
@@ -139,7 +139,7 @@ def linear_partial_kernel(
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     first = tl.program_id(0) * ROWS_OF_PROGRAM
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
-    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
+    outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
@@ -169,7 +169,7 @@ def linear_add_kernel(
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     first = tl.program_id(0) * ROWS_OF_PROGRAM
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
-    outs_O = tl.minimum(places_O, SHAPE.num_out - 1)
+    outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)

@@ -1,14 +1,14 @@
 """The one loop over weights: sums of a tile of outputs for one or two tiles of rows, in all three weight formats.
 
-Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), I input features of a block (block_in), J words of
-a block, a word being eight int4 weights.
+Legend: R rows of one or two tiles (ROW_TILE), O outputs of a tile (block_out), I input features of a block (block_in),
+K those of a group, G groups, S words of a span, a word being eight int4 weights.
 """
 
 import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import ROWS, product
-from forerun.backends.gpu.passes.dequantise import int4_values, int8_values
+from forerun.backends.gpu.passes.dequantise import SPAN_WORDS, int4_values, int8_values
 
 
 @triton.jit
@@ -46,10 +46,10 @@ def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, 
             found_IO = tl.load(weights_IO + first, mask=(first + inputs_I < SHAPE.num_in)[:, None], other=0)
         if SHAPE.weight_format == "int8":
             found_IO = int8_values(found_IO, h.dtype.element_ty)
-        rows_RI = load_rows(h, first_row, end_row, first, BLOCK_IN, SHAPE)
+        rows_RI = load_rows(h, first_row, end_row, first, ROWS, BLOCK_IN, SHAPE)
         sums_0 = product(rows_RI, found_IO, sums_0)
         if SHAPE.num_row_tiles == 2:
-            rows_RI = load_rows(h, first_row + ROWS, end_row, first, BLOCK_IN, SHAPE)
+            rows_RI = load_rows(h, first_row + ROWS, end_row, first, ROWS, BLOCK_IN, SHAPE)
             sums_1 = product(rows_RI, found_IO, sums_1)
     if SHAPE.weight_format == "int8":
         scales_1O = tl.load(weight.scales + outs_O)[None, :]
@@ -58,9 +58,9 @@ def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, 
 
 
 @triton.jit
-def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.constexpr):
+def load_rows(h, first_row, end_row, first, NUM_ROWS: tl.constexpr, SIZE: tl.constexpr, SHAPE: tl.constexpr):
     """A tile of rows, SIZE inputs of them from `first` on; zeros beyond end_row and num_in."""
-    rows_R = first_row + tl.arange(0, ROWS)
+    rows_R = first_row + tl.arange(0, NUM_ROWS)
     inputs_I = first + tl.arange(0, SIZE)
     addresses_RI = h + rows_R[:, None] * SHAPE.num_in + inputs_I[None, :]
     is_there_RI = (rows_R < end_row)[:, None]
@@ -71,31 +71,51 @@ def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.conste
 
 @triton.jit
 def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
-    """`matmul` for int4: nibble i of word j of a block is the weight of the block's input i * NUM_WORDS + j."""
+    """`matmul` for int4: sums over a group of codes less the zero, which are exact numbers, times the group's scale.
+
+    Groups are added in order, step_in inputs at a time: more need the registers that a second tile of rows has.
+    """
     BLOCK_OUT: tl.constexpr = SHAPE.block_out
-    NUM_WORDS: tl.constexpr = SHAPE.block_in // 8
-    GROUPS: tl.constexpr = SHAPE.block_in // SHAPE.group_size
-    PLACES: tl.constexpr = 8 // GROUPS
-    words_J = tl.arange(0, NUM_WORDS)
-    words_JO = weight.matrix + outs_O[None, :] * NUM_WORDS + words_J[:, None]
-    sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-    sums_1 = sums_0
-    for block in range(first_block, end_block):
-        found_JO = tl.load(words_JO + block * (SHAPE.num_out * NUM_WORDS))
+    NUM_ROWS: tl.constexpr = ROWS * SHAPE.num_row_tiles
+    SIZE: tl.constexpr = SHAPE.group_size
+    STEP: tl.constexpr = SHAPE.step_in
+    STEPS: tl.constexpr = SHAPE.block_in // STEP
+    GROUPS: tl.constexpr = STEP // SIZE
+    SPAN_GROUPS: tl.constexpr = min(128, STEP) // SIZE
+    words_SO = weight.matrix + outs_O[None, :] * (SHAPE.block_in // 8) + tl.arange(0, SPAN_WORDS)[:, None]
+    scales_OG = weight.scales + outs_O[:, None] * (SHAPE.block_in // SIZE) + tl.arange(0, GROUPS)[None, :]
+    sums_RO = tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32)
+    for step in tl.range(first_block * STEPS, end_block * STEPS, num_stages=SHAPE.num_stages):
+        block = step >> (STEPS - 1)
+        place = block * (SHAPE.num_out * SHAPE.block_in // SIZE) + (step & (STEPS - 1)) * GROUPS
+        scale_OG = tl.load(scales_OG + place)
         for group in tl.static_range(GROUPS):
-            scale_1O = tl.load(weight.scales + (block * GROUPS + group) * SHAPE.num_out + outs_O)[None, :]
-            values_of = int4_values(found_JO, scale_1O & 15, h.dtype.element_ty)
-            part_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-            part_1 = part_0
-            for place in tl.static_range(group * PLACES, (group + 1) * PLACES):
-                first = block * SHAPE.block_in + place * NUM_WORDS
-                rows_RJ = load_rows(h, first_row, end_row, first, NUM_WORDS, SHAPE)
-                part_0 = product(rows_RJ, values_of[place], part_0)
-                if SHAPE.num_row_tiles == 2:
-                    rows_RJ = load_rows(h, first_row + ROWS, end_row, first, NUM_WORDS, SHAPE)
-                    part_1 = product(rows_RJ, values_of[place], part_1)
-            scale_1O = (scale_1O & -16).to(tl.float32, bitcast=True)  # The zero is no part of it.
-            sums_0 += part_0 * scale_1O
-            if SHAPE.num_row_tiles == 2:
-                sums_1 += part_1 * scale_1O
-    return sums_0, sums_1
+            if group % SPAN_GROUPS == 0:
+                words = (step & (STEPS - 1)) * (STEP // 8) + group * SIZE // 8
+                found_SO = tl.load(words_SO + block * (SHAPE.num_out * SHAPE.block_in // 8) + words)
+            if group % 8 == 0:  # The zeros of eight groups are in a word.
+                number = step * GROUPS + group
+                zeros_1O = tl.load(weight.zeros + (number >> 3) * SHAPE.num_out + outs_O)[None, :]
+                zeros_1O = zeros_1O >> (((number & 1) * 16 if GROUPS == 1 else 0) + (number & 6) * 2)
+            pair_1O = zeros_1O >> (group % 8 // 2 * 4)
+            values_KO = int4_values(found_SO, pair_1O, group % 2, group % SPAN_GROUPS * SIZE, SIZE, h.dtype.element_ty)
+            scale_RO = tl.broadcast_to(column(scale_OG, group, GROUPS)[None, :], (NUM_ROWS, BLOCK_OUT))
+            rows_RK = load_rows(h, first_row, end_row, step * STEP + group * SIZE, NUM_ROWS, SIZE, SHAPE)
+            part_RO = product(rows_RK, values_KO, tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32))
+            sums_RO = tl.fma(part_RO, scale_RO, sums_RO)
+    if SHAPE.num_row_tiles == 1:
+        return sums_RO, tl.zeros((ROWS, BLOCK_OUT), tl.float32)
+    else:
+        return tl.split(tl.permute(tl.reshape(sums_RO, (2, ROWS, BLOCK_OUT)), (1, 2, 0)))
+
+
+@triton.jit
+def column(numbers_OG, PLACE: tl.constexpr, COUNT: tl.constexpr):
+    """[O]: one column of COUNT, a power of two, as registers are: nothing is stored to look it up."""
+    SIZE: tl.constexpr = numbers_OG.shape[0]
+    HALF: tl.constexpr = COUNT // 2
+    if COUNT == 1:
+        return tl.reshape(numbers_OG, (SIZE,))
+    else:
+        low_OG, high_OG = tl.split(tl.permute(tl.reshape(numbers_OG, (SIZE, 2, HALF)), (0, 2, 1)))
+        return column(low_OG if PLACE < HALF else high_OG, PLACE % HALF, HALF)

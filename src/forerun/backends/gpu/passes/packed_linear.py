@@ -1,6 +1,7 @@
 """Weights as the kernels read them, and what kernels are compiled for.
 
-Legend: O output features, I input features, G groups of inputs, B blocks of inputs, J words of a block.
+Legend: O output features, I input features, R some of the outputs, G groups of inputs, B blocks of inputs, N nibbles of
+a word, J words of a block.
 """
 
 from dataclasses import dataclass
@@ -11,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.gpu.language import ROW_TILE, launch_options
+from forerun.backends.gpu.passes.dequantise import SPAN_INPUTS
 from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
 from forerun.core.model_spec import WeightFormat
-from forerun.model.quantise import as_int4, as_plain
+from forerun.model.quantise import as_int4, as_plain, blocks
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 ROWS_PER_PROGRAM: Final = 2 * ROW_TILE  # Wider passes have several blocks of rows.
-NIBBLES: Final = 8  # int4 weights in a word.
-ZERO_BITS: Final = 4  # The last bits of a scale's word hold its zero.
+NIBBLES: Final = 8  # int4 weights, or zeros, in a word.
 Multipliable: TypeAlias = DenseWeight | Int8Weight | Int4Weight
 
 
@@ -27,16 +28,15 @@ class LinearWeight(NamedTuple):
 
     Args:
         matrix: of plain weights [O, I] in the dtype that is computed in, the checkpoint's own tensor; of int8, int8
-            [O, I]; of int4, int32 [B, O, J]: nibble i of word j of a block is its input i * J + j, so that the words of
-            a block lie together and each nibble gives consecutive inputs.
-        scales: None; of int8, float32 [O]; of int4, int32 [G, O], a float32 whose last four bits are the group's zero.
-            So a group has one number to load. A scale that was float16 or bfloat16, as checkpoints have them, has zeros
-            there and stays exact; any other is rounded to 20 bits.
+            [O, I]; of int4, int32 [B, O, J] as `pack_words` has it.
+        scales: None; of int8, float32 [O]; of int4, float32 [B, O, G], G the groups of a block.
+        zeros: None; of int4, int32 [ceil(all groups / 8), O]: group 2 i + j of eight has the bits from 4 i + 16 j on.
         bias: float32 [O] or None.
     """
 
     matrix: Tensor
     scales: Tensor | None
+    zeros: Tensor | None
     bias: Tensor | None
 
 
@@ -46,7 +46,9 @@ class LinearShape(NamedTuple):
     Args:
         group_size: inputs of a group of int4; else 0.
         block_out, block_in: outputs of a program, and its inputs at a time.
+        step_in: inputs of int4 weights at a time, a part of block_in.
         num_splits: programs that share the inputs of an output.
+        num_stages: steps that are under way at a time, the one at work included.
         is_wide: the pass has several blocks of rows, and so programs enough without shared inputs.
         num_row_tiles: tiles of ROW_TILE rows in a program, 1 or 2.
     """
@@ -57,7 +59,9 @@ class LinearShape(NamedTuple):
     group_size: int
     block_out: int
     block_in: int
+    step_in: int
     num_splits: int
+    num_stages: int
     is_wide: bool
     num_row_tiles: int
 
@@ -91,10 +95,14 @@ class DeviceLinear:
 
     def shape(self, num_rows: int) -> LinearShape:
         """The compile-time constants of a kernel for this many rows."""
+        num_row_tiles = 1 if num_rows <= ROW_TILE else 2
+        step_in, num_stages = self.tiles.block_in, self.tiles.num_stages
+        if self.weight_format == "int4" and num_row_tiles == 2 and step_in > SPAN_INPUTS:
+            step_in, num_stages = SPAN_INPUTS, num_stages + 1
         return LinearShape(
             self.weight_format, self.num_in, self.num_out, self.group_size,
-            self.tiles.block_out, self.tiles.block_in, self.tiles.num_splits,
-            is_wide=num_rows > ROWS_PER_PROGRAM, num_row_tiles=1 if num_rows <= ROW_TILE else 2,
+            self.tiles.block_out, self.tiles.block_in, step_in, self.tiles.num_splits, num_stages,
+            is_wide=num_rows > ROWS_PER_PROGRAM, num_row_tiles=num_row_tiles,
         )  # fmt: skip
 
     def options(self, overlaps: bool) -> dict[str, object]:
@@ -111,7 +119,7 @@ def pack(
     num_out, num_in = weight.shape
     assert not paired or num_out % 2 == 0, num_out
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=compute, head_dim=head_dim)
-    scales, group_size = None, 0
+    scales, zeros, group_size = None, None, 0
     match weight:
         case DenseWeight():
             matrix = weight.values_OI.to(compute).contiguous()
@@ -119,12 +127,13 @@ def pack(
             matrix, scales = weight.values_OI.contiguous(), weight.scales_O
         case Int4Weight():
             matrix, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in)
+            zeros = pack_zeros(weight, tiles.block_in)
             group_size = weight.group_size
-            assert group_size * NIBBLES >= tiles.block_in, (
-                f"groups of {group_size} inputs are too small for the kernels"
+            assert 16 <= group_size <= SPAN_INPUTS and SPAN_INPUTS % group_size == 0, (
+                f"groups of {group_size} inputs are not for these kernels"
             )
     return DeviceLinear(
-        weight=LinearWeight(matrix, scales, None if bias_O is None else bias_O.float().contiguous()),
+        weight=LinearWeight(matrix, scales, zeros, None if bias_O is None else bias_O.float().contiguous()),
         num_out=num_out,
         num_in=num_in,
         group_size=group_size,
@@ -158,21 +167,38 @@ def format_of(weight: Multipliable) -> WeightFormat:
 
 
 def pack_words(weight: Int4Weight, block_in: int) -> Tensor:
-    """[B, O, J]"""
+    """int32 [B, O, J], arranged so that a thread finds what it multiplies in four words that lie together.
+
+    In a span of 128 inputs, input 16 (4 w + n) + 8 p + 2 t + h is nibble n of half h of word 4 t + 2 p + w. Filled by a
+    few outputs at a time: all that is between codes and words takes several times as much.
+    """
     num_out, num_in = weight.values_OI.shape
-    num_words = block_in // NIBBLES
-    padded_OI = functional.pad(weight.values_OI, (0, -num_in % block_in))
-    nibbles_OBNJ = padded_OI.view(num_out, -1, NIBBLES, num_words)
-    words_OBJ = torch.zeros_like(nibbles_OBNJ[:, :, 0], dtype=torch.int32)
-    for place in range(NIBBLES):
-        words_OBJ |= nibbles_OBNJ[:, :, place].int() << (4 * place)
-    return words_OBJ.transpose(0, 1).contiguous()
+    num_blocks, num_words = -(-num_in // block_in), block_in // NIBBLES
+    words_BOJ = torch.empty(num_blocks, num_out, num_words, dtype=torch.int32, device=weight.values_OI.device)
+    for rows in blocks(weight.values_OI):
+        padded_RI = functional.pad(weight.values_OI[rows], (0, -num_in % block_in))
+        # An input's number is span, w, n, p, t, h; a nibble's place span, t, p, w, h, n.
+        digits = padded_RI.view(-1, num_blocks, block_in // SPAN_INPUTS, 2, NIBBLES // 2, 2, 4, 2)
+        nibbles_BRJN = digits.permute(1, 0, 2, 6, 5, 3, 7, 4).reshape(num_blocks, -1, num_words, NIBBLES).int()
+        words_BRJ = nibbles_BRJN[..., 0]
+        for place in range(1, NIBBLES):
+            words_BRJ |= nibbles_BRJN[..., place] << (4 * place)
+        words_BOJ[:, rows] = words_BRJ
+    return words_BOJ
 
 
 def pack_scales(weight: Int4Weight, block_in: int) -> Tensor:
-    """[G, O], rounded to what the zeros leave of them; groups that no input has are zeros."""
-    zeros_OG = weight.zeros_OG.int()
-    step = 1 << ZERO_BITS
-    words_OG = ((weight.scales_OG.contiguous().view(torch.int32) + step // 2) & -step) | zeros_OG
-    missing = -words_OG.shape[1] % (block_in // weight.group_size)
-    return functional.pad(words_OG, (0, missing)).t().contiguous()
+    """[B, O, groups of a block]; those of groups that no input has are 0."""
+    num_out, groups = len(weight.scales_OG), block_in // weight.group_size
+    scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
+    return scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
+
+
+def pack_zeros(weight: Int4Weight, block_in: int) -> Tensor:
+    """int32 [ceil(G / 8), O]: even groups in the lower halves, odd ones in the upper."""
+    num_groups = weight.zeros_OG.shape[1]
+    zeros_OGN = functional.pad(weight.zeros_OG, (0, -num_groups % NIBBLES)).view(len(weight.zeros_OG), -1, NIBBLES)
+    words_OG = torch.zeros_like(zeros_OGN[..., 0], dtype=torch.int32)
+    for place in range(NIBBLES):
+        words_OG |= zeros_OGN[..., place].int() << (place % 2 * 16 + place // 2 * 4)
+    return words_OG.t().contiguous()

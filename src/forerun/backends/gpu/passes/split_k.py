@@ -15,6 +15,13 @@ PREFETCH = tl.constexpr("prefetch.global.L2 [$1]; mov.b32 $0, 0;")
 
 
 @triton.jit
+def clamped(places_O, SHAPE: tl.constexpr):
+    """The outputs at these places, of a last tile that is not full the last one; in whole tiles addresses stay sums
+    of a few parts, which saves instructions."""
+    return places_O if SHAPE.num_out % SHAPE.block_out == 0 else tl.minimum(places_O, SHAPE.num_out - 1)
+
+
+@triton.jit
 def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
     """Ask for a program's first blocks of weights while the kernel before still runs.
 
