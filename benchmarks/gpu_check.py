@@ -3,9 +3,10 @@
 scripts/gpu_check [--only SECTIONS] [--quick] [--rehearse] [--minutes 9] [--out FILE]
 
 Sections: machine, suite (the tests that need a GPU), kernels, passes, rounds, peers, ranks (where there are several
-GPUs), bits, sweep. Each runs in processes of its own; the results file is written anew whenever a section is done, and
-now and then while it runs.
-`--rehearse` plays all of them with tiny shapes on the CPU in Triton's interpreter.
+GPUs), faults, bits, sweep. Each runs in processes of its own; the results file is written anew whenever a section is
+done, and now and then while it runs.
+`--rehearse` plays all of them with tiny shapes on the CPU in Triton's interpreter, and lists at its end what only
+a GPU can tell.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.gpu.cases import ROOT, SECTIONS, Outcome, Section, Setting
-from benchmarks.gpu.render import REHEARSAL_NOTE, render, summary
+from benchmarks.gpu.render import REHEARSAL_NOTE, left_to_a_gpu, render, summary
 from benchmarks.gpu.supervise import Supervisor
 
 TITLE = "forerun on one GPU"
@@ -103,6 +104,8 @@ def main() -> None:
         finally:
             results.write()
             print("\n".join(["", *([REHEARSAL_NOTE] if arguments.rehearse else []), *summary(results.outcomes)]))
+            if arguments.rehearse:
+                print("\n".join(["", "What only a GPU can tell:", *left_to_a_gpu(results.outcomes), ""]))
             print(f"written to {results.place}, and as Markdown beside it")
 
 

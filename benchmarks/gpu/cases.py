@@ -103,6 +103,7 @@ SECTIONS = (
     Section(name="rounds", share_s=90, case_limit_s=90, num_warmers=3),
     Section(name="peers", share_s=90, case_limit_s=120),
     Section(name="ranks", share_s=30, case_limit_s=120),
+    Section(name="faults", share_s=30, case_limit_s=120),
     Section(name="bits", share_s=45, case_limit_s=60, num_warmers=5),
     Section(name="sweep", share_s=75, case_limit_s=60, num_warmers=12, warm_share=0.6),
 )

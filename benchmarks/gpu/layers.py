@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.cases import Setting
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of
 from forerun.backends.gpu.backend import TRITON
-from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for, shape_of
+from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
 from forerun.backends.gpu.launches import Buffers, DeviceWeights, LaunchList, PassShape
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
@@ -109,9 +109,9 @@ class Layers:
     def aim(self, num_rows: int) -> PassShape:
         """Describe a pass to the kernels, and give them inputs."""
         inputs = pass_of(self.spec, num_rows, context_of(self.setting))
-        self.executor._writer.write(inputs)
+        shape = self.executor.aim(inputs)
         fill(self.executor.buffers)
-        return shape_of(inputs)
+        return shape
 
     def calls(self, kernel: str, shape: PassShape) -> list[Call]:
         """The kernel's launch in each layer."""

@@ -85,9 +85,9 @@ class RandomWeights:
     ) -> None:  # fmt: skip
         self._shapes, self._device, self._dtype = fused_shapes(tensor_plan(spec)), device, dtype
         self._format, self._generator = weight_format, torch.Generator(device).manual_seed(seed)
-        self._table = self._make("embedding.weight")
+        self._table = DenseWeight(values_OI=self._make("embedding.weight"))
 
-    def table(self) -> Tensor:
+    def table(self) -> DenseWeight:
         return self._table
 
     def vector(self, name: str) -> Tensor:
@@ -99,7 +99,7 @@ class RandomWeights:
             form = head_format(form)
         bias_O = self._make(f"{name}.bias") if f"{name}.bias" in self._shapes else None
         if form == "plain":
-            return DenseWeight(values_OI=self._table if is_shared else self._make(f"{name}.weight")), bias_O
+            return self._table if is_shared else DenseWeight(values_OI=self._make(f"{name}.weight")), bias_O
         shape = self._shapes["embedding.weight" if is_shared else f"{name}.weight"]
         return quantise_at_random(torch.empty(shape, device="meta", dtype=self._dtype), form, self._device), bias_O
 

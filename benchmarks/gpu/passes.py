@@ -12,7 +12,7 @@ from benchmarks.gpu.clock import time_replay
 from benchmarks.gpu.layers import context_of
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, models, pass_of, rows_of
 from forerun.backends.gpu.backend import TRITON
-from forerun.backends.gpu.executor import DeviceExecutor, shape_of
+from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.model.inputs import ForwardInput
@@ -100,7 +100,7 @@ def time_pass(runner: Runner, inputs: ForwardInput, setting: Setting) -> tuple[S
     assert isinstance(executor, DeviceExecutor)
     for _ in range(1 if setting.is_rehearsal else 3):  # compile, record, replay
         runner.forward(inputs)
-    shape = shape_of(inputs)
+    shape = executor.aim(inputs)
 
     def replay() -> None:
         executor.graphs.run(shape, lambda: executor.launch(shape, executor.logits_RV))

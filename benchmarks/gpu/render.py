@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from benchmarks.gpu.cases import Outcome, Row
+from benchmarks.gpu.only_a_gpu import only_a_gpu
 
 MOST_CELLS = 60  # characters
 FLOOR_NOTE = (
@@ -17,6 +18,7 @@ def render(title: str, facts: Mapping[str, object], outcomes: Mapping[str, Outco
     lines += [REHEARSAL_NOTE, ""] if is_rehearsal else []
     lines += [", ".join(f"{name} {value}" for name, value in facts.items()), "", FLOOR_NOTE, ""]
     lines += ["## Summary", "", *summary(outcomes), ""]
+    lines += ["## What only a GPU can tell", "", *left_to_a_gpu(outcomes), ""] if is_rehearsal else []
     for name, outcome in outcomes.items():
         lines += [f"## {name}", ""]
         rows = joined(outcome.rows) if name == "kernels" else outcome.rows
@@ -28,6 +30,11 @@ def render(title: str, facts: Mapping[str, object], outcomes: Mapping[str, Outco
             lines += [f"* failed: {entry['case']}", "", "```", str(entry["traceback"]).rstrip(), "```", ""]
         lines += [""]
     return "\n".join(lines)
+
+
+def left_to_a_gpu(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """The list, with the tests that the section `suite` has collected."""
+    return only_a_gpu(outcomes["suite"].rows if "suite" in outcomes else [])
 
 
 HIDDEN = ("case", "us_low", "us_high", "ms_low", "ms_high", "by_place", "floor_bytes")
@@ -89,7 +96,8 @@ def machine_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def suite_lines(rows: Sequence[Row]) -> list[str]:
-    return [", ".join(f"{name} {row.get(name)}" for name in ("status", "passed", "failed", "error")) for row in rows]
+    names = ("status", "passed", "failed", "error")
+    return [", ".join(f"{name} {row.get(name)}" for name in names) for row in rows if "status" in row]
 
 
 def round_lines(rows: Sequence[Row]) -> list[str]:

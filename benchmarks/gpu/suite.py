@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -19,11 +20,11 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 
 def run_tests(setting: Setting) -> Iterator[Row]:
-    """One row of counts; the tail of the failures with it."""
+    """One row of counts; the tail of the failures with it. In a rehearsal tests are collected, one row a file."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
     command += ["--continue-on-collection-errors"]
     if setting.is_rehearsal:
-        command += ["--collect-only", "tests/model", "tests/backends"]
+        command += ["--collect-only", "tests"]
     elif find_spec("xdist") is not None:
         command += ["-n", str(WORKERS), "--dist", "worksteal", "tests"]
     else:
@@ -41,3 +42,6 @@ def run_tests(setting: Setting) -> Iterator[Row]:
     if status not in (0, 5):  # pytest's word for no tests is 5
         row["tail"] = "\n".join(lines[-TAIL_LINES:])
     yield row
+    if setting.is_rehearsal:
+        files = Counter(line.split("::")[0] for line in lines if "::" in line)
+        yield from ({"file": file, "tests": count} for file, count in sorted(files.items()))
