@@ -20,6 +20,7 @@ class Request:
         near_tie: choices with a smaller margin could be decided by rounding; they are counted.
         prediction: what the answer probably resembles; it is drafted where it fits.
         owner: whose text it is: its keys and values are never shared with another owner's.
+        num_written: tokens at the prompt's end that were written by another decoder, which could not go on.
     """
 
     prompt_ids: Sequence[int]
@@ -28,6 +29,17 @@ class Request:
     near_tie: float = 0.0
     prediction: Sequence[int] = ()
     owner: str = ""
+    num_written: int = 0
+
+    @property
+    def own_prompt_ids(self) -> Sequence[int]:
+        """The prompt without what was written by another decoder."""
+        return self.prompt_ids[: len(self.prompt_ids) - self.num_written]
+
+    @property
+    def written_ids(self) -> Sequence[int]:
+        """What was written by another decoder."""
+        return self.prompt_ids[len(self.prompt_ids) - self.num_written :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +102,16 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
     for decoder in decoders:
         if not decoder.can_play(request):
             continue
-        num_written = len(request.prompt_ids) - num_prompt
         try:
             decoder.begin(request)
-            with closing(decoder.rounds(num_tokens - num_written)) as rounds:
+            with closing(decoder.rounds(num_tokens - request.num_written)) as rounds:
                 for played in rounds:
                     if isinstance(played, Round) or not is_read:
                         yield played
             return
         except NothingToChooseError as end:
-            request, is_read = replace(request, prompt_ids=end.token_ids), True  # the prompt is read once
+            request = replace(request, prompt_ids=end.token_ids, num_written=len(end.token_ids) - num_prompt)
+            is_read = True  # the prompt is read once
         finally:
             decoder.end()
     raise AssertionError("the host's loop plays every request")

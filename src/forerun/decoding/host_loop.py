@@ -32,14 +32,25 @@ class Verifier:
     """Runs trees and chooses a token after each node.
 
     The token after a prefix is a function of only the prefix, the parameters and the seed; see `sampling.sample`.
+
+    Args:
+        written_ids: what follows the prompt already.
     """
 
     def __init__(
-        self, runner: Runner, params: SamplingParams, prompt_ids: Sequence[int], noise: KeyedNoise | None
+        self,
+        runner: Runner,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        noise: KeyedNoise | None,
+        written_ids: Sequence[int] = (),
     ) -> None:
         self._runner, self._noise = runner, noise
-        self._shaper = LogitShaper(params, runner.spec.vocab_size, prompt_ids, device=runner.device)
-        self.vocab_size, self.root = runner.spec.vocab_size, prompt_ids[-1]
+        self._shaper = LogitShaper(
+            params, runner.spec.vocab_size, prompt_ids, device=runner.device, truncate=runner.backend.truncate
+        )
+        self._shaper.commit(written_ids)
+        self.vocab_size, self.root = runner.spec.vocab_size, (*prompt_ids, *written_ids)[-1]
         self._num_top, self._choice = params.logprobs, None
         if self._shaper.is_plain and self._num_top is None:
             seed = None if noise is None else noise.seed & MASK_64
@@ -185,7 +196,9 @@ class HostDecoder(Decoder):
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
         yield from prefill(self._target, request, self._playing)
-        verifier = Verifier(self._target, request.params, request.prompt_ids, request.noise)
+        verifier = Verifier(
+            self._target, request.params, request.own_prompt_ids, request.noise, written_ids=request.written_ids
+        )
         stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
         yield from decode(
             verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches

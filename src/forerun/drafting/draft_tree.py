@@ -138,6 +138,7 @@ class DraftTree:
             self._vocabulary.num_columns,
             columns(prompt_ids),
             device=self._runner.device,
+            truncate=self._runner.backend.truncate,
         )
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -13,12 +14,13 @@ from forerun.model.tree_cache import TreeCache, move_slots_by_index
 from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, Choices, TopK, best_tokens, topk
+from forerun.sampling.truncation import filter_scores
 
 
 class ModelBackend(Protocol):
     """One machine's way to run passes, to sample from their logits, and to move cache rows.
 
-    A backend without kernels for the last two inherits torch's calls.
+    A backend without kernels for all but passes inherits torch's calls.
 
     Args:
         name: what a user reads: native, triton, fused or reference.
@@ -64,6 +66,10 @@ class ModelBackend(Protocol):
     ) -> TopK:
         """See `sampling.sample`."""
         return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
+
+    def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
+        """See `sampling.truncation.filter_scores`; what stays in a row depends on that row alone."""
+        return filter_scores(scores_TV, params)
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""

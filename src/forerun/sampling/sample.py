@@ -7,7 +7,7 @@ Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from forerun.sampling.noise import KeyedRows
 from forerun.sampling.truncation import filter_scores
 
 Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy
+Truncate: TypeAlias = Callable[[Tensor, SamplingParams], Tensor]  # as `truncation.filter_scores`
 TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log-probabilities, [T][K], likeliest first
 
 
@@ -30,6 +31,9 @@ class LogitShaper:
     Holds which tokens the text so far contains, for the penalties; the decode loop alone commits tokens to it. Filters
     act in the order bias, penalties, temperature, top_k, top_p, min_p.
 
+    Args:
+        truncate: applies the last three; a backend's own, see `model.backend`.
+
     Attributes:
         needs_paths: a row's scores depend on the tokens between the committed text and it.
         is_plain: scores are the logits.
@@ -37,9 +41,15 @@ class LogitShaper:
     """
 
     def __init__(
-        self, params: SamplingParams, vocab_size: int, prompt_ids: Sequence[int], *, device: str = "cpu"
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        prompt_ids: Sequence[int],
+        *,
+        device: str = "cpu",
+        truncate: Truncate = filter_scores,
     ) -> None:
-        self._params, self._device = params, device
+        self._params, self._device, self._truncate = params, device, truncate
         self._is_filtered, self.needs_paths = params.is_filtered, params.has_penalties
         self.temperature_left = 1.0 if params.is_greedy or params.is_filtered else params.temperature
         self._counts_V = torch.zeros(vocab_size if self.needs_paths else 0, device=device)
@@ -82,8 +92,8 @@ class LogitShaper:
         if not self._is_filtered:
             return scores_TV
         if params.temperature != 1.0:
-            scores_TV = scores_TV / params.temperature
-        return filter_scores(scores_TV, params)
+            scores_TV = divided(scores_TV, params.temperature)
+        return self._truncate(scores_TV, params)
 
     def fault_of_settings(self, logits_TV: Tensor) -> str:
         """Why nothing can be chosen, where it is the request's settings that leave nothing of sound logits."""
@@ -121,6 +131,11 @@ def widened(logits_TV: Tensor) -> Tensor:
     return logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
 
 
+def divided(scores_TV: Tensor, divisor: float) -> Tensor:
+    """Quotients rounded once; for a plain number torch multiplies by its reciprocal on a GPU."""
+    return scores_TV / torch.tensor(divisor, dtype=scores_TV.dtype, device=scores_TV.device)
+
+
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
     """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer only.
 
@@ -128,7 +143,7 @@ def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: Samp
     are subtracted, as in the OpenAI API.
     """
     penalty = params.repetition_penalty
-    repeated = torch.where(scores_TV > 0, scores_TV / penalty, scores_TV * penalty)
+    repeated = torch.where(scores_TV > 0, divided(scores_TV, penalty), scores_TV * penalty)
     scores_TV = torch.where(seen_TV, repeated, scores_TV)
     counts_TV = counts_TV.to(scores_TV.dtype)
     return scores_TV - params.frequency_penalty * counts_TV - params.presence_penalty * counts_TV.clamp(max=1)
@@ -245,7 +260,7 @@ def topk(
 def perturbed(scores_TV: Tensor, noise: Noise, temperature: float, column_ids: Tensor | None = None) -> Tensor:
     """score / temperature + noise; a draft's scores may be those of some tokens only."""
     if temperature != 1.0:
-        scores_TV = scores_TV / temperature
+        scores_TV = divided(scores_TV, temperature)
     noise_TV = noise.tensor if isinstance(noise, KeyedRows) else noise
     if noise_TV is None:
         return scores_TV

@@ -32,6 +32,8 @@ CAPACITY = 160
 SAVED_BYTES = 2**20
 SAMPLED = SamplingParams(temperature=0.8)
 GREEDY = SamplingParams()
+FILTERED = SamplingParams(temperature=1.3, top_k=30, top_p=0.9, min_p=0.02)
+PENALISED = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3, logit_bias={3: 0.5})
 PLAIN = None  # no drafter
 
 
@@ -127,14 +129,18 @@ def test_requests_that_need_the_host_between_steps_are_left_to_its_loop(device: 
     plain = Request(prompt_ids=PROMPT, params=GREEDY, noise=None)
     assert decoder.can_play(plain)
     assert not decoder.can_play(replace(plain, prediction=(1, 2)))
-    for params in (SamplingParams(logprobs=0), SamplingParams(repetition_penalty=1.3)):
-        assert not decoder.can_play(replace(plain, params=params))
+    assert decoder.can_play(replace(plain, params=FILTERED))
+    assert not decoder.can_play(replace(plain, params=SamplingParams(logprobs=0)))
 
 
 CASES = [
     pytest.param(PLAIN, GREEDY, id="none, greedy"),
     pytest.param(tree(), SAMPLED, id="tree, sampled"),
     pytest.param(tree(looks_up=True, depth=1), GREEDY, id="lookup, greedy"),
+    pytest.param(tree(), FILTERED, id="tree, filtered"),
+    pytest.param(tree(looks_up=True), replace(FILTERED, frequency_penalty=0.8), id="lookup, filtered and penalised"),
+    pytest.param(PLAIN, PENALISED, id="none, penalised"),
+    pytest.param(tree(), PENALISED, id="tree, penalised", marks=pytest.mark.slow),
     pytest.param(PLAIN, SAMPLED, id="none, sampled", marks=pytest.mark.slow),
     pytest.param(tree(), GREEDY, id="tree, greedy", marks=pytest.mark.slow),
     pytest.param(tree(looks_up=True), SAMPLED, id="lookup, sampled", marks=pytest.mark.slow),

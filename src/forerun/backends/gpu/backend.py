@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from forerun.backends.backend import Backend
 from forerun.backends.gpu.decoder import open_decoders
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.peer_group import PeerGroup
+from forerun.backends.gpu.sampling.truncation import truncated
+from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.decoding.decoder import Decoder
@@ -22,7 +26,8 @@ from forerun.model.weights import WeightSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuBackend(Backend):
-    """Runs passes with Triton's kernels. What is sampled between passes is sampled with torch's calls."""
+    """Runs passes with Triton's kernels. What is sampled between passes is sampled with torch's calls, but of tokens
+    that rounds on the device would leave in the race."""
 
     name: str = "triton"
     row_exact: bool = True
@@ -38,6 +43,9 @@ class GpuBackend(Backend):
     ) -> Executor:
         assert group is None or isinstance(group, PeerGroup), "these kernels add partials in each other's memory only"
         return DeviceExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+
+    def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
+        return truncated(scores_TV, params)
 
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
         return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)

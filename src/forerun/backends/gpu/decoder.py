@@ -23,9 +23,9 @@ MEASURING_S: Final = 0.1  # Spent on each of the two passes that the depth rule 
 class DeviceDecoder(Decoder):
     """Decodes on the device, as `decoding.host_loop` does with the host between all steps.
 
-    The text is the same: a token is a function of the text before it and of the seed. Only requests whose scores are
-    not shaped are for it, see `SamplingParams.shapes_scores`. None whose log-probabilities are asked for is: the scores
-    of a whole row never leave the head's kernels; and none with a prediction, which the device cannot look up.
+    The text is the same: a token is a function of the text before it and of the seed. Requests whose log-probabilities
+    are asked for are not for it, as no scores come to the host; nor those with a prediction, which the device cannot
+    look up.
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
@@ -39,12 +39,12 @@ class DeviceDecoder(Decoder):
             self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
 
     def can_play(self, request: Request) -> bool:
-        params = request.params
-        return not params.shapes_scores and params.logprobs is None and not request.prediction
+        return request.params.logprobs is None and not request.prediction
 
     def begin(self, request: Request) -> None:
         self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None
-        self._rounds.begin(request.params, 0 if request.noise is None else request.noise.seed)
+        seed = 0 if request.noise is None else request.noise.seed
+        self._rounds.begin(request.params, seed, request.own_prompt_ids, request.written_ids)
         self._pipeline.clear()
         draft = self._rounds.draft
         if draft is not None:

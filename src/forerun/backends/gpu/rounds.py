@@ -11,20 +11,22 @@ Legend: R rows of a pass, C children, P places of the text.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from forerun.backends.gpu.cuda_graphs import GraphPool
-from forerun.backends.gpu.executor import DeviceExecutor, all_num_splits, num_splits_for
-from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
+from forerun.backends.gpu.executor import all_num_splits, num_splits_for
+from forerun.backends.gpu.launches import NARROW_ROWS
+from forerun.backends.gpu.model_on_device import ModelOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
-from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN, Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
-from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
+from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN
+from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.score_shaping import RequestSettings, count_tokens
+from forerun.backends.gpu.sampling.shaped_head import ShapedHead, sample_shaped, topk_shaped
+from forerun.backends.gpu.sampling.truncation import Filters
 from forerun.backends.gpu.tree.device_tree import MOST_BATCH_CHILDREN, DeviceTree
 from forerun.backends.gpu.tree.grow import grow
 from forerun.backends.gpu.tree.move_slots import move_slots
@@ -32,11 +34,9 @@ from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_cost
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
 from forerun.core.config import SamplingParams
-from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.runner import Runner
-from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import signed_mix
 
 
@@ -51,50 +51,16 @@ class RoundPart(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartShape:
-    """What a part's launches depend on; everything else is data on the device."""
+    """What a part's launches depend on; everything else is data on the device.
+
+    Args:
+        is_shaped: scores undergo more than the division by the temperature.
+    """
 
     part: RoundPart
     num_splits: int
     is_greedy: bool
-
-
-class ModelOnDevice:
-    """One model with the memory that sampling goes through: the target's, or with `num_children` the draft's."""
-
-    def __init__(
-        self, runner: Runner, *, num_rows: int, num_children: int | None, vocabulary: VocabularyMap | None = None
-    ) -> None:
-        assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
-        self.runner, self.executor = runner, runner.executor
-        device, spec = runner.device, runner.spec
-        self.spare_slot = runner.cache.capacity - 1
-        self.vocabulary = vocabulary
-        self.draft_ids, self.column_ids = (None, None) if vocabulary is None else id_tables(vocabulary, device)
-        maxima = TileMaxima.for_vocabulary(
-            spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
-            is_topk=num_children is not None, device=device,
-        )  # fmt: skip
-        self.head = LmHead(
-            h=self.executor.buffers.h, packed=self.executor.head, norm=self.executor.head_norm,
-            workspace=self.executor.buffers.workspace, maxima=maxima, overlaps=self.executor.overlaps,
-        )  # fmt: skip
-        self.sampled = Sampled(
-            torch.zeros(num_rows, dtype=torch.int32, device=device), *torch.zeros(2, num_rows, device=device)
-        )
-        topk_shape = (num_rows, num_children or 0)
-        self.topk = TopK(
-            torch.zeros(topk_shape, dtype=torch.int32, device=device), torch.zeros(topk_shape, device=device)
-        )
-
-    def read(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """The target's tokens as this model reads them."""
-        return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
-
-    def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        """All of a pass over the rows of the executor's table but the head."""
-        self.executor.launch_layers(
-            PassShape(num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING)
-        )
+    is_shaped: bool
 
 
 class DeviceRounds:
@@ -121,19 +87,27 @@ class DeviceRounds:
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
-        self._recorded: set[bool] = set()  # Whether greedy and sampled rounds are.
+        self._settings = RequestSettings.for_vocabulary(target.spec.vocab_size, device)
+        self._filters = Filters.on(device)
+        self._recorded: set[PartShape] = set()  # Of every kind that is recorded one shape.
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
         costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
         self._costs_to_copy = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
         self._chain_costs = costs.to(device)
 
-    def begin(self, params: SamplingParams, seed: int) -> None:
-        """What all rounds of a request have in common."""
-        self._is_greedy = params.is_greedy
+    def begin(
+        self, params: SamplingParams, seed: int, prompt_ids: Sequence[int] = (), written_ids: Sequence[int] = ()
+    ) -> None:
+        """What all rounds of a request have in common; written_ids follow the prompt, as far as there are any yet."""
+        self._kind = kind_of(params)
         self._record_all()
-        self._temperature.fill_(1.0 if params.is_greedy else params.temperature)
+        is_divided = params.is_greedy or params.shapes_scores  # By no temperature, or with what else shapes scores.
+        self._temperature.fill_(1.0 if is_divided else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
+        if params.shapes_scores:
+            self._settings.begin(params, prompt_ids, written_ids)
+            self._filters.begin(params, len(self._settings.biases))
 
     def set_text(self, token_ids: Sequence[int]) -> None:
         """Begin at the end of this text, all of which but the last token is in the caches."""
@@ -153,7 +127,7 @@ class DeviceRounds:
     def launch(self, depth: int, longest: int) -> bool:
         """Play a round with this many draft passes on at most `longest` tokens; True if it was recorded before."""
         num_splits = num_splits_for(longest)
-        parts = [PartShape(part=part, num_splits=num_splits, is_greedy=self._is_greedy) for part in parts_of(depth)]
+        parts = [replace(self._kind, part=part, num_splits=num_splits) for part in parts_of(depth)]
         were_recorded = [self.graphs.run(part, partial(self._play, part)) for part in parts]
         return all(were_recorded)
 
@@ -162,22 +136,22 @@ class DeviceRounds:
 
         That fills the first slots of both caches anew.
         """
-        depths = (0,) if self.draft is None else (2, 0)
-        parts = [part for depth in depths for part in parts_of(depth)]
-        shapes = [
-            PartShape(part=part, num_splits=num_splits, is_greedy=self._is_greedy)
-            for num_splits in all_num_splits(self.target.runner.cache.capacity)
-            for part in parts
-        ]
-        if not self.graphs.records or self._is_greedy in self._recorded:
+        if not self.graphs.records or self._kind in self._recorded:
             return
+        depths = (0,) if self.draft is None else (2, 0)
+        shapes = [
+            replace(self._kind, part=part, num_splits=num_splits)
+            for num_splits in all_num_splits(self.target.runner.cache.capacity)
+            for depth in depths
+            for part in parts_of(depth)
+        ]
         for side in (self.target, self.draft):
             if side is not None:
                 side.runner.forget()
         for shape in shapes:
             self.set_text([0])
             self.graphs.prepare(shape, partial(self._play, shape))
-        self._recorded.add(self._is_greedy)
+        self._recorded.add(self._kind)
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
         """Note in the runners that their caches hold the text up to `num_committed`, the draft's less `num_behind`."""
@@ -207,10 +181,17 @@ class DeviceRounds:
             spare_slot=draft.spare_slot, overlaps=self._overlaps,
         )  # fmt: skip
         draft.pass_layers(num_rows, shape.num_splits)
-        topk_tokens(
-            draft.head, draw, draft.topk, num_children=self._policy.num_children,
-            vocab_size=draft.vocabulary.num_columns, num_rows=num_rows, first_row=num_before,
-        )  # fmt: skip
+        num_children = self._policy.num_children
+        if shape.is_shaped:
+            shaped = self._shaped(draft, is_greedy=shape.is_greedy)
+            topk_shaped(
+                shaped, draw, draft.topk, num_children=num_children, num_rows=num_rows, first_row=num_before
+            )  # fmt: skip
+        else:
+            topk_tokens(
+                draft.head, draw, draft.topk, num_children=num_children, vocab_size=draft.vocabulary.num_columns,
+                num_rows=num_rows, first_row=num_before,
+            )  # fmt: skip
 
     def _verify(self, shape: PartShape) -> None:
         """Verify the tree, walk it, and move what was accepted to its place in the caches."""
@@ -220,8 +201,13 @@ class DeviceRounds:
         fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
         target.pass_layers(verify_width, shape.num_splits)
         draw = self._draw(target, is_greedy=shape.is_greedy)
-        sample_tokens(target.head, draw, target.sampled, num_rows=verify_width)
+        if shape.is_shaped:
+            sample_shaped(self._shaped(target, is_greedy=shape.is_greedy), draw, target.sampled, num_rows=verify_width)
+        else:
+            sample_tokens(target.head, draw, target.sampled, num_rows=verify_width)
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
+        if shape.is_shaped:
+            count_tokens(tree, self._settings, overlaps=overlaps)
         if verify_width > 1:  # A root alone lies in its final slot already.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
         if drafted is not None:
@@ -231,6 +217,20 @@ class DeviceRounds:
         seed_mix = None if is_greedy else self._seed_mix
         return Draw(self._temperature, seed_mix, side.executor.rows.positions, side.column_ids)
 
+    def _shaped(self, side: ModelOnDevice, *, is_greedy: bool) -> ShapedHead:
+        """A side's head for requests that shape scores: row i is node i of the tree, or of a draft's batch."""
+        return ShapedHead(
+            head=side.head, rows=side.score_rows, settings=self._settings, filters=None if is_greedy else self._filters,
+            tree=self.tree, row_nodes=None if side is self.target else self.tree.batch_W,
+        )  # fmt: skip
+
+
+def kind_of(params: SamplingParams) -> PartShape:
+    """What the launches of a request's rounds have in common: the shape of one of their parts."""
+    return PartShape(
+        part=RoundPart.VERIFY_ROOT, num_splits=0, is_greedy=params.is_greedy, is_shaped=params.shapes_scores
+    )
+
 
 def parts_of(depth: int) -> list[RoundPart]:
     """The parts of a round with so many draft passes."""
@@ -239,22 +239,6 @@ def parts_of(depth: int) -> list[RoundPart]:
         if depth
         else [RoundPart.VERIFY_ROOT]
     )
-
-
-def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:
-    """What the draft's ids stand for."""
-    num_draft = draft.spec.vocab_size
-    vocabulary = plan.vocabulary or VocabularyMap.of_equal_ids(num_target=num_target, num_draft=num_draft)
-    num_ids = len(vocabulary.draft_ids)
-    assert num_ids == num_target, f"a kernel would read past {num_ids} ids where the target has {num_target}"
-    return vocabulary
-
-
-def id_tables(vocabulary: VocabularyMap, device: str) -> tuple[Tensor | None, Tensor | None]:
-    """What the draft reads each token as, and the token of each of its columns; None: all are themselves."""
-    draft_ids, column_ids = vocabulary.draft_ids, vocabulary.column_ids
-    is_same = torch.equal(draft_ids, torch.arange(len(draft_ids), dtype=draft_ids.dtype))
-    return None if is_same else draft_ids.to(device), None if column_ids is None else column_ids.to(device)
 
 
 def fits(plan: RoundPlan) -> bool:

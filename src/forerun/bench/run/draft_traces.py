@@ -102,7 +102,11 @@ class Teacher:
         vocabulary = self.vocabulary
         prompt, answer = vocabulary.read(prompt_ids), vocabulary.read(token_ids)
         shaper = LogitShaper(
-            self.params, vocabulary.num_columns, vocabulary.columns(prompt_ids), device=self.runner.device
+            self.params,
+            vocabulary.num_columns,
+            vocabulary.columns(prompt_ids),
+            device=self.runner.device,
+            truncate=self.runner.backend.truncate,
         )
         self.runner.forget()
         self.runner.sync(prompt[:-1])

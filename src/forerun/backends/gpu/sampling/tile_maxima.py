@@ -46,17 +46,27 @@ class TileMaxima(NamedTuple):
 @triton.jit
 def keys_of(totals, tokens):
     """int64 in the order of the totals, of equal ones the lower token first; NaN comes before all numbers."""
+    return (ordered_bits(totals).to(tl.int64) << 32) | (0x7FFFFFFF - tokens).to(tl.int64)
+
+
+@triton.jit
+def ordered_bits(totals):
+    """int32 in the order of the totals; NaN comes after all numbers."""
     bits = tl.where(totals == 0.0, 0.0, totals).to(tl.int32, bitcast=True)  # Minus zero counts as zero.
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ordered = tl.where(totals != totals, 0x7FC00000, ordered)
-    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - tokens).to(tl.int64)
+    return tl.where(totals != totals, 0x7FC00000, ordered)
+
+
+@triton.jit
+def order_total(ordered):
+    """The totals that such bits stand for."""
+    return tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def key_totals(keys):
     """The totals in keys."""
-    ordered = (keys >> 32).to(tl.int32)
-    return tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
+    return order_total((keys >> 32).to(tl.int32))
 
 
 @triton.jit

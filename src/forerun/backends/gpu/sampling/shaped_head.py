@@ -1,0 +1,108 @@
+"""The head of requests that shape their scores: these go to memory, where biases, penalties, temperature and filters
+are applied to whole rows; noise and comparison follow.
+
+`lm_head` does without memory, but knows no row as a whole.
+
+Legend: R rows, V columns of scores (tokens, for a draft those it has).
+"""
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.passes.linear import linear
+from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
+from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
+from forerun.backends.gpu.sampling.lm_head import LmHead
+from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK, RequestSettings, ScoreRows, shape_scores
+from forerun.backends.gpu.sampling.tile_maxima import store_maxima
+from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept_scores
+from forerun.backends.gpu.tree.device_tree import DeviceTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShapedHead:
+    """A head, and what shapes its scores.
+
+    Args:
+        scores: float32 [R, V or more], where the head leaves them.
+        filters: None: no token leaves the race, as in greedy requests.
+        tree: whose nodes the rows stand for, see `shape_scores`.
+        row_nodes: int32 [R] as in `shape_scores`.
+    """
+
+    head: LmHead
+    rows: ScoreRows
+    settings: RequestSettings
+    filters: Filters | None
+    tree: DeviceTree
+    row_nodes: Tensor | None = None
+
+
+def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
+    """As `lm_head.sample_tokens`; the temperature of `draw` is that which is left: 1."""
+    fill_maxima(shaped, draw, num_rows=num_rows, first_row=0, is_topk=False)
+    head, num_tiles = shaped.head, num_tiles_of(shaped)
+    join_samples(head.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=head.overlaps)
+
+
+def topk_shaped(
+    shaped: ShapedHead, draw: Draw, topk: TopK, *, num_children: int, num_rows: int, first_row: int
+) -> None:
+    """As `lm_head.topk_tokens`; the temperature of `draw` is that which is left: 1."""
+    fill_maxima(shaped, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
+    head, num_tiles = shaped.head, num_tiles_of(shaped)
+    join_topk(
+        head.maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles, num_rows=num_rows - first_row,
+        vocab_size=shaped.rows.num_columns, block=SCORE_BLOCK, num_children=num_children, overlaps=head.overlaps,
+    )  # fmt: skip
+
+
+def num_tiles_of(shaped: ShapedHead) -> int:
+    """Tiles of SCORE_BLOCK columns."""
+    return int(triton.cdiv(shaped.rows.num_columns, SCORE_BLOCK))
+
+
+def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
+    """Scores of the rows first_row to num_rows of h, shaped, drawn, and the maxima of every tile."""
+    head, rows, count = shaped.head, shaped.rows, num_rows - first_row
+    linear(
+        head.h, head.packed, rows.scores, num_rows=num_rows, first_row=first_row, norm=head.norm,
+        workspace=head.workspace, overlaps=head.overlaps,
+    )  # fmt: skip
+    shape_scores(
+        rows, shaped.settings, shaped.tree, num_rows=count, row_nodes=shaped.row_nodes, column_ids=draw.column_ids,
+        overlaps=head.overlaps,
+    )  # fmt: skip
+    if shaped.filters is not None:
+        find_cutoffs(rows, shaped.filters, num_rows=count, overlaps=head.overlaps)
+    draw_kernel[(num_tiles_of(shaped), count)](
+        rows.scores, rows.scores.stride(0), None if shaped.filters is None else rows.cutoffs, draw, head.maxima,
+        first_row, rows.num_columns, BLOCK_V=SCORE_BLOCK, IS_TOPK=is_topk, OVERLAPS=head.overlaps,
+        **launch_options(num_warps=4, overlaps=head.overlaps),
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["first_row"])
+def draw_kernel(
+    scores, score_stride, cutoffs, draw, maxima, first_row, vocab_size,
+    BLOCK_V: tl.constexpr, IS_TOPK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """maxima[r, tile] = max over v of kept(score[r, v]) + g[first_row + r, v], see `kept_scores`.
+
+    scores [R, score_stride] float32, cutoffs int64 [R] or None, a `Draw`, a `TileMaxima`. Programs are (tile, row).
+    """
+    await_inputs(OVERLAPS)
+    row, columns_V = tl.program_id(1), tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    places_V = scores + row.to(tl.int64) * score_stride + columns_V
+    scores_V = tl.load(places_V, mask=columns_V < vocab_size, other=0.0)
+    if cutoffs is not None:
+        scores_V = kept_scores(scores_V, columns_V, tl.load(cutoffs + row))
+    row_1 = row + tl.arange(0, 1)
+    totals_1V = totals_of(scores_V[None, :], columns_V, vocab_size, first_row + row_1, row_1 >= 0, draw, IS_TOPK)
+    store_maxima(
+        totals_1V, columns_V, row_1, row_1 >= 0, tl.program_id(0), tl.num_programs(0), vocab_size, maxima, IS_TOPK
+    )
