@@ -21,17 +21,16 @@ from forerun.backends.gpu.cuda_graphs import GraphPool, Work
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.tree_policy import BEST_TREE
+from forerun.engine.opening import KINDS_OF_ROUNDS
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from tests.backends.gpu.compiling import Launch, compiling
 from tests.tiny import random_weights, tiny_spec
 
 TREE = DraftModel(verify_width=16, draft_width=8, depth=8, adaptive=True)
-KINDS = (SamplingParams(), SamplingParams(temperature=0.8))
 
 
 def runner_of(num_layers: int, capacity: int) -> Runner:
@@ -48,7 +47,7 @@ def runner_of(num_layers: int, capacity: int) -> Runner:
 def record_all(target: Runner, rounds: DeviceRounds, draft: Runner) -> None:
     """What an engine's warm-up records."""
     rounds.graphs.records = True
-    for params in KINDS:
+    for params in KINDS_OF_ROUNDS:
         rounds.begin(params, 1)
     for runner in (target, draft):
         executor = runner.executor

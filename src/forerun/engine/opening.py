@@ -47,6 +47,9 @@ START_S: Final = 120.0  # wait for the draft model to load; a slower one joins a
 WARM_UP_TOKENS: Final = 4
 WIDE_PROMPT: Final = 64  # Tokens: more rows than a tree has, so that the kernels of long prompts run too.
 EARLY_TOKENS: Final = 512
+SAMPLED: Final = SamplingParams(temperature=1.0)
+# A GPU has separate kernels for sampled rounds, and for scores that are shaped.
+KINDS_OF_ROUNDS: Final = (SamplingParams(), SAMPLED, SamplingParams(presence_penalty=1.0), replace(SAMPLED, top_p=0.9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +241,8 @@ def warm_up(
     Args:
         num_prompt: tokens of the prompt; a GPU has separate kernels for passes of many rows.
     """
-    temperatures = (0.0,) if len(decoders) == 1 else (0.0, 1.0)  # a GPU has separate kernels for sampled rounds
-    for temperature in temperatures:
-        request = own_text(target, temperature, num_prompt)
+    for params in KINDS_OF_ROUNDS if len(decoders) > 1 else KINDS_OF_ROUNDS[:1]:
+        request = own_text(target, params, num_prompt)
         num_tokens = min(WARM_UP_TOKENS, max_length - num_prompt)
         write(decoders, request, cores, num_tokens=num_tokens, until=float("inf"))
     target.forget()
@@ -250,16 +252,16 @@ def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_len
     """Run a drafter's search on text that the model generates, before the first request."""
     until = perf_counter() + drafter.early_search_s
     drafter.search_early(drafter.early_search_s)
-    decoders, request = (HostDecoder(target, drafter),), own_text(target, 1.0)
+    decoders, request = (HostDecoder(target, drafter),), own_text(target, SAMPLED)
     write(decoders, request, cores, num_tokens=min(EARLY_TOKENS, max_length - 1), until=until)
     drafter.search_early(0.0)
     forget_text(target, drafter)
 
 
-def own_text(target: Runner, temperature: float, num_prompt: int = 1) -> Request:
-    """An unconstrained request whose prompt is so many times token 0."""
-    noise = KeyedNoise(0, target.spec.vocab_size, device=target.device) if temperature else None
-    return Request(prompt_ids=(0,) * num_prompt, params=SamplingParams(temperature=temperature), noise=noise)
+def own_text(target: Runner, params: SamplingParams, num_prompt: int = 1) -> Request:
+    """A request whose prompt is so many times token 0."""
+    noise = None if params.is_greedy else KeyedNoise(0, target.spec.vocab_size, device=target.device)
+    return Request(prompt_ids=(0,) * num_prompt, params=params, noise=noise)
 
 
 def write(

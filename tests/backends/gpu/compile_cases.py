@@ -25,7 +25,10 @@ from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.score_shaping import RequestSettings, ScoreRows, count_tokens, shape_scores
+from forerun.backends.gpu.sampling.shaped_head import draw_tiles
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
+from forerun.backends.gpu.sampling.truncation import Filters, drop, find_cutoffs
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.grow import grow
 from forerun.backends.gpu.tree.move_slots import move_slots
@@ -69,6 +72,7 @@ ROWS_OF_ATTENTION: Final = ((1, 8), (8, 1), (32, 8))  # with splits of the prefi
 def compile_cases() -> Iterator[CompileCase]:
     """All of them. The model is named together with its weights' format where there are weights."""
     yield from _tree_cases()
+    yield from _score_cases()
     for name, spec in MODELS.items():
         yield from _cache_cases(name, spec)
         yield from _attention_cases(name, spec)
@@ -100,6 +104,35 @@ def _tree_cases() -> Iterator[CompileCase]:
     for name, step in steps.items():
         launch = partial(_launch, step)
         yield CompileCase(name=name, model=NO_MODEL, num_rows=32, launch=launch, is_product=False)
+
+
+def _score_cases() -> Iterator[CompileCase]:
+    """What shapes scores in memory and draws from them."""
+    tree = DeviceTree(verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE)
+    settings, filters = RequestSettings.for_vocabulary(VOCAB_SIZE, DEVICE), Filters.on(DEVICE)
+    rows = ScoreRows.over(empty(32, VOCAB_SIZE), num_rows=32, num_columns=VOCAB_SIZE)
+    ids = empty(VOCAB_SIZE, dtype=torch.int32)
+
+    def draw(is_topk: bool, *, overlaps: bool) -> None:
+        maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=32, is_topk=is_topk, device=DEVICE)
+        draw_tiles(
+            rows, rows.cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
+        )  # fmt: skip
+
+    shape = partial(shape_scores, rows, settings, tree, num_rows=32)
+    steps = {
+        "shape_scores": partial(shape, row_nodes=None, column_ids=None),
+        "shape_scores, mapped": partial(shape, row_nodes=tree.batch_W, column_ids=ids),
+        "find_cutoffs": partial(find_cutoffs, rows, filters, num_rows=32),
+        "draw_tiles, sample": partial(draw, False),
+        "draw_tiles, topk": partial(draw, True),
+        "count_tokens": partial(count_tokens, tree, settings),
+    }
+    for name, step in steps.items():
+        launch = partial(_launch, step)
+        yield CompileCase(name=name, model=NO_MODEL, num_rows=32, launch=launch, is_product=False)
+    leave = partial(drop, rows, num_rows=32)
+    yield CompileCase(name="drop", model=NO_MODEL, num_rows=32, launch=lambda _: leave(), is_product=False)
 
 
 def _cache_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:

@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -29,6 +30,8 @@ from tests.backends.gpu.compiling import compiling
 from tests.tiny import random_weights, tiny_spec
 
 WIDE_ROWS = 40
+SAMPLED = SamplingParams(temperature=0.8)
+KINDS = (SamplingParams(), SAMPLED, SamplingParams(presence_penalty=1.0), replace(SAMPLED, top_p=0.9))
 
 
 def runner_of(weight_format: WeightFormat) -> Runner:
@@ -52,7 +55,7 @@ def compile_round(weight_format: WeightFormat, architecture: int) -> Counter[str
         for vocabulary in (None, half):
             plan = RoundPlan(draft=draft, shape=tree, policy=BEST_TREE, vocabulary=vocabulary)
             rounds = DeviceRounds(target, plan)
-            for params in (SamplingParams(), SamplingParams(temperature=0.8)):
+            for params in KINDS:
                 rounds.begin(params, 3)
                 rounds.set_text([1] * 400)
                 rounds.launch(2, 400)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.decoder import NothingToChooseError, Request, Round, Rounds, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
@@ -180,7 +181,17 @@ def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) ->
     assert all(done.stats.num_verified == 6 for done in rounds)
 
 
-@pytest.mark.parametrize("params", [pytest.param(GREEDY, marks=pytest.mark.slow), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("params", [FILTERED, PENALISED], ids=["filtered", "penalised"])
+def test_a_drafts_scores_are_shaped_as_the_targets(params: SamplingParams, device: str) -> None:
+    pair = Pair(device, spread=0.0)
+    rounds = pair.rounds(pair.decoder(tree()), PROMPT, params, 7, 12)
+    assert all(done.stats.num_accepted == 2 for done in rounds)
+
+
+@pytest.mark.parametrize("params", [
+    pytest.param(GREEDY, marks=pytest.mark.slow), SAMPLED,
+    pytest.param(PENALISED, marks=pytest.mark.slow), pytest.param(FILTERED, marks=pytest.mark.slow),
+], ids=["greedy", "sampled", "penalised", "filtered"])  # fmt: skip
 def test_a_draft_of_those_tokens_that_the_text_has_guesses_as_well_as_one_of_all(
     params: SamplingParams, device: str
 ) -> None:
@@ -264,6 +275,21 @@ def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
     rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 12)
     assert [token for done in rounds for token in done.token_ids][:12] == pair.plain(PROMPT, GREEDY, 0, 12)
     assert max(done.stats.num_accepted for done in rounds[4:]) > 0
+
+
+def test_the_host_goes_on_with_what_was_written_before_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(device)
+    params = replace(PENALISED, frequency_penalty=2.0, repetition_penalty=1.0)
+    text = pair.plain(PROMPT, params, 7, 20)
+    decoder = pair.decoder(PLAIN)
+    rounds = decoder.rounds
+
+    def stops_early(num_tokens: int) -> Rounds:
+        yield from islice(rounds(num_tokens), 8)
+        raise NothingToChooseError(decoder._token_ids)
+
+    monkeypatch.setattr(decoder, "rounds", stops_early)
+    assert pair.write(decoder, PROMPT, params, 7, 20) == text
 
 
 def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str) -> None:

@@ -5,7 +5,7 @@ Here "recorded" work is done anew at every replay, by Triton's interpreter.
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -22,7 +22,8 @@ from forerun.backends.gpu.cuda_graphs import GraphPool, Work
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.rounds import DeviceRounds, RoundPart
 from forerun.checkpoints.typed_weights import LoadedWeights
-from tests.backends.gpu.test_decoder import GREEDY, SAMPLED, Pair, tree
+from forerun.engine.opening import KINDS_OF_ROUNDS
+from tests.backends.gpu.test_decoder import FILTERED, GREEDY, PENALISED, SAMPLED, Pair, tree
 from tests.backends.gpu.test_executor import spec_of, text_pass, tree_pass, weights_of
 
 LONGEST = 4096
@@ -138,14 +139,14 @@ def test_a_request_of_4096_tokens_meets_no_round_that_is_not_recorded(
     monkeypatch.setattr(DeviceRounds, "_play", lambda *_: None)
     monkeypatch.setattr(rounds.target.runner.cache, "capacity", LONGEST + 64)
     rounds.graphs.records = True
-    for params in (GREEDY, SAMPLED):
+    for params in KINDS_OF_ROUNDS:
         rounds.begin(params, 1)
     num_before = recorder.num_recorded
-    for params in (GREEDY, SAMPLED):
+    for params in (GREEDY, SAMPLED, PENALISED, FILTERED, replace(FILTERED, repetition_penalty=1.1)):
         rounds.begin(params, 2)
         for longest in range(1, LONGEST + 64):
             assert all(rounds.launch(depth, longest) for depth in range(9))
-    assert num_before == recorder.num_recorded == 2 * 4 * 5  # Kinds of noise, parts, and powers of two of splits.
+    assert num_before == recorder.num_recorded == 4 * 4 * 5  # Kinds, parts, and powers of two of splits.
 
 
 def test_a_recorded_text_is_the_plain_one_though_recording_fills_the_caches(recorder: Recorder) -> None:
@@ -154,5 +155,6 @@ def test_a_recorded_text_is_the_plain_one_though_recording_fills_the_caches(reco
     text = pair.write(decoder, prompt, GREEDY, 7, 4)
     decoder._rounds.graphs.records = True
     assert pair.write(decoder, prompt, GREEDY, 7, 4) == text == pair.plain(prompt, GREEDY, 7, 4)
-    assert pair.write(decoder, prompt, SAMPLED, 7, 4) == pair.plain(prompt, SAMPLED, 7, 4)
-    assert recorder.num_recorded == 2 * len(RoundPart)
+    for num_kinds, params in enumerate((SAMPLED, FILTERED), start=2):
+        assert pair.write(decoder, prompt, params, 7, 4) == pair.plain(prompt, params, 7, 4)
+        assert recorder.num_recorded == num_kinds * len(RoundPart)

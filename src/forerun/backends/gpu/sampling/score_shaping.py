@@ -74,7 +74,7 @@ class RequestSettings(NamedTuple):
         if known:
             self.biases[torch.tensor(list(known), device=device)] = torch.tensor(list(known.values()), device=device)
         if params.has_penalties:
-            self.seen[torch.tensor([*prompt_ids, *written_ids], device=device)] = 1
+            self.seen[torch.tensor([*prompt_ids, *written_ids], dtype=torch.int64, device=device)] = 1
             written = torch.bincount(torch.tensor(written_ids, dtype=torch.int64), minlength=vocab_size)
             self.written.copy_(written)
 

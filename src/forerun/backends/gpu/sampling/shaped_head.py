@@ -18,7 +18,7 @@ from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
 from forerun.backends.gpu.sampling.lm_head import LmHead
 from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK, RequestSettings, ScoreRows, shape_scores
-from forerun.backends.gpu.sampling.tile_maxima import store_maxima
+from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
 from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept_scores
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 
@@ -45,7 +45,7 @@ class ShapedHead:
 def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
     """As `lm_head.sample_tokens`; the temperature of `draw` is that which is left: 1."""
     fill_maxima(shaped, draw, num_rows=num_rows, first_row=0, is_topk=False)
-    head, num_tiles = shaped.head, num_tiles_of(shaped)
+    head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
     join_samples(head.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=head.overlaps)
 
 
@@ -54,16 +54,16 @@ def topk_shaped(
 ) -> None:
     """As `lm_head.topk_tokens`; the temperature of `draw` is that which is left: 1."""
     fill_maxima(shaped, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
-    head, num_tiles = shaped.head, num_tiles_of(shaped)
+    head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
     join_topk(
         head.maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles, num_rows=num_rows - first_row,
         vocab_size=shaped.rows.num_columns, block=SCORE_BLOCK, num_children=num_children, overlaps=head.overlaps,
     )  # fmt: skip
 
 
-def num_tiles_of(shaped: ShapedHead) -> int:
+def num_tiles_of(rows: ScoreRows) -> int:
     """Tiles of SCORE_BLOCK columns."""
-    return int(triton.cdiv(shaped.rows.num_columns, SCORE_BLOCK))
+    return int(triton.cdiv(rows.num_columns, SCORE_BLOCK))
 
 
 def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
@@ -79,10 +79,20 @@ def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int
     )  # fmt: skip
     if shaped.filters is not None:
         find_cutoffs(rows, shaped.filters, num_rows=count, overlaps=head.overlaps)
-    draw_kernel[(num_tiles_of(shaped), count)](
-        rows.scores, rows.scores.stride(0), None if shaped.filters is None else rows.cutoffs, draw, head.maxima,
-        first_row, rows.num_columns, BLOCK_V=SCORE_BLOCK, IS_TOPK=is_topk, OVERLAPS=head.overlaps,
-        **launch_options(num_warps=4, overlaps=head.overlaps),
+    cutoffs = None if shaped.filters is None else rows.cutoffs
+    draw_tiles(
+        rows, cutoffs, draw, head.maxima, num_rows=count, first_row=first_row, is_topk=is_topk, overlaps=head.overlaps
+    )  # fmt: skip
+
+
+def draw_tiles(
+    rows: ScoreRows, cutoffs: Tensor | None, draw: Draw, maxima: TileMaxima, *, num_rows: int, first_row: int,
+    is_topk: bool, overlaps: bool,
+) -> None:  # fmt: skip
+    """The maxima of every tile of scores in memory; of tokens above the rows' cutoffs, if there are any."""
+    draw_kernel[(num_tiles_of(rows), num_rows)](
+        rows.scores, rows.scores.stride(0), cutoffs, draw, maxima, first_row, rows.num_columns,
+        BLOCK_V=SCORE_BLOCK, IS_TOPK=is_topk, OVERLAPS=overlaps, **launch_options(num_warps=4, overlaps=overlaps),
     )  # fmt: skip
 
 

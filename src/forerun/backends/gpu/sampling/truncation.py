@@ -87,10 +87,15 @@ def truncated(scores_TV: Tensor, params: SamplingParams) -> Tensor:
     rows.tile_bests.copy_(padded_TV.view(num_rows, -1, LEADER_BLOCK).amax(-1))
     with on_device(scores_TV.device):
         find_cutoffs(rows, filters, num_rows=num_rows, overlaps=False)
-        drop_kernel[(triton.cdiv(vocab_size, SCORE_BLOCK), num_rows)](
-            rows, rows.scores.stride(0), vocab_size, BLOCK_V=SCORE_BLOCK
-        )
+        drop(rows, num_rows=num_rows)
     return rows.scores
+
+
+def drop(rows: ScoreRows, *, num_rows: int) -> None:
+    """Set scores of tokens that are not above their row's cutoff to minus infinity."""
+    drop_kernel[(triton.cdiv(rows.num_columns, SCORE_BLOCK), num_rows)](
+        rows, rows.scores.stride(0), rows.num_columns, BLOCK_V=SCORE_BLOCK, **launch_options(num_warps=4)
+    )
 
 
 @triton.jit
