@@ -25,10 +25,11 @@ from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
-from forerun.backends.gpu.sampling.score_shaping import RequestSettings, ScoreRows, count_tokens, shape_scores
+from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths, ScoreRows, shape_scores
 from forerun.backends.gpu.sampling.shaped_head import draw_tiles
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.backends.gpu.sampling.truncation import Filters, drop, find_cutoffs
+from forerun.backends.gpu.tree.count_tokens import count_tokens
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.grow import grow
 from forerun.backends.gpu.tree.move_slots import move_slots
@@ -119,10 +120,13 @@ def _score_cases() -> Iterator[CompileCase]:
             rows, rows.cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
         )  # fmt: skip
 
-    shape = partial(shape_scores, rows, settings, tree, num_rows=32)
+    def shape(row_nodes: Tensor | None, column_ids: Tensor | None, *, overlaps: bool) -> None:
+        paths = RowPaths(tree.nodes.tokens, tree.nodes.ancestors, row_nodes)
+        shape_scores(rows, settings, paths, num_rows=32, column_ids=column_ids, overlaps=overlaps)
+
     steps = {
-        "shape_scores": partial(shape, row_nodes=None, column_ids=None),
-        "shape_scores, mapped": partial(shape, row_nodes=tree.batch_W, column_ids=ids),
+        "shape_scores": partial(shape, None, None),
+        "shape_scores, mapped": partial(shape, tree.batch_W, ids),
         "find_cutoffs": partial(find_cutoffs, rows, filters, num_rows=32),
         "draw_tiles, sample": partial(draw, False),
         "draw_tiles, topk": partial(draw, True),

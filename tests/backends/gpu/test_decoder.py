@@ -138,7 +138,7 @@ CASES = [
     pytest.param(PLAIN, GREEDY, id="none, greedy"),
     pytest.param(tree(), SAMPLED, id="tree, sampled"),
     pytest.param(tree(looks_up=True, depth=1), GREEDY, id="lookup, greedy"),
-    pytest.param(tree(), FILTERED, id="tree, filtered"),
+    pytest.param(tree(), FILTERED, id="tree, filtered", marks=pytest.mark.slow),
     pytest.param(tree(looks_up=True), replace(FILTERED, frequency_penalty=0.8), id="lookup, filtered and penalised"),
     pytest.param(PLAIN, PENALISED, id="none, penalised"),
     pytest.param(tree(), PENALISED, id="tree, penalised", marks=pytest.mark.slow),
@@ -153,6 +153,37 @@ CASES = [
 def test_the_text_is_that_of_the_hosts_loop(config: Varied | None, params: SamplingParams, device: str) -> None:
     pair = Pair(device)
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
+
+
+def random_request(rng: random.Random) -> tuple[SamplingParams, list[int]]:
+    """Parameters that shape scores in any way, and a prompt."""
+    is_greedy = rng.random() < 0.2
+    params = SamplingParams(
+        temperature=0.0 if is_greedy else rng.choice([0.5, 1.0, 1.3]),
+        top_k=rng.choice([0, 0, 1, 5, 20, 100]),
+        top_p=rng.choice([1.0, 0.95, 0.7, 0.2]),
+        min_p=rng.choice([0.0, 0.0, 0.03, 0.3]),
+        repetition_penalty=rng.choice([1.0, 1.0, 0.8, 1.5]),
+        presence_penalty=rng.choice([0.0, 0.0, -0.6, 1.7]),
+        frequency_penalty=rng.choice([0.0, 0.0, -0.3, 0.9]),
+        logit_bias={rng.randrange(60): rng.choice([-torch.inf, -3.0, 0.7, 4.0]) for _ in range(rng.choice([0, 0, 3]))},
+    )
+    return params, [rng.randrange(40) for _ in range(rng.randint(1, 12))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4000)
+@pytest.mark.parametrize("part", range(20))
+def test_two_thousand_shaped_requests_have_the_text_of_the_hosts_loop(part: int, device: str) -> None:
+    rng, texts = random.Random(part), set[tuple[int, ...]]()
+    pair = Pair(device, known=None if part % 3 else [*range(0, 40, 3), 39])
+    decoder = pair.decoder([PLAIN, tree(), tree(looks_up=True), tree(depth=1, knows_noise=False)][part % 4])
+    for number in range(100):
+        params, prompt = random_request(rng)
+        text = pair.write(decoder, prompt, params, number, 4)
+        assert text == pair.plain(prompt, params, number, 4), (prompt, params, number)
+        texts.add(tuple(text))
+    assert len(texts) > 60, "most texts differ"
 
 
 @pytest.mark.parametrize(("draft_width", "children"), [(1, 9), (17, 8), (32, 1)])
@@ -181,7 +212,7 @@ def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) ->
     assert all(done.stats.num_verified == 6 for done in rounds)
 
 
-@pytest.mark.parametrize("params", [FILTERED, PENALISED], ids=["filtered", "penalised"])
+@pytest.mark.parametrize("params", [FILTERED, pytest.param(PENALISED, marks=pytest.mark.slow)], ids=["f", "p"])
 def test_a_drafts_scores_are_shaped_as_the_targets(params: SamplingParams, device: str) -> None:
     pair = Pair(device, spread=0.0)
     rounds = pair.rounds(pair.decoder(tree()), PROMPT, params, 7, 12)

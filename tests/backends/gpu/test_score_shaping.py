@@ -17,10 +17,11 @@ pytest.importorskip("triton")
 from forerun.backends.gpu.sampling.score_shaping import (
     LEADER_BLOCK,
     RequestSettings,
+    RowPaths,
     ScoreRows,
-    count_tokens,
     shape_scores,
 )
+from forerun.backends.gpu.tree.count_tokens import count_tokens
 from forerun.backends.gpu.tree.device_tree import OUTCOME_HEADER, DeviceTree
 
 VOCAB_SIZE = 1100  # Three blocks, the last one not full.
@@ -54,11 +55,9 @@ def shaped(
     rows = ScoreRows.over(
         torch.cat((scores_RV, torch.ones(num_rows, 9)), 1), num_rows=num_rows, num_columns=num_columns
     )
-    shape_scores(
-        rows, settings, tree_of(TREE_TOKENS), num_rows=num_rows,
-        row_nodes=None if nodes is None else torch.tensor(nodes, dtype=torch.int32), column_ids=column_ids,
-        overlaps=False,
-    )  # fmt: skip
+    row_nodes, tree = None if nodes is None else torch.tensor(nodes, dtype=torch.int32), tree_of(TREE_TOKENS)
+    paths = RowPaths(tree.nodes.tokens, tree.nodes.ancestors, row_nodes)
+    shape_scores(rows, settings, paths, num_rows=num_rows, column_ids=column_ids, overlaps=False)
     assert rows.scores[:, num_columns:].eq(1).all(), "what lies behind the columns is not theirs"
     return rows
 

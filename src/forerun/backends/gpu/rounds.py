@@ -24,9 +24,10 @@ from forerun.backends.gpu.model_on_device import ModelOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN
 from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
-from forerun.backends.gpu.sampling.score_shaping import RequestSettings, count_tokens
+from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths
 from forerun.backends.gpu.sampling.shaped_head import ShapedHead, sample_shaped, topk_shaped
 from forerun.backends.gpu.sampling.truncation import Filters
+from forerun.backends.gpu.tree.count_tokens import count_tokens
 from forerun.backends.gpu.tree.device_tree import MOST_BATCH_CHILDREN, DeviceTree
 from forerun.backends.gpu.tree.grow import grow
 from forerun.backends.gpu.tree.move_slots import move_slots
@@ -219,9 +220,10 @@ class DeviceRounds:
 
     def _shaped(self, side: ModelOnDevice, *, is_greedy: bool) -> ShapedHead:
         """A side's head for requests that shape scores: row i is node i of the tree, or of a draft's batch."""
+        nodes, row_nodes = self.tree.nodes, None if side is self.target else self.tree.batch_W
         return ShapedHead(
             head=side.head, rows=side.score_rows, settings=self._settings, filters=None if is_greedy else self._filters,
-            tree=self.tree, row_nodes=None if side is self.target else self.tree.batch_W,
+            paths=RowPaths(nodes.tokens, nodes.ancestors, row_nodes),
         )  # fmt: skip
 
 

@@ -16,14 +16,11 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.sampling.tile_maxima import NO_TOTAL, order_total, ordered_bits
-from forerun.backends.gpu.tree import device_tree as layout
-from forerun.backends.gpu.tree.device_tree import NUM_TOKENS, DeviceTree
 from forerun.core.config import SamplingParams
 
 SCORE_BLOCK: Final = 512  # Columns of a program.
 LEADER_BLOCK: Final = 128  # Columns of a tile whose best score is noted.
 TILES_OF_BLOCK = tl.constexpr(SCORE_BLOCK // LEADER_BLOCK)
-OUTCOME_HEADER = tl.constexpr(layout.OUTCOME_HEADER)
 
 # Places in `RequestSettings.numbers`.
 TEMPERATURE, REPETITION, FREQUENCY, PRESENCE = map(tl.constexpr, range(4))
@@ -110,41 +107,45 @@ class ScoreRows(NamedTuple):
         return self.keys.shape[1]
 
 
+class RowPaths(NamedTuple):
+    """What was drafted on the way to each row, which counts as written there.
+
+    Args:
+        tokens: int32 [N] of a tree's nodes, the root first.
+        ancestors: int64 [N], bit i of node j is set if i is j or above it.
+        row_nodes: int32 [R], the node of each row, -1 for a spare row; None: row i is node i.
+    """
+
+    tokens: Tensor
+    ancestors: Tensor
+    row_nodes: Tensor | None
+
+
 def shape_scores(
-    rows: ScoreRows, settings: RequestSettings, tree: DeviceTree, *, num_rows: int, row_nodes: Tensor | None,
-    column_ids: Tensor | None, overlaps: bool,
+    rows: ScoreRows, settings: RequestSettings, paths: RowPaths, *, num_rows: int, column_ids: Tensor | None,
+    overlaps: bool,
 ) -> None:  # fmt: skip
     """Bias, penalties and temperature on the first rows, in place, and the best score of each tile.
 
     Args:
-        tree: whose nodes the rows stand for: what was drafted on the way to one counts as written.
-        row_nodes: int32 [R], the node of each row, -1 for a spare row; None: row i is node i.
         column_ids: as in `Draw`.
     """
     shape_kernel[(triton.cdiv(rows.num_columns, SCORE_BLOCK), num_rows)](
         rows.scores, rows.scores.stride(0), rows.tile_bests, rows.tile_bests.shape[1], rows.num_columns, settings,
-        tree.nodes, row_nodes, column_ids, BLOCK_V=SCORE_BLOCK, CAPACITY=tree.capacity, OVERLAPS=overlaps,
+        paths, column_ids, BLOCK_V=SCORE_BLOCK, CAPACITY=len(paths.tokens), OVERLAPS=overlaps,
         **launch_options(num_warps=4, overlaps=overlaps),
-    )  # fmt: skip
-
-
-def count_tokens(tree: DeviceTree, settings: RequestSettings, *, overlaps: bool) -> None:
-    """Count what the last `walk` wrote."""
-    count_kernel[(1,)](
-        tree.outcome, settings, CAPACITY=tree.capacity, OVERLAPS=overlaps,
-        **launch_options(num_warps=1, overlaps=overlaps),
     )  # fmt: skip
 
 
 @triton.jit
 def shape_kernel(
-    scores, score_stride, tile_bests, num_tiles, vocab_size, settings, nodes, row_nodes, column_ids,
+    scores, score_stride, tile_bests, num_tiles, vocab_size, settings, paths, column_ids,
     BLOCK_V: tl.constexpr, CAPACITY: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """score = penalised(score[r, v] + bias[token]) / temperature, see `penalised`; tile_bests[r, tile] = its maximum.
 
-    scores [R, score_stride] float32, tile_bests [R, num_tiles], settings a `RequestSettings`, nodes a `TreeNodes` of
-    [N], row_nodes [R] and column_ids [V] or None each.
+    scores [R, score_stride] float32, tile_bests [R, num_tiles], settings a `RequestSettings`, paths a `RowPaths`,
+    column_ids int32 [V] or None.
     Programs are (block of columns, row).
     """
     await_inputs(OVERLAPS)
@@ -156,8 +157,8 @@ def shape_kernel(
     scores_V = tl.load(places_V, mask=is_there_V, other=NO_TOTAL)
     scores_V += tl.load(settings.biases + tokens_V, mask=is_there_V, other=0.0)
     if tl.load(settings.has_penalties) != 0:
-        node = row if row_nodes is None else tl.maximum(tl.load(row_nodes + row), 0)
-        on_path_V = count_on_path(tokens_V, nodes, node, CAPACITY)
+        node = row if paths.row_nodes is None else tl.maximum(tl.load(paths.row_nodes + row), 0)
+        on_path_V = count_on_path(tokens_V, paths, node, CAPACITY)
         scores_V = penalised(scores_V, tokens_V, on_path_V, is_there_V, settings)
     scores_V = tl.div_rn(scores_V, tl.broadcast_to(tl.load(settings.numbers + TEMPERATURE), scores_V.shape))
     tl.store(places_V, scores_V, mask=is_there_V)
@@ -168,11 +169,11 @@ def shape_kernel(
 
 
 @triton.jit
-def count_on_path(tokens_V, nodes, node, CAPACITY: tl.constexpr):
+def count_on_path(tokens_V, paths, node, CAPACITY: tl.constexpr):
     """[V] how often each token stands on the way from the root, which is written already, to a node."""
     node_N = tl.arange(0, CAPACITY)
-    is_above_N = ((tl.load(nodes.ancestors + node) >> node_N.to(tl.int64)) & 1) != 0
-    tokens_N = tl.load(nodes.tokens + node_N)
+    is_above_N = ((tl.load(paths.ancestors + node) >> node_N.to(tl.int64)) & 1) != 0
+    tokens_N = tl.load(paths.tokens + node_N)
     is_match_NV = (tokens_N[:, None] == tokens_V[None, :]) & (is_above_N & (node_N > 0))[:, None]
     return tl.sum(is_match_NV.to(tl.int32), axis=0)
 
@@ -189,14 +190,3 @@ def penalised(scores_V, tokens_V, on_path_V, is_there_V, settings):
     count_V = (tl.load(settings.written + tokens_V, mask=is_there_V, other=0) + on_path_V).to(tl.float32)
     scores_V = scores_V - tl.load(numbers + FREQUENCY) * count_V
     return scores_V - tl.load(numbers + PRESENCE) * tl.minimum(count_V, 1.0)
-
-
-@triton.jit
-def count_kernel(outcome, settings, CAPACITY: tl.constexpr, OVERLAPS: tl.constexpr):
-    """written[token] += 1, seen[token] = 1 for the tokens of an outcome. There is one program."""
-    await_inputs(OVERLAPS)
-    place = tl.arange(0, CAPACITY)
-    is_written = place < tl.load(outcome + NUM_TOKENS)
-    tokens = tl.load(outcome + OUTCOME_HEADER + place, mask=is_written, other=0)
-    tl.atomic_add(settings.written + tokens, 1, mask=is_written)
-    tl.store(settings.seen + tokens, tl.full((CAPACITY,), 1, tl.int32), mask=is_written)

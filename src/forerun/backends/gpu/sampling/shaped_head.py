@@ -17,10 +17,9 @@ from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
 from forerun.backends.gpu.sampling.lm_head import LmHead
-from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK, RequestSettings, ScoreRows, shape_scores
+from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK, RequestSettings, RowPaths, ScoreRows, shape_scores
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
 from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept_scores
-from forerun.backends.gpu.tree.device_tree import DeviceTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,16 +29,13 @@ class ShapedHead:
     Args:
         scores: float32 [R, V or more], where the head leaves them.
         filters: None: no token leaves the race, as in greedy requests.
-        tree: whose nodes the rows stand for, see `shape_scores`.
-        row_nodes: int32 [R] as in `shape_scores`.
     """
 
     head: LmHead
     rows: ScoreRows
     settings: RequestSettings
     filters: Filters | None
-    tree: DeviceTree
-    row_nodes: Tensor | None = None
+    paths: RowPaths
 
 
 def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
@@ -74,8 +70,7 @@ def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int
         workspace=head.workspace, overlaps=head.overlaps,
     )  # fmt: skip
     shape_scores(
-        rows, shaped.settings, shaped.tree, num_rows=count, row_nodes=shaped.row_nodes, column_ids=draw.column_ids,
-        overlaps=head.overlaps,
+        rows, shaped.settings, shaped.paths, num_rows=count, column_ids=draw.column_ids, overlaps=head.overlaps,
     )  # fmt: skip
     if shaped.filters is not None:
         find_cutoffs(rows, shaped.filters, num_rows=count, overlaps=head.overlaps)
