@@ -50,7 +50,7 @@ class Verifier:
             params, runner.spec.vocab_size, prompt_ids, device=runner.device, truncate=runner.backend.truncate
         )
         self._shaper.commit(written_ids)
-        self.vocab_size, self.root = runner.spec.vocab_size, (*prompt_ids, *written_ids)[-1]
+        self.vocab_size, self.root = runner.spec.vocab_size, (written_ids or prompt_ids)[-1]
         self._num_top, self._choice = params.logprobs, None
         if self._shaper.is_plain and self._num_top is None:
             seed = None if noise is None else noise.seed & MASK_64
@@ -196,9 +196,7 @@ class HostDecoder(Decoder):
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
         yield from prefill(self._target, request, self._playing)
-        verifier = Verifier(
-            self._target, request.params, request.own_prompt_ids, request.noise, written_ids=request.written_ids
-        )
+        verifier = Verifier(self._target, request.params, request.own_prompt_ids, request.noise, request.written_ids)
         stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
         yield from decode(
             verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches

@@ -133,7 +133,7 @@ def widened(logits_TV: Tensor) -> Tensor:
 
 def divided(scores_TV: Tensor, divisor: float) -> Tensor:
     """Quotients rounded once; for a plain number torch multiplies by its reciprocal on a GPU."""
-    return scores_TV / torch.tensor(divisor, dtype=scores_TV.dtype, device=scores_TV.device)
+    return scores_TV / scores_TV.new_full((), divisor)
 
 
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:

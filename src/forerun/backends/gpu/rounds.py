@@ -103,8 +103,8 @@ class DeviceRounds:
         """What all rounds of a request have in common; written_ids follow the prompt, as far as there are any yet."""
         self._kind = kind_of(params)
         self._record_all()
-        is_divided = params.is_greedy or params.shapes_scores  # By no temperature, or with what else shapes scores.
-        self._temperature.fill_(1.0 if is_divided else params.temperature)
+        # Of shaped scores the temperature is one of the settings.
+        self._temperature.fill_(1.0 if params.is_greedy or params.shapes_scores else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
         if params.shapes_scores:
             self._settings.begin(params, prompt_ids, written_ids)
