@@ -58,6 +58,8 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
                 result = value(sources[0])
             case ["xor", _]:
                 result = value(sources[0]) ^ value(sources[1])
+            case ["and", _]:
+                result = value(sources[0]) & value(sources[1])
             case ["shr", "u32"]:
                 result = value(sources[0]) >> value(sources[1])
             case ["prmt", _]:
@@ -84,9 +86,13 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
 
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(
-    ("assembly", "kind"), [(dequantise.INT4_TO_BFLOAT16, "bf16x2"), (dequantise.INT4_TO_FLOAT16, "f16x2")]
+    ("assembly", "kind", "unit"),
+    [
+        (dequantise.INT4_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT),
+        (dequantise.INT4_TO_FLOAT16, "f16x2", 1.0),
+    ],
 )
-def test_nibbles_become_exact_numbers(assembly: object, kind: str, half: int) -> None:
+def test_nibbles_become_exact_numbers(assembly: object, kind: str, unit: float, half: int) -> None:
     """Each word has four nibbles in both halves; the zeros stand among those of other groups."""
     generator = np.random.default_rng(0)
     nibbles = generator.integers(0, 16, (2, 4, 2, 16))  # word, place, half, case; a case for each zero
@@ -97,7 +103,7 @@ def test_nibbles_become_exact_numbers(assembly: object, kind: str, half: int) ->
     inputs = {"$8": words[0], "$9": words[1], "$10": packed, "$11": packed}
     found = run(assembly.value[half], inputs, packed)  # type: ignore[attr-defined]
     for word, place in np.ndindex(2, 4):
-        expected = torch.from_numpy((nibbles[word, place] - zeros).T.astype(np.float64))
+        expected = torch.from_numpy((nibbles[word, place] - zeros).T.astype(np.float64)) * unit
         assert torch.equal(as_floats(found[f"${4 * word + place}"], kind).double(), expected), (word, place)
 
 

@@ -1,9 +1,11 @@
 """Weights of 8 and 4 bits as numbers of the dtype that is computed in, all exactly.
 
 A number of few bits becomes a float by being written into the last bits of one: 0x4300 | q is 128 + q in bfloat16,
-0x6400 | q is 1024 + q in float16. Then a subtraction leaves q. Two halves of a register go through it at a time.
-Shifts and conversions would take four times as many instructions, more than a GPU has time for while a weight arrives
-from memory.
+0x6400 | q is 1024 + q in float16. Then a subtraction leaves q. An int4 weight in bfloat16 takes even less: its bits
+alone are q times the smallest subnormal number, 2^-133, which a multiplication by 2^127 brings to q / 64; bfloat16
+arithmetic never flushes subnormal numbers (PTX ISA, half precision fma). Two halves of a register go through it at a
+time. Shifts and conversions would take four times as many instructions, more than a GPU has time for while a weight
+arrives from memory.
 
 Legend: S words of a span (SPAN_WORDS), P pairs of them, O outputs of a tile, I input features, K some of them.
 """
@@ -17,24 +19,23 @@ from forerun.backends.gpu.language import EMULATED
 
 SPAN_INPUTS: Final = 128  # Inputs whose int4 weights are unpacked together.
 SPAN_WORDS = tl.constexpr(SPAN_INPUTS // 8)
+BFLOAT16_UNIT: Final = 2.0**-6  # What an int4 weight of 1 becomes in bfloat16; in other dtypes it becomes 1.
+EMULATED_UNIT = tl.constexpr(BFLOAT16_UNIT)
 
-# Of each of two words one nibble of both halves at a time: $0 to $3 of the first word, $4 to $7 of the second. The zero
-# to subtract is in one half of $10; what is moved to both halves takes no instruction, as an operand may be one half
-# twice.
+# Of each of two words one nibble of both halves at a time: $0 to $3 of the first word, $4 to $7 of the second. A nibble
+# four bits further up is sixteen times as large, which a multiplication makes up for. The zero to subtract is in one
+# half of $10; what is moved to both halves takes no instruction, as an operand may be one half twice.
 _UNPACK_BFLOAT16 = """
-shr.u32 c, {word}, 4;
-shr.u32 d, {word}, 8;
-shr.u32 e, {word}, 12;
-lop3.b32 a, {word}, 0x000f000f, 0x43004300, 0xea;
-lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
-lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
-lop3.b32 e, e, 0x000f000f, 0x43004300, 0xea;
-fma.rn.bf16x2 {0}, zero, minus, a;
-fma.rn.bf16x2 {1}, zero, minus, c;
-fma.rn.bf16x2 {2}, zero, minus, d;
-fma.rn.bf16x2 {3}, zero, minus, e;
-"""  # Not every GPU subtracts bfloat16 without multiplying.
-# float16 has room for a nibble four bits further up, sixteen times as large, which a multiplication makes up for.
+shr.u32 c, {word}, 8;
+and.b32 a, {word}, 0x000f000f;
+and.b32 d, {word}, 0x00f000f0;
+and.b32 e, c, 0x00f000f0;
+and.b32 c, c, 0x000f000f;
+fma.rn.bf16x2 {0}, a, unit, less;
+fma.rn.bf16x2 {1}, d, sixteenth, less;
+fma.rn.bf16x2 {2}, c, unit, less;
+fma.rn.bf16x2 {3}, e, sixteenth, less;
+"""
 _UNPACK_FLOAT16 = """
 shr.u32 c, {word}, 8;
 lop3.b32 a, {word}, 0x000f000f, 0x64006400, 0xea;
@@ -46,13 +47,26 @@ fma.rn.f16x2 {1}, d, sixteenth, less;
 sub.rn.f16x2 {2}, c, zero;
 fma.rn.f16x2 {3}, e, sixteenth, less;
 """
+_ZERO_BFLOAT16 = "and.b32 zero, $10, 0x000f000f;"
+_ZERO_FLOAT16 = "lop3.b32 zero, $10, 0x000f000f, 0x64006400, 0xea;"
+_CONSTANTS_BFLOAT16 = """
+mov.b32 unit, 0x7f007f00;
+mov.b32 sixteenth, 0x7d007d00;
+mov.b32 minus, 0xff00ff00;
+mov.b32 none, 0x80008000;
+fma.rn.bf16x2 less, zero, minus, none;
+"""
+_CONSTANTS_FLOAT16 = """
+mov.b32 sixteenth, 0x2c002c00;
+mov.b32 most, 0x63806380;
+sub.rn.f16x2 less, most, zero;
+"""  # 960 - (1024 + zero) is -(64 + zero).
 
 
-def _unpack_two_words(unpack: str, base: str, constants: str, half: str) -> str:
+def _unpack_two_words(zero: str, half: str, constants: str, unpack: str) -> str:
     return (
-        "{\n.reg .b32 a, c, d, e, zero, minus, less, most, sixteenth;\n.reg .b16 low, high;\n"
-        + f"lop3.b32 zero, $10, 0x000f000f, {base}, 0xea;\n"
-        + f"mov.b32 {{low, high}}, zero;\nmov.b32 zero, {{{half}, {half}}};\n"
+        "{\n.reg .b32 a, c, d, e, zero, less, unit, sixteenth, minus, none, most;\n.reg .b16 low, high;\n"
+        + f"{zero}\nmov.b32 {{low, high}}, zero;\nmov.b32 zero, {{{half}, {half}}};\n"
         + constants
         + unpack.format("$0", "$1", "$2", "$3", word="$8")
         + unpack.format("$4", "$5", "$6", "$7", word="$9")
@@ -61,22 +75,10 @@ def _unpack_two_words(unpack: str, base: str, constants: str, half: str) -> str:
 
 
 INT4_TO_BFLOAT16 = tl.constexpr(
-    tuple(
-        _unpack_two_words(_UNPACK_BFLOAT16, "0x43004300", "mov.b32 minus, 0xbf80bf80;\n", half)
-        for half in ("low", "high")
-    )
+    tuple(_unpack_two_words(_ZERO_BFLOAT16, half, _CONSTANTS_BFLOAT16, _UNPACK_BFLOAT16) for half in ("low", "high"))
 )
 INT4_TO_FLOAT16 = tl.constexpr(
-    tuple(
-        _unpack_two_words(
-            _UNPACK_FLOAT16,
-            "0x64006400",
-            "mov.b32 sixteenth, 0x2c002c00;\nmov.b32 most, 0x63806380;\n"
-            "sub.rn.f16x2 less, most, zero;\n",  # 960 - (1024 + zero) is -(64 + zero).
-            half,
-        )
-        for half in ("low", "high")
-    )
+    tuple(_unpack_two_words(_ZERO_FLOAT16, half, _CONSTANTS_FLOAT16, _UNPACK_FLOAT16) for half in ("low", "high"))
 )
 # Of a byte, the low seven bits are added to 128, and 128 or, where the eighth bit is set, 256 is taken away.
 INT8_TO_BFLOAT16 = tl.constexpr("""
@@ -120,7 +122,8 @@ def int8_values(bytes_IO, dtype: tl.constexpr):
 
 @triton.jit
 def int4_values(words_SO, zeros_1O, HALF: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, dtype: tl.constexpr):
-    """The weights [K, O] of COUNT inputs of a span, from input FIRST of it on: their codes less the zeros.
+    """The weights [K, O] of COUNT inputs of a span, from input FIRST of it on: their codes less the
+    zeros, in units of BFLOAT16_UNIT if the dtype is bfloat16.
 
     FIRST and COUNT are multiples of 16. The words are those of `pack_words`, and those of an output stand next to each
     other along S. The last four bits of each half of zeros_1O are a zero: that of HALF counts, 0 being the lower one.
@@ -181,4 +184,5 @@ def nibbles(words_PO, zeros_1O, SHIFT: tl.constexpr, dtype: tl.constexpr):
     low_PO, high_PO = (words_PO >> SHIFT) & 15, (words_PO >> (SHIFT + 16)) & 15
     codes_P2O = tl.permute(tl.join(low_PO, high_PO), (0, 2, 1))
     codes_SO = tl.reshape(codes_P2O, (SPAN_WORDS, words_PO.shape[1]))
-    return (codes_SO - zeros_1O).to(tl.float32).to(dtype)
+    UNIT: tl.constexpr = EMULATED_UNIT if dtype == tl.bfloat16 else 1.0
+    return ((codes_SO - zeros_1O).to(tl.float32) * UNIT).to(dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.gpu.language import ROW_TILE, launch_options
-from forerun.backends.gpu.passes.dequantise import SPAN_INPUTS
+from forerun.backends.gpu.passes.dequantise import BFLOAT16_UNIT, SPAN_INPUTS
 from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import as_int4, as_plain, blocks
@@ -29,7 +29,7 @@ class LinearWeight(NamedTuple):
     Args:
         matrix: of plain weights [O, I] in the dtype that is computed in, the checkpoint's own tensor; of int8, int8
             [O, I]; of int4, int32 [B, O, J] as `pack_words` has it.
-        scales: None; of int8, float32 [O]; of int4, float32 [B, O, G], G the groups of a block.
+        scales: None; of int8, float32 [O]; of int4, float32 [B, O, G], G the groups of a block, as `pack_scales` has them.
         zeros: None; of int4, int32 [ceil(all groups / 8), O]: group 2 i + j of eight has the bits from 4 i + 16 j on.
         bias: float32 [O] or None.
     """
@@ -126,7 +126,7 @@ def pack(
         case Int8Weight():
             matrix, scales = weight.values_OI.contiguous(), weight.scales_O
         case Int4Weight():
-            matrix, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in)
+            matrix, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in, compute)
             zeros = pack_zeros(weight, tiles.block_in)
             group_size = weight.group_size
             assert 16 <= group_size <= SPAN_INPUTS and SPAN_INPUTS % group_size == 0, (
@@ -187,11 +187,12 @@ def pack_words(weight: Int4Weight, block_in: int) -> Tensor:
     return words_BOJ
 
 
-def pack_scales(weight: Int4Weight, block_in: int) -> Tensor:
-    """[B, O, groups of a block]; those of groups that no input has are 0."""
+def pack_scales(weight: Int4Weight, block_in: int, compute: torch.dtype) -> Tensor:
+    """[B, O, groups of a block], with the unit of the values that they multiply; those of groups without inputs are 0."""
     num_out, groups = len(weight.scales_OG), block_in // weight.group_size
     scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
-    return scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
+    scales_BOG = scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
+    return scales_BOG / BFLOAT16_UNIT if compute == torch.bfloat16 else scales_BOG
 
 
 def pack_zeros(weight: Int4Weight, block_in: int) -> Tensor:
