@@ -176,7 +176,7 @@ def random_request(rng: random.Random) -> tuple[SamplingParams, list[int]]:
 @pytest.mark.parametrize("part", range(20))
 def test_two_thousand_shaped_requests_have_the_text_of_the_hosts_loop(part: int, device: str) -> None:
     rng, texts = random.Random(part), set[tuple[int, ...]]()
-    pair = Pair(device, known=None if part % 3 else [*range(0, 40, 3), 39])
+    pair = Pair(device, known=None if part % 3 else range(0, 40, 3))
     decoder = pair.decoder([PLAIN, tree(), tree(looks_up=True), tree(depth=1, knows_noise=False)][part % 4])
     for number in range(100):
         params, prompt = random_request(rng)

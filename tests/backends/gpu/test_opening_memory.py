@@ -76,10 +76,10 @@ def test_llama_70b_in_4_bits_opens_in_42_gb(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_words_of_4_bits_are_made_of_a_few_outputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = quantise.to_int4(torch.randn(300, 704, generator=torch.Generator().manual_seed(0)))
-    whole = pack_words(weight, 128)
+    whole = pack_words(weight)
     monkeypatch.setattr(quantise, "ELEMENTS_PER_BLOCK", 5000)
     with StorageBytes("cpu") as counted:
-        assert torch.equal(pack_words(weight, 128), whole)
+        assert torch.equal(pack_words(weight), whole)
     assert counted.peak < weight.values_OI.nbytes + 1.5 * whole.nbytes
 
 

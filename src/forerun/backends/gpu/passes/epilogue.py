@@ -31,12 +31,12 @@ def row_scales(norm, first_row, end_row, NORM: tl.constexpr):
     """
     squares, row_stride, scale = norm
     STEP: tl.constexpr = min(NORM.num_parts, PARTS_PER_STEP)
-    rows_R = first_row + tl.arange(0, ROWS)
+    rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
     sums_R = tl.zeros((ROWS,), tl.float32)
     for part in range(0, NORM.num_parts, STEP):
         for place in tl.static_range(STEP):
-            is_there_R = (rows_R < end_row) & (part + place < NORM.num_parts)
-            sums_R += tl.load(squares + (part + place) * row_stride + rows_R, mask=is_there_R, other=0.0)
+            is_part = part + place < NORM.num_parts
+            sums_R += tl.load(squares + (part + place) * row_stride + rows_R, mask=is_part, other=0.0)
     return 1.0 / tl.sqrt(sums_R / NORM.size + NORM.eps) / scale
 
 

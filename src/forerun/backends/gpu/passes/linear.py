@@ -109,7 +109,10 @@ def linear_silu_kernel(
     PAIRS: tl.constexpr = SHAPE.block_out // 2
     first = tl.program_id(0) * ROWS_OF_PROGRAM
     outs_O = tl.arange(0, SHAPE.block_out)  # Gate, up, gate, up, ...: a pair stays in one thread.
-    outs_O = tl.minimum(tl.program_id(1) * PAIRS + outs_O // 2, NUM_GATES - 1) + outs_O % 2 * NUM_GATES
+    pairs_O = tl.program_id(1) * PAIRS + outs_O // 2
+    if NUM_GATES % PAIRS != 0:
+        pairs_O = tl.minimum(pairs_O, NUM_GATES - 1)
+    outs_O = pairs_O + outs_O % 2 * NUM_GATES
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
     sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)

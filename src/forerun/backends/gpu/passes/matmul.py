@@ -19,7 +19,7 @@ def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE:
         h: [any, num_in] float32, float16 or bfloat16: the dtype that is computed in.
         weight: a `LinearWeight`; its bias is not added.
         outs_O: int32 numbers of the outputs, below num_out, in any order (clamp those of a last tile).
-        first_row, end_row: the tiles are rows first_row.. of h; rows from end_row on count as zeros.
+        first_row, end_row: the tiles are rows first_row.. of h; those from end_row on have sums that mean nothing.
         first_block, end_block: inputs from first_block * block_in to end_block * block_in, or to num_in.
         SHAPE: a `LinearShape`. The second tile of sums is all zeros if there is one tile of rows.
     """
@@ -59,14 +59,18 @@ def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, 
 
 @triton.jit
 def load_rows(h, first_row, end_row, first, NUM_ROWS: tl.constexpr, SIZE: tl.constexpr, SHAPE: tl.constexpr):
-    """A tile of rows, SIZE inputs of them from `first` on; zeros beyond end_row and num_in."""
-    rows_R = first_row + tl.arange(0, NUM_ROWS)
+    """A tile of rows, SIZE inputs of them from `first` on; zeros beyond num_in, the last row beyond end_row.
+
+    A mask of rows would cost instructions in every step. Rows come through the processor's own cache (.ca): several
+    programs on a processor read the same ones.
+    """
+    rows_R = tl.minimum(first_row + tl.arange(0, NUM_ROWS), end_row - 1)
     inputs_I = first + tl.arange(0, SIZE)
     addresses_RI = h + rows_R[:, None] * SHAPE.num_in + inputs_I[None, :]
-    is_there_RI = (rows_R < end_row)[:, None]
-    if SHAPE.num_in % SHAPE.block_in != 0:
-        is_there_RI = is_there_RI & (inputs_I < SHAPE.num_in)[None, :]
-    return tl.load(addresses_RI, mask=is_there_RI, other=0.0)
+    if SHAPE.num_in % SHAPE.block_in == 0:
+        return tl.load(addresses_RI, cache_modifier=".ca")
+    else:
+        return tl.load(addresses_RI, mask=(inputs_I < SHAPE.num_in)[None, :], other=0.0, cache_modifier=".ca")
 
 
 @triton.jit
@@ -81,28 +85,26 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
     STEP: tl.constexpr = SHAPE.step_in
     STEPS: tl.constexpr = SHAPE.block_in // STEP
     GROUPS: tl.constexpr = STEP // SIZE
-    SPAN_GROUPS: tl.constexpr = min(128, STEP) // SIZE
-    words_SO = weight.matrix + outs_O[None, :] * (SHAPE.block_in // 8) + tl.arange(0, SPAN_WORDS)[:, None]
-    scales_OG = weight.scales + outs_O[:, None] * (SHAPE.block_in // SIZE) + tl.arange(0, GROUPS)[None, :]
+    SPAN_GROUPS: tl.constexpr = 128 // SIZE  # Of a span of inputs.
+    words_SO = weight.matrix + outs_O[None, :] * SPAN_WORDS + tl.arange(0, SPAN_WORDS)[:, None]
+    scales_OG = weight.scales + outs_O[:, None] * SPAN_GROUPS + tl.arange(0, SPAN_GROUPS)[None, :]
     sums_RO = tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32)
     for step in tl.range(first_block * STEPS, end_block * STEPS, num_stages=SHAPE.num_stages):
-        block = step >> (STEPS - 1)
-        place = block * (SHAPE.num_out * SHAPE.block_in // SIZE) + (step & (STEPS - 1)) * GROUPS
-        scale_OG = tl.load(scales_OG + place)
         for group in tl.static_range(GROUPS):
             if group % SPAN_GROUPS == 0:
-                words = (step & (STEPS - 1)) * (STEP // 8) + group * SIZE // 8
-                found_SO = tl.load(words_SO + block * (SHAPE.num_out * SHAPE.block_in // 8) + words)
+                first_output = (step * (GROUPS // SPAN_GROUPS) + group // SPAN_GROUPS) * SHAPE.num_out
+                found_SO = tl.load(words_SO + first_output * SPAN_WORDS)
+                scale_OG = tl.load(scales_OG + first_output * SPAN_GROUPS)
             if group % 8 == 0:  # The zeros of eight groups are in a word.
                 number = step * GROUPS + group
                 zeros_1O = tl.load(weight.zeros + (number >> 3) * SHAPE.num_out + outs_O)[None, :]
                 zeros_1O = zeros_1O >> (((number & 1) * 16 if GROUPS == 1 else 0) + (number & 6) * 2)
             pair_1O = zeros_1O >> (group % 8 // 2 * 4)
             values_KO = int4_values(found_SO, pair_1O, group % 2, group % SPAN_GROUPS * SIZE, SIZE, h.dtype.element_ty)
-            scale_RO = tl.broadcast_to(column(scale_OG, group, GROUPS)[None, :], (NUM_ROWS, BLOCK_OUT))
+            scale_1O = column(scale_OG, group % SPAN_GROUPS, SPAN_GROUPS)[None, :]
             rows_RK = load_rows(h, first_row, end_row, step * STEP + group * SIZE, NUM_ROWS, SIZE, SHAPE)
             part_RO = product(rows_RK, values_KO, tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32))
-            sums_RO = tl.fma(part_RO, scale_RO, sums_RO)
+            sums_RO = tl.fma(part_RO, tl.broadcast_to(scale_1O, (NUM_ROWS, BLOCK_OUT)), sums_RO)
     if SHAPE.num_row_tiles == 1:
         return sums_RO, tl.zeros((ROWS, BLOCK_OUT), tl.float32)
     else:

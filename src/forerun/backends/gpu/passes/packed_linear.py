@@ -1,7 +1,7 @@
 """Weights as the kernels read them, and what kernels are compiled for.
 
-Legend: O output features, I input features, R some of the outputs, G groups of inputs, B blocks of inputs, N nibbles of
-a word, J words of a block.
+Legend: O output features, I input features, R some of the outputs, G groups of inputs, S spans of inputs (SPAN_INPUTS),
+N nibbles of a word, J words of a span.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class LinearWeight(NamedTuple):
 
     Args:
         matrix: of plain weights [O, I] in the dtype that is computed in, the checkpoint's own tensor; of int8, int8
-            [O, I]; of int4, int32 [B, O, J] as `pack_words` has it.
-        scales: None; of int8, float32 [O]; of int4, float32 [B, O, G], G the groups of a block, as `pack_scales` has them.
+            [O, I]; of int4, int32 [S, O, J] as `pack_words` has it.
+        scales: None; of int8, float32 [O]; of int4, float32 [S, O, groups of a span] as `pack_scales` has them.
         zeros: None; of int4, int32 [ceil(all groups / 8), O]: group 2 i + j of eight has the bits from 4 i + 16 j on.
         bias: float32 [O] or None.
     """
@@ -126,8 +126,7 @@ def pack(
         case Int8Weight():
             matrix, scales = weight.values_OI.contiguous(), weight.scales_O
         case Int4Weight():
-            matrix, scales = pack_words(weight, tiles.block_in), pack_scales(weight, tiles.block_in, compute)
-            zeros = pack_zeros(weight, tiles.block_in)
+            matrix, scales, zeros = pack_words(weight), pack_scales(weight, compute), pack_zeros(weight)
             group_size = weight.group_size
             assert 16 <= group_size <= SPAN_INPUTS and SPAN_INPUTS % group_size == 0, (
                 f"groups of {group_size} inputs are not for these kernels"
@@ -166,36 +165,36 @@ def format_of(weight: Multipliable) -> WeightFormat:
             return "int4"
 
 
-def pack_words(weight: Int4Weight, block_in: int) -> Tensor:
-    """int32 [B, O, J], arranged so that a thread finds what it multiplies in four words that lie together.
+def pack_words(weight: Int4Weight) -> Tensor:
+    """int32 [S, O, J], arranged so that a thread finds what it multiplies in four words that lie together.
 
-    In a span of 128 inputs, input 16 (4 w + n) + 8 p + 2 t + h is nibble n of half h of word 4 t + 2 p + w. Filled by a
-    few outputs at a time: all that is between codes and words takes several times as much.
+    Input 16 (4 w + n) + 8 p + 2 t + h of a span is nibble n of half h of word 4 t + 2 p + w. Filled by a few outputs at
+    a time: all that is between codes and words takes several times as much.
     """
     num_out, num_in = weight.values_OI.shape
-    num_blocks, num_words = -(-num_in // block_in), block_in // NIBBLES
-    words_BOJ = torch.empty(num_blocks, num_out, num_words, dtype=torch.int32, device=weight.values_OI.device)
+    num_spans, num_words = -(-num_in // SPAN_INPUTS), SPAN_INPUTS // NIBBLES
+    words_SOJ = torch.empty(num_spans, num_out, num_words, dtype=torch.int32, device=weight.values_OI.device)
     for rows in blocks(weight.values_OI):
-        padded_RI = functional.pad(weight.values_OI[rows], (0, -num_in % block_in))
+        padded_RI = functional.pad(weight.values_OI[rows], (0, -num_in % SPAN_INPUTS))
         # An input's number is span, w, n, p, t, h; a nibble's place span, t, p, w, h, n.
-        digits = padded_RI.view(-1, num_blocks, block_in // SPAN_INPUTS, 2, NIBBLES // 2, 2, 4, 2)
-        nibbles_BRJN = digits.permute(1, 0, 2, 6, 5, 3, 7, 4).reshape(num_blocks, -1, num_words, NIBBLES).int()
-        words_BRJ = nibbles_BRJN[..., 0]
+        digits = padded_RI.view(-1, num_spans, 2, NIBBLES // 2, 2, 4, 2)
+        nibbles_SRJN = digits.permute(1, 0, 5, 4, 2, 6, 3).reshape(num_spans, -1, num_words, NIBBLES).int()
+        words_SRJ = nibbles_SRJN[..., 0]
         for place in range(1, NIBBLES):
-            words_BRJ |= nibbles_BRJN[..., place] << (4 * place)
-        words_BOJ[:, rows] = words_BRJ
-    return words_BOJ
+            words_SRJ |= nibbles_SRJN[..., place] << (4 * place)
+        words_SOJ[:, rows] = words_SRJ
+    return words_SOJ
 
 
-def pack_scales(weight: Int4Weight, block_in: int, compute: torch.dtype) -> Tensor:
-    """[B, O, groups of a block], with the unit of the values that they multiply; those of groups without inputs are 0."""
-    num_out, groups = len(weight.scales_OG), block_in // weight.group_size
+def pack_scales(weight: Int4Weight, compute: torch.dtype) -> Tensor:
+    """[S, O, groups of a span], for values in the units of `int4_values`; those of groups that no input has are 0."""
+    num_out, groups = len(weight.scales_OG), SPAN_INPUTS // weight.group_size
     scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
-    scales_BOG = scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
-    return scales_BOG / BFLOAT16_UNIT if compute == torch.bfloat16 else scales_BOG
+    scales_SOG = scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
+    return scales_SOG / BFLOAT16_UNIT if compute == torch.bfloat16 else scales_SOG
 
 
-def pack_zeros(weight: Int4Weight, block_in: int) -> Tensor:
+def pack_zeros(weight: Int4Weight) -> Tensor:
     """int32 [ceil(G / 8), O]: even groups in the lower halves, odd ones in the upper."""
     num_groups = weight.zeros_OG.shape[1]
     zeros_OGN = functional.pad(weight.zeros_OG, (0, -num_groups % NIBBLES)).view(len(weight.zeros_OG), -1, NIBBLES)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import ROWS
+from forerun.backends.gpu.passes.dequantise import SPAN_WORDS
 from forerun.backends.gpu.passes.matmul import matmul
 
 EARLY_BLOCKS = tl.constexpr(2)  # Of 396 programs 12 MB, which an H100's memory brings in 3.5 microseconds.
@@ -33,9 +34,9 @@ def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr)
         if SHAPE.num_splits > 1 and not SHAPE.is_wide:
             first_block = tl.program_id(2) * NUM_BLOCKS // SHAPE.num_splits
         if SHAPE.weight_format == "int4":
-            WORDS: tl.constexpr = SHAPE.block_in // 8
-            blocks_B = tl.minimum(first_block + tl.arange(0, EARLY_BLOCKS), NUM_BLOCKS - 1)
-            places_OB = (blocks_B[None, :] * SHAPE.num_out + outs_O[:, None]) * WORDS
+            SPANS: tl.constexpr = SHAPE.block_in // 8 // SPAN_WORDS
+            spans_B = tl.minimum(first_block * SPANS + tl.arange(0, EARLY_BLOCKS * SPANS), NUM_BLOCKS * SPANS - 1)
+            places_OB = (spans_B[None, :] * SHAPE.num_out + outs_O[:, None]) * SPAN_WORDS
         else:
             ITEM_BYTES: tl.constexpr = weight.matrix.dtype.element_ty.primitive_bitwidth // 8
             LINE: tl.constexpr = LINE_BYTES // ITEM_BYTES
