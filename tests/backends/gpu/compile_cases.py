@@ -65,7 +65,7 @@ FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
     ("Llama-3.1-8B", "int4"),
     ("Llama-3.1-70B", "int4"),
 )
-ROWS_OF_LINEARS: Final = (8, 32, 64)  # one tile, two tiles, several blocks of rows
+ROWS_OF_LINEARS: Final = (8, 32, 64, 128)  # one tile of rows, two, four, eight
 ROWS_OF_HEAD: Final = (8, 32)
 ROWS_OF_ATTENTION: Final = ((1, 8), (8, 1), (32, 8))  # with splits of the prefix
 

@@ -47,7 +47,7 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
     )
     norm = InputNorm(squares=empty(64, MAX_ROWS), shape=NormShape(num_parts=32, size=HIDDEN_SIZE, eps=1e-5), scale=1.0)
     workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=device)
-    for num_rows in (8, 64):
+    for num_rows in (8, 64, 128):
         qkv(
             empty(MAX_ROWS, HIDDEN_SIZE, dtype=dtype), packed, q, keys_SKD, values_SKD, empty(NUM_SLOTS, 2, head_dim),
             rows, num_rows=num_rows, spec=spec, head_norms=None, norm=norm, workspace=workspace, overlaps=overlaps,

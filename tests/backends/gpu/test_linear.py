@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
-from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
 from forerun.core.model_spec import WeightFormat
@@ -29,8 +29,14 @@ from tests.backends.gpu.linears import (
     workspace_of,
 )
 
-ROW_COUNTS = (1, 5, 17, 40)  # one tile, two tiles of a program, two programs
+ROW_COUNTS = (1, 5, 17, 40)  # one tile of a program, two, four
+WIDE_COUNTS = (16, 32, 33, 64, 128)  # up to eight tiles, which is one program's most
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts digits off
+
+
+def wide_norm(num_rows: int, size: int) -> InputNorm:
+    squares = random_rows(num_rows, torch.float32, num_rows=5, seed=5).square() * size
+    return InputNorm(squares=squares, shape=NormShape(num_parts=5, size=size, eps=1e-3), scale=1.0)
 
 
 def logits_of(
@@ -81,6 +87,30 @@ def test_a_row_has_the_same_bits_in_any_company(weight_format: WeightFormat) -> 
         assert torch.equal(logits_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
     for row in (4, 16, 37):  # of the first in a tile: the interpreter multiplies others in another order
         assert torch.equal(logits_of(packed, h_TI[row:], 1)[0], whole[row]), row
+
+
+@pytest.mark.parametrize("num_splits", [1, 2])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFormat, num_splits: int) -> None:
+    """The widest has two programs for each tile of outputs, which share inputs or do not."""
+    weight, num_rows = random_weight(24, 512, weight_format, torch.bfloat16), 2 * WIDE_COUNTS[-1]
+    packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=num_splits)
+    h_TI, norm = random_rows(512, torch.bfloat16, num_rows=num_rows), wide_norm(num_rows, 512)
+    assert packed.grid(num_rows) == (2, 1, num_splits)
+
+    def product(count: int) -> Tensor:
+        y = poisoned(num_rows, packed.num_out)
+        workspace = SplitWorkspace.for_linears([packed], max_rows=num_rows, device="cpu")
+        linear(
+            h_TI, packed, y, num_rows=count, first_row=0, norm=norm, workspace=workspace, overlaps=False
+        )  # fmt: skip
+        assert y[count:].isnan().all()
+        assert not workspace.counters.any()
+        return y[:count]
+
+    whole = product(num_rows)
+    for count in WIDE_COUNTS:
+        assert torch.equal(product(count), whole[:count]), count
 
 
 def test_logits_of_the_last_rows_are_those_of_the_whole_pass() -> None:
@@ -226,7 +256,7 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_int4_rows_have_the_same_bits_in_steps_of_any_size(dtype: torch.dtype) -> None:
-    """One tile of rows takes 256 inputs at a time, two tiles take 128."""
+    """One tile of rows takes 256 inputs at a time, more tiles take 128."""
     weight = random_weight(40, 1024, "int4", dtype)
     packed, h_TI = pack_split(weight, None, compute=dtype, num_splits=2), random_rows(1024, dtype)
     whole = logits_of(packed, h_TI, MOST_ROWS)

@@ -70,8 +70,8 @@ def test_llama_70b_in_4_bits_opens_in_42_gb(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(quantise, "ELEMENTS_PER_BLOCK", 1 << 24)  # more than there are at a time: quicker on "meta"
     first = opened(replace(LLAMA_70B, num_layers=1), "int4")
     per_layer = (0.5 + 4 / 128) * sum(layer_elements(LLAMA_70B)) + 256 * LLAMA_70B.kv_bytes_per_token(2) / 80 + 100_000
-    assert first.live + 79 * per_layer <= 39.7 * GB
-    assert first.peak + 79 * per_layer <= 39.8 * GB
+    assert first.live + 79 * per_layer <= 39.8 * GB
+    assert first.peak + 79 * per_layer <= 39.9 * GB
 
 
 def test_words_of_4_bits_are_made_of_a_few_outputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,12 @@ def product(a, b, sums):
 
 
 @triton.jit
+def no_tiles():
+    """An empty tuple, to which tiles are added."""
+    return ()
+
+
+@triton.jit
 def await_inputs(OVERLAPS: tl.constexpr):
     """Wait until the kernel before has finished, and let the next one be loaded meanwhile.
 

@@ -1,43 +1,65 @@
 """What becomes of a linear layer's whole sums: the norm that its input lacked, and the bias.
 
-Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers of a row.
+Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers of a row, P partial sums of its squares.
 """
 
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import ROWS
+from forerun.backends.gpu.language import ROWS, no_tiles
 
-PARTS_PER_STEP = tl.constexpr(32)  # Loads of partial sums that are under way together.
+EARLY_TILES = tl.constexpr(2)  # More would take registers from the product.
 MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 
 @triton.jit
-def norm_and_bias(sums_RO, bias, norm, outs_O, first_row, end_row, NORM: tl.constexpr):
-    """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None."""
-    sums_RO *= row_scales(norm, first_row, end_row, NORM)[:, None]
+def load_squares(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr):
+    """A tuple of [R, P] for the tiles of a program, to be loaded ahead of its product; empty if they are too many."""
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    squares = no_tiles()
+    if NUM_TILES <= EARLY_TILES:
+        for tile in tl.static_range(NUM_TILES):
+            squares = squares + (squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM),)
+    return squares
+
+
+@triton.jit
+def squares_of_tile(norm, first_row, end_row, NORM: tl.constexpr):
+    """[R, P] the partial sums of squares of a tile of rows, of rows beyond end_row the last one's."""
+    squares, row_stride, _scale = norm
+    PARTS: tl.constexpr = triton.next_power_of_2(NORM.num_parts)
+    rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
+    parts_P = tl.arange(0, PARTS)
+    is_there_P = parts_P < NORM.num_parts
+    return tl.load(squares + parts_P[None, :] * row_stride + rows_R[:, None], mask=is_there_P[None, :], other=0.0)
+
+
+@triton.jit
+def norm_and_bias(
+    sums_RO, bias, norm, squares, tile, outs_O, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr
+):  # fmt: skip
+    """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None.
+
+    Args:
+        norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.
+        squares: what `load_squares` made of it.
+        tile: the number of the rows' tile, first_row being its first row.
+    """
+    if SHAPE.num_row_tiles <= EARLY_TILES:
+        squares_RP = squares[tile]
+    else:
+        squares_RP = squares_of_tile(norm, first_row, end_row, NORM)
+    sums_RO *= row_scales(squares_RP, norm[2], NORM)[:, None]
     if bias is not None:
         sums_RO += tl.load(bias + outs_O)[None, :]
     return sums_RO
 
 
 @triton.jit
-def row_scales(norm, first_row, end_row, NORM: tl.constexpr):
-    """1 / sqrt(sum over parts of squares[part, r] / size + eps) / scale: [R], what the sums of a row still lack.
-
-    Args:
-        norm: the `sums` of an `InputNorm`.
-        NORM: its `NormShape`.
-    """
-    squares, row_stride, scale = norm
-    STEP: tl.constexpr = min(NORM.num_parts, PARTS_PER_STEP)
-    rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
-    sums_R = tl.zeros((ROWS,), tl.float32)
-    for part in range(0, NORM.num_parts, STEP):
-        for place in tl.static_range(STEP):
-            is_part = part + place < NORM.num_parts
-            sums_R += tl.load(squares + (part + place) * row_stride + rows_R, mask=is_part, other=0.0)
-    return 1.0 / tl.sqrt(sums_R / NORM.size + NORM.eps) / scale
+def row_scales(squares_RP, scale, NORM: tl.constexpr):
+    """1 / sqrt(sum over parts of squares[r, part] / size + eps) / scale: [R], what the sums of a row still lack."""
+    PARTS: tl.constexpr = triton.next_power_of_2(NORM.num_parts)
+    return 1.0 / tl.sqrt(sum_of_pairs(squares_RP, PARTS) / NORM.size + NORM.eps) / scale
 
 
 @triton.jit

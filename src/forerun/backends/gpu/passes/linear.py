@@ -11,13 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import keep_left_out, norm_and_bias, write_residual
+from forerun.backends.gpu.passes.epilogue import keep_left_out, load_squares, norm_and_bias, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, place_in
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
-from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import clamped, request_weights, split_k_matmul
-
-ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
+from forerun.backends.gpu.passes.split_k import clamped, request_weights, split_k_matmul, whole_sums
 
 
 def linear(
@@ -28,7 +26,7 @@ def linear(
     rows = num_rows - first_row
     linear_kernel[packed.grid(rows)](
         h, packed.weight, workspace, y, first_row, num_rows, norm.sums,
-        SHAPE=packed.shape(rows), NORM=norm.shape, OVERLAPS=overlaps, **packed.options(overlaps),
+        NORM=norm.shape, **packed.options(rows, overlaps),
     )  # fmt: skip
 
 
@@ -40,7 +38,7 @@ def linear_silu(
     assert packed.paired, "gates and ups must be in the same program"
     linear_silu_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, gated, num_rows, norm.sums,
-        SHAPE=packed.shape(num_rows), NORM=norm.shape, OVERLAPS=overlaps, **packed.options(overlaps),
+        NORM=norm.shape, **packed.options(num_rows, overlaps),
     )  # fmt: skip
 
 
@@ -55,7 +53,7 @@ def linear_add(
     """
     linear_add_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, x, num_rows, row_skips, sublayer, num_sublayers, next_norm.tensors,
-        SHAPE=packed.shape(num_rows), OVERLAPS=overlaps, **packed.options(overlaps),
+        **packed.options(num_rows, overlaps),
     )  # fmt: skip
 
 
@@ -66,7 +64,7 @@ def linear_partial(
     """W inputs + bias, in the dtype of the inputs, to this rank's place of the next exchange: [num_rows, O]."""
     linear_partial_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, exchange.peers, exchange.rank, num_rows,
-        SHAPE=packed.shape(num_rows), MEMORY=exchange.shape, OVERLAPS=overlaps, **packed.options(overlaps),
+        MEMORY=exchange.shape, **packed.options(num_rows, overlaps),
     )  # fmt: skip
 
 
@@ -80,17 +78,18 @@ def linear_kernel(
     h [T, I] in the compute dtype, W [O, I] packed, bias [O] or None, y [any, O] float32; t from first_row to end_row.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
+    first = first_row + tl.program_id(0) * (NUM_TILES * ROWS)
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         for tile in tl.static_range(NUM_TILES):
-            sums_RO = sums_0 if tile == 0 else sums_1
+            sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
             rows_R = start + tl.arange(0, ROWS)
             y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * SHAPE.num_out + places_O[None, :]
             tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :])
@@ -107,7 +106,7 @@ def linear_silu_kernel(
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     NUM_GATES: tl.constexpr = SHAPE.num_out // 2
     PAIRS: tl.constexpr = SHAPE.block_out // 2
-    first = tl.program_id(0) * ROWS_OF_PROGRAM
+    first = tl.program_id(0) * (NUM_TILES * ROWS)
     outs_O = tl.arange(0, SHAPE.block_out)  # Gate, up, gate, up, ...: a pair stays in one thread.
     pairs_O = tl.program_id(1) * PAIRS + outs_O // 2
     if NUM_GATES % PAIRS != 0:
@@ -115,12 +114,13 @@ def linear_silu_kernel(
     outs_O = pairs_O + outs_O % 2 * NUM_GATES
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         for tile in tl.static_range(NUM_TILES):
-            sums_RO = sums_0 if tile == 0 else sums_1
+            sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
             decays_RP = tl.exp(-tl.abs(gates_RP))  # The argument is never positive, so this cannot overflow.
             shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)
@@ -140,16 +140,16 @@ def linear_partial_kernel(
     h [T, I] and partial [T, O] in the compute dtype, W [O, I] packed, bias [O] or None.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    first = tl.program_id(0) * ROWS_OF_PROGRAM
+    first = tl.program_id(0) * (NUM_TILES * ROWS)
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         partial = place_in(tl.load(peers.addresses + rank), tl.load(peers.exchanges) + 1, h, MEMORY)
         for tile in tl.static_range(NUM_TILES):
-            sums_RO = sums_0 if tile == 0 else sums_1
+            sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             if weight.bias is not None:
                 sums_RO += tl.load(weight.bias + outs_O)[None, :]
             rows_R = first + tile * ROWS + tl.arange(0, ROWS)
@@ -170,15 +170,15 @@ def linear_add_kernel(
     float32, next_squares [tiles of outputs, row stride] float32, row_skips int32 [T, S] or None.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    first = tl.program_id(0) * ROWS_OF_PROGRAM
+    first = tl.program_id(0) * (NUM_TILES * ROWS)
     places_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         for tile in tl.static_range(NUM_TILES):
-            after_RO = sums_0 if tile == 0 else sums_1
+            after_RO = whole_sums(sums, workspace, tile, SHAPE)
             if weight.bias is not None:
                 after_RO += tl.load(weight.bias + outs_O)[None, :]
             rows_R = first + tile * ROWS + tl.arange(0, ROWS)

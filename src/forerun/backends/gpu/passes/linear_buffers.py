@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROW_TILE
-from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 
 
 class SplitWorkspace(NamedTuple):
@@ -27,12 +27,14 @@ class SplitWorkspace(NamedTuple):
 
     @classmethod
     def for_linears(cls, linears: Iterable[DeviceLinear], *, max_rows: int, device: str) -> "SplitWorkspace":
-        """Room for each of these, one at a time. In passes of several blocks of rows no sums are shared."""
-        num_rows = min(ROWS_PER_PROGRAM, -(-max_rows // ROW_TILE) * ROW_TILE)
+        """Room for each of these, one at a time, in passes of at most `max_rows` rows."""
         sizes, counts = [1], [1]
         for packed in linears:
-            counts.append(packed.num_tiles)
-            sizes.append(packed.num_tiles * packed.tiles.num_splits * num_rows * packed.tiles.block_out)
+            num_blocks, num_tiles, num_splits = packed.grid(max_rows)
+            if num_splits > 1:
+                rows_of_program = packed.rows_of_program(max_rows).num_row_tiles * ROW_TILE
+                counts.append(num_blocks * num_tiles)
+                sizes.append(counts[-1] * num_splits * rows_of_program * packed.tiles.block_out)
         return cls(
             partials=torch.empty(max(sizes), dtype=torch.float32, device=device),
             counters=torch.zeros(max(counts), dtype=torch.int32, device=device),

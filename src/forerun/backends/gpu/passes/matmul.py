@@ -1,19 +1,22 @@
-"""The one loop over weights: sums of a tile of outputs for one or two tiles of rows, in all three weight formats.
+"""The one loop over weights: sums of a tile of outputs for several tiles of rows, in all three weight formats.
 
-Legend: R rows of one or two tiles (ROW_TILE), O outputs of a tile (block_out), I input features of a block (block_in),
+A weight that is loaded is multiplied by all rows of a program. Products have 16 or 32 rows: from 64 on the matrix units
+of some GPUs would add up in another order.
+
+Legend: R rows of a tile (ROW_TILE) or of two, O outputs of a tile (block_out), I input features of a block (block_in),
 K those of a group, G groups, S words of a span, a word being eight int4 weights.
 """
 
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import ROWS, product
+from forerun.backends.gpu.language import ROWS, no_tiles, product
 from forerun.backends.gpu.passes.dequantise import SPAN_WORDS, int4_values, int8_values
 
 
 @triton.jit
 def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
-    """y[r, o] = sum over i of h[r, i] W[o, i] for some blocks of inputs: two tiles [R, O] float32, scales applied.
+    """y[r, o] = sum over i of h[r, i] W[o, i] for some blocks of inputs: a tuple of tiles [R, O] float32, with scales.
 
     Args:
         h: [any, num_in] float32, float16 or bfloat16: the dtype that is computed in.
@@ -21,7 +24,7 @@ def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE:
         outs_O: int32 numbers of the outputs, below num_out, in any order (clamp those of a last tile).
         first_row, end_row: the tiles are rows first_row.. of h; those from end_row on have sums that mean nothing.
         first_block, end_block: inputs from first_block * block_in to end_block * block_in, or to num_in.
-        SHAPE: a `LinearShape`. The second tile of sums is all zeros if there is one tile of rows.
+        SHAPE: a `LinearShape`.
     """
     if SHAPE.weight_format == "int4":
         return matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE)
@@ -33,12 +36,11 @@ def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE:
 def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
     """`matmul` for plain weights and for int8, of which an output has one scale."""
     BLOCK_IN: tl.constexpr = SHAPE.block_in
-    BLOCK_OUT: tl.constexpr = SHAPE.block_out
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     inputs_I = tl.arange(0, BLOCK_IN)
     weights_IO = weight.matrix + outs_O.to(tl.int64)[None, :] * SHAPE.num_in + inputs_I[:, None]
-    sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-    sums_1 = sums_0
-    for block in range(first_block, end_block):
+    sums = zero_sums(SHAPE)
+    for block in tl.range(first_block, end_block, num_stages=SHAPE.num_stages):
         first = block * BLOCK_IN
         if SHAPE.num_in % BLOCK_IN == 0:
             found_IO = tl.load(weights_IO + first)
@@ -46,25 +48,39 @@ def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, 
             found_IO = tl.load(weights_IO + first, mask=(first + inputs_I < SHAPE.num_in)[:, None], other=0)
         if SHAPE.weight_format == "int8":
             found_IO = int8_values(found_IO, h.dtype.element_ty)
-        rows_RI = load_rows(h, first_row, end_row, first, ROWS, BLOCK_IN, SHAPE)
-        sums_0 = product(rows_RI, found_IO, sums_0)
-        if SHAPE.num_row_tiles == 2:
-            rows_RI = load_rows(h, first_row + ROWS, end_row, first, ROWS, BLOCK_IN, SHAPE)
-            sums_1 = product(rows_RI, found_IO, sums_1)
+        added = no_tiles()
+        for tile in tl.static_range(NUM_TILES):
+            rows_RI = load_rows(h, first_row + tile * ROWS, end_row, first, BLOCK_IN, SHAPE)
+            added = added + (product(rows_RI, found_IO, sums[tile]),)
+        sums = added
     if SHAPE.weight_format == "int8":
         scales_1O = tl.load(weight.scales + outs_O)[None, :]
-        sums_0, sums_1 = sums_0 * scales_1O, sums_1 * scales_1O
-    return sums_0, sums_1
+        scaled = no_tiles()
+        for tile in tl.static_range(NUM_TILES):
+            scaled = scaled + (sums[tile] * scales_1O,)
+        sums = scaled
+    return sums
 
 
 @triton.jit
-def load_rows(h, first_row, end_row, first, NUM_ROWS: tl.constexpr, SIZE: tl.constexpr, SHAPE: tl.constexpr):
+def zero_sums(SHAPE: tl.constexpr):
+    """A tuple of tiles [R, O] of zeros."""
+    BLOCK_OUT: tl.constexpr = SHAPE.block_out
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    sums = no_tiles()
+    for _tile in tl.static_range(NUM_TILES):
+        sums = sums + (tl.zeros((ROWS, BLOCK_OUT), tl.float32),)
+    return sums
+
+
+@triton.jit
+def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.constexpr):
     """A tile of rows, SIZE inputs of them from `first` on; zeros beyond num_in, the last row beyond end_row.
 
     A mask of rows would cost instructions in every step. Rows come through the processor's own cache (.ca): several
     programs on a processor read the same ones.
     """
-    rows_R = tl.minimum(first_row + tl.arange(0, NUM_ROWS), end_row - 1)
+    rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
     inputs_I = first + tl.arange(0, SIZE)
     addresses_RI = h + rows_R[:, None] * SHAPE.num_in + inputs_I[None, :]
     if SHAPE.num_in % SHAPE.block_in == 0:
@@ -80,7 +96,7 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
     Groups are added in order, step_in inputs at a time: more need the registers that a second tile of rows has.
     """
     BLOCK_OUT: tl.constexpr = SHAPE.block_out
-    NUM_ROWS: tl.constexpr = ROWS * SHAPE.num_row_tiles
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     SIZE: tl.constexpr = SHAPE.group_size
     STEP: tl.constexpr = SHAPE.step_in
     STEPS: tl.constexpr = SHAPE.block_in // STEP
@@ -88,7 +104,7 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
     SPAN_GROUPS: tl.constexpr = 128 // SIZE  # Of a span of inputs.
     words_SO = weight.matrix + outs_O[None, :] * SPAN_WORDS + tl.arange(0, SPAN_WORDS)[:, None]
     scales_OG = weight.scales + outs_O[:, None] * SPAN_GROUPS + tl.arange(0, SPAN_GROUPS)[None, :]
-    sums_RO = tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32)
+    sums = zero_sums(SHAPE)
     for step in tl.range(first_block * STEPS, end_block * STEPS, num_stages=SHAPE.num_stages):
         for group in tl.static_range(GROUPS):
             if group % SPAN_GROUPS == 0:
@@ -102,13 +118,14 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
             pair_1O = zeros_1O >> (group % 8 // 2 * 4)
             values_KO = int4_values(found_SO, pair_1O, group % 2, group % SPAN_GROUPS * SIZE, SIZE, h.dtype.element_ty)
             scale_1O = column(scale_OG, group % SPAN_GROUPS, SPAN_GROUPS)[None, :]
-            rows_RK = load_rows(h, first_row, end_row, step * STEP + group * SIZE, NUM_ROWS, SIZE, SHAPE)
-            part_RO = product(rows_RK, values_KO, tl.zeros((NUM_ROWS, BLOCK_OUT), tl.float32))
-            sums_RO = tl.fma(part_RO, tl.broadcast_to(scale_1O, (NUM_ROWS, BLOCK_OUT)), sums_RO)
-    if SHAPE.num_row_tiles == 1:
-        return sums_RO, tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-    else:
-        return tl.split(tl.permute(tl.reshape(sums_RO, (2, ROWS, BLOCK_OUT)), (1, 2, 0)))
+            first = step * STEP + group * SIZE
+            added = no_tiles()
+            for tile in tl.static_range(NUM_TILES):
+                rows_RK = load_rows(h, first_row + tile * ROWS, end_row, first, SIZE, SHAPE)
+                part_RO = product(rows_RK, values_KO, tl.zeros((ROWS, BLOCK_OUT), tl.float32))
+                added = added + (tl.fma(part_RO, tl.broadcast_to(scale_1O, (ROWS, BLOCK_OUT)), sums[tile]),)
+            sums = added
+    return sums
 
 
 @triton.jit

@@ -13,12 +13,11 @@ from torch.nn import functional
 
 from forerun.backends.gpu.language import ROW_TILE, launch_options
 from forerun.backends.gpu.passes.dequantise import BFLOAT16_UNIT, SPAN_INPUTS
-from forerun.backends.gpu.passes.tiles import Tiles, choose_tiles
+from forerun.backends.gpu.passes.tiles import RowBlock, Tiles, choose_rows, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import as_int4, as_plain, blocks
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
-ROWS_PER_PROGRAM: Final = 2 * ROW_TILE  # Wider passes have several blocks of rows.
 NIBBLES: Final = 8  # int4 weights, or zeros, in a word.
 Multipliable: TypeAlias = DenseWeight | Int8Weight | Int4Weight
 
@@ -49,8 +48,7 @@ class LinearShape(NamedTuple):
         step_in: inputs of int4 weights at a time, a part of block_in.
         num_splits: programs that share the inputs of an output.
         num_stages: steps that are under way at a time, the one at work included.
-        is_wide: the pass has several blocks of rows, and so programs enough without shared inputs.
-        num_row_tiles: tiles of ROW_TILE rows in a program, 1 or 2.
+        num_row_tiles: tiles of ROW_TILE rows in a program, a power of two.
     """
 
     weight_format: WeightFormat
@@ -62,7 +60,6 @@ class LinearShape(NamedTuple):
     step_in: int
     num_splits: int
     num_stages: int
-    is_wide: bool
     num_row_tiles: int
 
 
@@ -72,6 +69,7 @@ class DeviceLinear:
 
     Args:
         group_size: inputs of a group of int4; else 0.
+        compute: the dtype of the rows.
         paired: rows of gates and, below them, as many of ups; a program does as many of the one as of the other.
     """
 
@@ -80,6 +78,7 @@ class DeviceLinear:
     num_in: int
     group_size: int
     weight_format: WeightFormat
+    compute: torch.dtype
     tiles: Tiles
     paired: bool
 
@@ -90,24 +89,22 @@ class DeviceLinear:
 
     def grid(self, num_rows: int) -> tuple[int, int, int]:
         """Blocks of rows, which share weights and so come first; tiles of outputs; splits of inputs."""
-        num_blocks = -(-num_rows // ROWS_PER_PROGRAM)
-        return num_blocks, self.num_tiles, 1 if num_blocks > 1 else self.tiles.num_splits
+        num_row_tiles = self.rows_of_program(num_rows).num_row_tiles
+        return -(-num_rows // (num_row_tiles * ROW_TILE)), self.num_tiles, self.tiles.num_splits
 
-    def shape(self, num_rows: int) -> LinearShape:
-        """The compile-time constants of a kernel for this many rows."""
-        num_row_tiles = 1 if num_rows <= ROW_TILE else 2
-        step_in, num_stages = self.tiles.block_in, self.tiles.num_stages
-        if self.weight_format == "int4" and num_row_tiles == 2 and step_in > SPAN_INPUTS:
-            step_in, num_stages = SPAN_INPUTS, num_stages + 1
-        return LinearShape(
-            self.weight_format, self.num_in, self.num_out, self.group_size,
-            self.tiles.block_out, self.tiles.block_in, step_in, self.tiles.num_splits, num_stages,
-            is_wide=num_rows > ROWS_PER_PROGRAM, num_row_tiles=num_row_tiles,
+    def rows_of_program(self, num_rows: int) -> RowBlock:
+        """How the rows of a pass are done."""
+        return choose_rows(self.tiles, num_rows, weight_format=self.weight_format, compute=self.compute)
+
+    def options(self, num_rows: int, overlaps: bool) -> dict[str, object]:
+        """How a kernel that multiplies this many rows by this weight is launched, and what it is compiled for."""
+        rows, tiles = self.rows_of_program(num_rows), self.tiles
+        shape = LinearShape(
+            self.weight_format, self.num_in, self.num_out, self.group_size, tiles.block_out, tiles.block_in,
+            rows.step_in, tiles.num_splits, rows.num_stages, rows.num_row_tiles,
         )  # fmt: skip
-
-    def options(self, overlaps: bool) -> dict[str, object]:
-        """How a kernel that multiplies by this weight is launched."""
-        return launch_options(num_warps=self.tiles.num_warps, num_stages=self.tiles.num_stages, overlaps=overlaps)
+        options = launch_options(num_warps=rows.num_warps, num_stages=rows.num_stages, overlaps=overlaps)
+        return {"SHAPE": shape, "OVERLAPS": overlaps, **options}
 
 
 def pack(
@@ -137,6 +134,7 @@ def pack(
         num_in=num_in,
         group_size=group_size,
         weight_format=weight_format,
+        compute=compute,
         tiles=tiles,
         paired=paired,
     )

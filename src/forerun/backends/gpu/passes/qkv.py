@@ -11,14 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import norm_and_bias, sum_of_pairs
+from forerun.backends.gpu.passes.epilogue import load_squares, norm_and_bias, sum_of_pairs
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
-from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
+from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
-
-ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
 
 class HeadsShape(NamedTuple):
@@ -50,9 +48,8 @@ def qkv(
     qkv_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, (q, keys_SKD, values_SKD, keys_SKD.stride(0)),
         (cos_sin_P2D, rows.positions, rows.slots), head_norms, num_rows, norm.sums,
-        SHAPE=packed.shape(num_rows), NORM=norm.shape,
-        HEADS=HeadsShape(spec.num_heads, spec.num_kv_heads, spec.norm_eps), OVERLAPS=overlaps,
-        **packed.options(overlaps),
+        NORM=norm.shape, HEADS=HeadsShape(spec.num_heads, spec.num_kv_heads, spec.norm_eps),
+        **packed.options(num_rows, overlaps),
     )  # fmt: skip
 
 
@@ -74,17 +71,18 @@ def qkv_kernel(
     FIRST_VALUE: tl.constexpr = HEADS.num_heads + HEADS.num_kv_heads
     q, keys, values, slot_stride = outputs
     cos_sin, positions, slots = rows
-    head, first = tl.program_id(1), tl.program_id(0) * ROWS_OF_PROGRAM
+    head, first = tl.program_id(1), tl.program_id(0) * (NUM_TILES * ROWS)
     outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: a rotated pair stays in one thread.
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         for tile in tl.static_range(NUM_TILES):
-            sums_RO = sums_0 if tile == 0 else sums_1
+            sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
             low_RP, high_RP = tl.split(tl.reshape(sums_RO, (ROWS, HALF, 2)))
             rows_R = start + tl.arange(0, ROWS)
             low_RP, high_RP = norm_head(low_RP, high_RP, head_norms, head, HALF, HEADS)

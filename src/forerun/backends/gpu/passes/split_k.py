@@ -30,9 +30,7 @@ def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr)
     """
     if OVERLAPS:
         NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
-        first_block = 0
-        if SHAPE.num_splits > 1 and not SHAPE.is_wide:
-            first_block = tl.program_id(2) * NUM_BLOCKS // SHAPE.num_splits
+        first_block = tl.program_id(2) * NUM_BLOCKS // SHAPE.num_splits if SHAPE.num_splits > 1 else 0
         if SHAPE.weight_format == "int4":
             SPANS: tl.constexpr = SHAPE.block_in // 8 // SPAN_WORDS
             spans_B = tl.minimum(first_block * SPANS + tl.arange(0, EARLY_BLOCKS * SPANS), NUM_BLOCKS * SPANS - 1)
@@ -49,66 +47,61 @@ def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr)
 
 @triton.jit
 def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.constexpr):
-    """The two tiles of `matmul` over all inputs, and whether they are; if not, another program will have them.
+    """The tiles of `matmul` over a program's inputs, and whether it is the one to go on, with `whole_sums`.
 
-    Programs are (block of rows, tile of outputs, split of inputs); `workspace` is a `SplitWorkspace`. A wide pass has
-    programs enough, so that one does all splits, and in the order in which they are joined otherwise.
+    Programs are (block of rows, tile of outputs, split of inputs); `workspace` is a `SplitWorkspace`.
     """
     NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
     NUM_SPLITS: tl.constexpr = SHAPE.num_splits
-    BLOCK_OUT: tl.constexpr = SHAPE.block_out
-    is_whole = True
     if NUM_SPLITS == 1:
-        sums_0, sums_1 = matmul(h, weight, outs_O, first_row, end_row, 0, NUM_BLOCKS, SHAPE)
-    elif SHAPE.is_wide:
-        sums_0 = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-        sums_1 = sums_0
-        for part in range(NUM_SPLITS):
-            start, end = part * NUM_BLOCKS // NUM_SPLITS, (part + 1) * NUM_BLOCKS // NUM_SPLITS
-            part_0, part_1 = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
-            sums_0 += part_0
-            sums_1 += part_1
+        start, end = 0, NUM_BLOCKS
     else:
         split = tl.program_id(2)
         start, end = split * NUM_BLOCKS // NUM_SPLITS, (split + 1) * NUM_BLOCKS // NUM_SPLITS
-        sums_0, sums_1 = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
-        is_whole = store_part(sums_0, sums_1, workspace, SHAPE)
-        if is_whole:
-            sums_0 = join_parts(workspace, 0, SHAPE)
-            if SHAPE.num_row_tiles == 2:
-                tl.debug_barrier()  # Registers do not suffice to load both tiles' parts at a time.
-                sums_1 = join_parts(workspace, 1, SHAPE)
-    return sums_0, sums_1, is_whole
+    sums = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
+    is_last = True
+    if NUM_SPLITS > 1:
+        is_last = store_part(sums, workspace, SHAPE)
+    return sums, is_last
 
 
 @triton.jit
-def store_part(sums_0, sums_1, workspace, SHAPE: tl.constexpr):
+def store_part(sums, workspace, SHAPE: tl.constexpr):
     """Store a program's part; whether all others of its tile are stored already."""
-    tile, split = tl.program_id(1), tl.program_id(2)
-    tl.store(part_places(workspace, split, 0, SHAPE), sums_0)
-    if SHAPE.num_row_tiles == 2:
-        tl.store(part_places(workspace, split, 1, SHAPE), sums_1)
+    NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
+    for tile in tl.static_range(NUM_TILES):
+        tl.store(part_places(workspace, tl.program_id(2), tile, SHAPE), sums[tile])
     tl.debug_barrier()  # One thread counts, after all have stored.
-    is_last = tl.atomic_add(workspace.counters + tile, 1, sem="acq_rel") == SHAPE.num_splits - 1
+    counter = workspace.counters + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    is_last = tl.atomic_add(counter, 1, sem="acq_rel") == SHAPE.num_splits - 1
     if is_last:
-        tl.store(workspace.counters + tile, 0)
+        tl.store(counter, 0)
     return is_last
 
 
 @triton.jit
-def join_parts(workspace, row_tile, SHAPE: tl.constexpr):
-    """The sum of all parts, in order. They come from beyond the processor's own cache, which may hold older ones."""
-    NUM_SPLITS: tl.constexpr = SHAPE.num_splits
+def whole_sums(sums, workspace, tile, SHAPE: tl.constexpr):
+    """[R, O] a tile's sums over all inputs: all parts in order, of which a program has its own.
+
+    They come from beyond the processor's own cache, which may hold older ones.
+    """
     BLOCK_OUT: tl.constexpr = SHAPE.block_out
-    sums_RO = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-    for split in tl.static_range(NUM_SPLITS):
-        sums_RO += tl.load(part_places(workspace, split, row_tile, SHAPE), cache_modifier=".cg")
-    return sums_RO
+    NUM_SPLITS: tl.constexpr = SHAPE.num_splits
+    if NUM_SPLITS == 1:
+        return sums[tile]
+    else:
+        if tile > 0:
+            tl.debug_barrier()  # Registers do not suffice to load the parts of several tiles at a time.
+        sums_RO = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
+        for split in tl.static_range(NUM_SPLITS):
+            sums_RO += tl.load(part_places(workspace, split, tile, SHAPE), cache_modifier=".cg")
+        return sums_RO
 
 
 @triton.jit
 def part_places(workspace, split, row_tile, SHAPE: tl.constexpr):
     """Where a program's part of a tile of rows lies: [R, O], all in a row."""
-    first_row = ((tl.program_id(1) * SHAPE.num_splits + split) * SHAPE.num_row_tiles + row_tile) * ROWS
+    outs = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    first_row = ((outs * SHAPE.num_splits + split) * SHAPE.num_row_tiles + row_tile).to(tl.int64) * ROWS
     rows_R = first_row + tl.arange(0, ROWS)
     return workspace.partials + rows_R[:, None] * SHAPE.block_out + tl.arange(0, SHAPE.block_out)[None, :]

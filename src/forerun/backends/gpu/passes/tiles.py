@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
+from forerun.backends.gpu.language import ROW_TILE
+from forerun.backends.gpu.passes.dequantise import SPAN_INPUTS
 from forerun.core.model_spec import WeightFormat
 
 MULTIPROCESSORS: Final = 132  # Of an H100.
@@ -14,6 +16,10 @@ LEAST_BLOCKS: Final = 4  # A program with fewer blocks of inputs waits more than
 WIDE_OUT: Final = 128
 WIDE_IN: Final = 256
 LEAST_OUT: Final = 16  # Outputs of one matrix instruction of a warp.
+MOST_ROW_TILES: Final = 8  # A weight that is loaded is multiplied by at most 128 rows.
+MOST_SUMS: Final = 64  # Registers of a thread for the sums of all its rows.
+STAGE_BYTES: Final = 96 << 10  # Shared memory for what is under way: the smallest GPUs have 99 KiB.
+WARP: Final = 32  # Threads.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,21 @@ class Tiles:
     block_out: int
     block_in: int
     num_splits: int
+    num_warps: int
+    num_stages: int
+
+
+class RowBlock(NamedTuple):
+    """What changes with the number of a pass's rows.
+
+    Args:
+        num_row_tiles: tiles of ROW_TILE rows in a program, a power of two: all are multiplied by a weight once loaded.
+        step_in: inputs at a time; of int4 weights a part of block_in.
+        num_stages: as many steps as are under way at a time, the one at work included.
+    """
+
+    num_row_tiles: int
+    step_in: int
     num_warps: int
     num_stages: int
 
@@ -63,6 +84,25 @@ def choose_tiles(
         block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
         num_stages=3 if compute == torch.float32 or block_in == WIDE_IN else 4,
     )  # fmt: skip
+
+
+def choose_rows(tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype) -> RowBlock:
+    """The rows of a program in a pass of `num_rows`, as far as registers and shared memory have room."""
+    wanted, num_warps = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length(), tiles.num_warps
+    if wanted > 2 and tiles.block_out >= WIDE_OUT:
+        num_warps = 8
+    most = MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out)
+    if compute == torch.float32:
+        most = min(most, 2)  # Products without matrix instructions hold rows and weights in registers.
+    num_row_tiles = min(wanted, most, MOST_ROW_TILES)
+    step_in, num_stages = tiles.block_in, tiles.num_stages
+    if weight_format == "int4" and num_row_tiles > 1 and step_in > SPAN_INPUTS:
+        step_in, num_stages = SPAN_INPUTS, num_stages + 1
+    weight_bytes = {"plain": compute.itemsize, "int8": 1, "int4": 0.5}[weight_format] * tiles.block_out
+    step_bytes = step_in * (weight_bytes + num_row_tiles * ROW_TILE * compute.itemsize)
+    if num_row_tiles > 2:
+        num_stages = min(num_stages, 1 + int(STAGE_BYTES / step_bytes))
+    return RowBlock(num_row_tiles, step_in, num_warps, num_stages)
 
 
 def most_even_splits(num_tiles: int, num_blocks: int, least_blocks: int) -> int:

@@ -80,7 +80,7 @@ def _join_parts(workspace, first_M, num_splits_M, most, SHAPE: tl.constexpr, NUM
         parts = ()
         for ahead in tl.static_range(NUM_AHEAD):
             part = _load_part(workspace, first_M, first_split + ahead, num_splits_M, SHAPE)
-            parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no starred tuples)
+            parts = parts + (part,)  # type: ignore[assignment]
         for ahead in tl.static_range(NUM_AHEAD):
             sofar = join(sofar, parts[ahead], first_split + ahead < num_splits_M)
     return sofar[1], sofar[2]

@@ -13,15 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import norm_and_bias
+from forerun.backends.gpu.passes.epilogue import load_squares, norm_and_bias
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
-from forerun.backends.gpu.passes.packed_linear import ROWS_PER_PROGRAM, DeviceLinear
-from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear
+from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
 from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
-
-ROWS_OF_PROGRAM = tl.constexpr(ROWS_PER_PROGRAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,8 +65,7 @@ def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, voca
     packed, rows = head.packed, num_rows - first_row
     head_kernel[packed.grid(rows)](
         head.h, packed.weight, head.workspace, draw, head.maxima, first_row, num_rows, vocab_size, head.norm.sums,
-        SHAPE=packed.shape(rows), NORM=head.norm.shape, IS_TOPK=is_topk, OVERLAPS=head.overlaps,
-        **packed.options(head.overlaps),
+        NORM=head.norm.shape, IS_TOPK=is_topk, **packed.options(rows, head.overlaps),
     )  # fmt: skip
 
 
@@ -83,17 +80,19 @@ def head_kernel(
     Programs are (block of rows, tile of the vocabulary, split of inputs).
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    first = first_row + tl.program_id(0) * ROWS_OF_PROGRAM
+    first = first_row + tl.program_id(0) * (NUM_TILES * ROWS)
     tokens_O = tl.program_id(1) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = tl.minimum(tokens_O, SHAPE.num_out - 1)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    sums_0, sums_1, is_whole = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
-    if is_whole:
+    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
+    if is_last:
         for row_tile in tl.static_range(NUM_TILES):
-            sums_RO = sums_0 if row_tile == 0 else sums_1
-            start = first + row_tile * ROWS
-            scores_RO = norm_and_bias(sums_RO, weight.bias, norm, outs_O, start, end_row, NORM)
+            sums_RO, start = whole_sums(sums, workspace, row_tile, SHAPE), first + row_tile * ROWS
+            scores_RO = norm_and_bias(
+                sums_RO, weight.bias, norm, squares, row_tile, outs_O, start, end_row, NORM, SHAPE
+            )
             rows_R = start + tl.arange(0, ROWS)
             totals_RO = totals_of(scores_RO, tokens_O, vocab_size, rows_R, rows_R < end_row, draw, IS_TOPK)
             store_maxima(
