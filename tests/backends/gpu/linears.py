@@ -62,9 +62,9 @@ def no_norm() -> InputNorm:
     return InputNorm(squares=torch.zeros(1, MOST_ROWS), shape=NormShape(num_parts=1, size=1, eps=1.0), scale=1.0)
 
 
-def norm_of(*, scale: float, size: int) -> tuple[InputNorm, Tensor]:
+def norm_of(*, scale: float, size: int, num_rows: int = MOST_ROWS) -> tuple[InputNorm, Tensor]:
     """A norm that rows still lack, its sums of squares in three parts; and float64 [rows, 1] to multiply rows by."""
-    squares = random_rows(MOST_ROWS, torch.float32, num_rows=4, seed=5).square() * size
+    squares = random_rows(num_rows, torch.float32, num_rows=4, seed=5).square() * size
     norm = InputNorm(squares=squares, shape=NormShape(num_parts=3, size=size, eps=1e-3), scale=scale)
     means = squares[:3].double().sum(0) / size
     return norm, (1.0 / (means + 1e-3).sqrt() / scale)[:, None]

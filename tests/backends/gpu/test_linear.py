@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
-from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
 from forerun.core.model_spec import WeightFormat
@@ -32,11 +32,6 @@ from tests.backends.gpu.linears import (
 ROW_COUNTS = (1, 5, 17, 40)  # one tile of a program, two, four
 WIDE_COUNTS = (16, 32, 33, 64, 128)  # up to eight tiles, which is one program's most
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts digits off
-
-
-def wide_norm(num_rows: int, size: int) -> InputNorm:
-    squares = random_rows(num_rows, torch.float32, num_rows=5, seed=5).square() * size
-    return InputNorm(squares=squares, shape=NormShape(num_parts=5, size=size, eps=1e-3), scale=1.0)
 
 
 def logits_of(
@@ -95,20 +90,22 @@ def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFor
     """The widest has two programs for each tile of outputs, which share inputs or do not."""
     weight, num_rows = random_weight(24, 512, weight_format, torch.bfloat16), 2 * WIDE_COUNTS[-1]
     packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=num_splits)
-    h_TI, norm = random_rows(512, torch.bfloat16, num_rows=num_rows), wide_norm(num_rows, 512)
+    h_TI = random_rows(512, torch.bfloat16, num_rows=num_rows)
+    norm, factors_T1 = norm_of(scale=1.0, size=512, num_rows=num_rows)
+    workspace = SplitWorkspace.for_linears([packed], max_rows=num_rows, device="cpu")
     assert packed.grid(num_rows) == (2, 1, num_splits)
 
     def product(count: int) -> Tensor:
         y = poisoned(num_rows, packed.num_out)
-        workspace = SplitWorkspace.for_linears([packed], max_rows=num_rows, device="cpu")
-        linear(
-            h_TI, packed, y, num_rows=count, first_row=0, norm=norm, workspace=workspace, overlaps=False
-        )  # fmt: skip
+        workspace.partials.fill_(float("nan"))
+        linear(h_TI, packed, y, num_rows=count, first_row=0, norm=norm, workspace=workspace, overlaps=False)
         assert y[count:].isnan().all()
         assert not workspace.counters.any()
         return y[:count]
 
     whole = product(num_rows)
+    assert num_splits == 1 or not workspace.partials.isnan().any(), "every program has a place of its own"
+    torch.testing.assert_close(whole.double(), product_of(h_TI, weight) * factors_T1, rtol=1e-5, atol=1e-4)
     for count in WIDE_COUNTS:
         assert torch.equal(product(count), whole[:count]), count
 
