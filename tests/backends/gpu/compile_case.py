@@ -34,6 +34,7 @@ class CompileCase:
     Args:
         launch: given whether kernels overlap.
         is_product: matrix units are meant to be used.
+        packed: the weight, if there is one.
     """
 
     name: str
@@ -41,6 +42,7 @@ class CompileCase:
     num_rows: int
     launch: Callable[[bool], None]
     is_product: bool = True
+    packed: DeviceLinear | None = None
 
     def inspect(self, architecture: int) -> list[Resources]:
         """What each kernel that it launches takes."""

@@ -186,7 +186,8 @@ def _partial_cases(model: str, spec: ModelSpec, weight_format: WeightFormat) -> 
     gated, exchange = empty(MAX_ROWS, num_in, dtype=COMPUTE), _exchange(spec)
     for num_rows in ROWS_OF_LINEARS:
         step = partial(linear_partial, gated, packed, exchange, num_rows=num_rows, workspace=workspace)
-        yield CompileCase(name="linear_partial", model=model, num_rows=num_rows, launch=partial(_launch, step))
+        launch = partial(_launch, step)
+        yield CompileCase(name="linear_partial", model=model, num_rows=num_rows, launch=launch, packed=packed)
 
 
 def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
@@ -202,19 +203,20 @@ def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: in
         linear_add, x=x, num_rows=num_rows, next_norm=next_norm, row_skips=rows.row_skips,
         num_sublayers=rows.num_sublayers, workspace=workspace,
     )  # fmt: skip
+    qkv_step = partial(
+        qkv, h, packed.qkv, q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=num_rows, spec=spec, head_norms=None,
+        norm=norm, workspace=workspace,
+    )  # fmt: skip
+    gate = partial(linear_silu, h, packed.gate_up, gated, num_rows=num_rows, norm=norm, workspace=workspace)
     steps = {
-        "qkv": partial(
-            qkv, h, packed.qkv, q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=num_rows, spec=spec,
-            head_norms=None, norm=norm, workspace=workspace,
-        ),
-        "linear_add, attention": partial(add, mixed, packed.attention_out, sublayer=2),
-        "linear_silu": partial(
-            linear_silu, h, packed.gate_up, gated, num_rows=num_rows, norm=norm, workspace=workspace
-        ),
-        "linear_add, mlp": partial(add, gated, packed.mlp_out, sublayer=3),
-    }  # fmt: skip
-    for name, step in steps.items():
-        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
+        "qkv": (packed.qkv, qkv_step),
+        "linear_add, attention": (packed.attention_out, partial(add, mixed, packed.attention_out, sublayer=2)),
+        "linear_silu": (packed.gate_up, gate),
+        "linear_add, mlp": (packed.mlp_out, partial(add, gated, packed.mlp_out, sublayer=3)),
+    }
+    for name, (weights, step) in steps.items():
+        launch = partial(_launch, step)
+        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=launch, packed=weights)
 
 
 def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
@@ -241,7 +243,8 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
         "topk_tokens, mapped": mapped,
     }  # fmt: skip
     for name, step in steps.items():
-        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=partial(_launch, step))
+        launch = partial(_launch, step)
+        yield CompileCase(name=name, model=model, num_rows=num_rows, launch=launch, packed=packed.head)
 
 
 def _exchange(spec: ModelSpec) -> RankExchange:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 
 from tests.backends.gpu.compile_cases import compile_cases
+from tests.backends.gpu.expected_speed import expect
 from tests.backends.gpu.resources import MATRIX_INSTRUCTIONS
 
 
@@ -19,6 +20,7 @@ def report(architecture: int, most_rows: int, model: str) -> list[dict[str, obje
             "kernels": [
                 {
                     **asdict(found),
+                    "expected": case.packed and asdict(expect(case.packed, case.num_rows, found)),
                     "products": found.count(*MATRIX_INSTRUCTIONS),
                     "loop_spills": found.loop_spills,
                     "fits": found.fits,
