@@ -78,9 +78,10 @@ def expect(packed: DeviceLinear, num_rows: int, found: Resources) -> Expected:
     busiest = ceil(num_programs / PROCESSORS) * ceil(inputs / num_splits)
     evenness = num_blocks * num_tiles * inputs / PROCESSORS / busiest
     reading = weight_bytes(packed) / (BANDWIDTH * STREAMED)
-    steps = num_blocks * num_tiles * packed.num_in / rows.step_in
-    num_issued = sum(found.loop_instructions.values()) * found.num_warps * steps
-    issuing = num_issued / (PROCESSORS * ISSUES * CLOCK)
+    num_issued = sum(found.loop_instructions.values()) * num_blocks * num_tiles * packed.num_in / rows.step_in
+    if not found.loop_instructions:  # The loop is unrolled.
+        num_issued = found.num_instructions * num_programs
+    issuing = num_issued * found.num_warps / (PROCESSORS * ISSUES * CLOCK)
     enough = min(1.0, in_flight / (BANDWIDTH / PROCESSORS * LATENCY))
     seconds = max(reading / enough, issuing) / evenness
     block_bytes = weight_bytes(packed) / (num_tiles * inputs)
