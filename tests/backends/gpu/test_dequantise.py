@@ -108,11 +108,15 @@ def test_nibbles_become_exact_numbers(assembly: object, kind: str, unit: float, 
 
 
 @pytest.mark.parametrize(
-    ("assembly", "kind"), [(dequantise.INT8_TO_BFLOAT16, "bf16x2"), (dequantise.INT8_TO_FLOAT16, "f16x2")]
+    ("assembly", "kind", "unit"),
+    [
+        (dequantise.INT8_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT),
+        (dequantise.INT8_TO_FLOAT16, "f16x2", 1.0),
+    ],
 )
-def test_bytes_become_exact_numbers(assembly: object, kind: str) -> None:
+def test_bytes_become_exact_numbers(assembly: object, kind: str, unit: float) -> None:
     values = np.arange(-128, 128, dtype=np.int8)
     words = values.view(np.uint32)
     found = run(assembly.value, {"$2": words}, words)  # type: ignore[attr-defined]
     halves = torch.cat([as_floats(found[name], kind) for name in ("$0", "$1")], -1)
-    assert torch.equal(halves.double().flatten(), torch.from_numpy(values.astype(np.float64)))
+    assert torch.equal(halves.double().flatten(), torch.from_numpy(values.astype(np.float64)) * unit)

@@ -1,11 +1,10 @@
 """Weights of 8 and 4 bits as numbers of the dtype that is computed in, all exactly.
 
-A number of few bits becomes a float by being written into the last bits of one: 0x4300 | q is 128 + q in bfloat16,
-0x6400 | q is 1024 + q in float16. Then a subtraction leaves q. An int4 weight in bfloat16 takes even less: its bits
-alone are q times the smallest subnormal number, 2^-133, which a multiplication by 2^127 brings to q / 64; bfloat16
-arithmetic never flushes subnormal numbers (PTX ISA, half precision fma). Two halves of a register go through it at a
-time. Shifts and conversions would take four times as many instructions, more than a GPU has time for while a weight
-arrives from memory.
+A number of few bits becomes a float by standing in the last bits of one. In float16, 0x6400 | q is 1024 + q, of which
+a subtraction leaves q. In bfloat16 the bits alone are q times the smallest subnormal number, 2^-133, which a
+multiplication by 2^127 brings to q / 64; bfloat16 arithmetic never flushes subnormal numbers (PTX ISA, half precision
+fma). Two halves of a register go through it at a time. Shifts and conversions would take four times as many
+instructions, more than a GPU has time for while a weight arrives from memory.
 
 Legend: S words of a span (SPAN_WORDS), P pairs of them, O outputs of a tile, I input features, K some of them.
 """
@@ -19,8 +18,8 @@ from forerun.backends.gpu.language import EMULATED
 
 SPAN_INPUTS: Final = 128  # Inputs whose int4 weights are unpacked together.
 SPAN_WORDS = tl.constexpr(SPAN_INPUTS // 8)
-BFLOAT16_UNIT: Final = 2.0**-6  # What an int4 weight of 1 becomes in bfloat16; in other dtypes it becomes 1.
-EMULATED_UNIT = tl.constexpr(BFLOAT16_UNIT)
+BFLOAT16_UNIT: Final = 2.0**-6  # What a weight of 1 becomes in bfloat16; in other dtypes it becomes 1.
+UNIT_OF_BFLOAT16 = tl.constexpr(BFLOAT16_UNIT)
 
 # Of each of two words one nibble of both halves at a time: $0 to $3 of the first word, $4 to $7 of the second. A nibble
 # four bits further up is sixteen times as large, which a multiplication makes up for. The zero to subtract is in one
@@ -80,19 +79,17 @@ INT4_TO_BFLOAT16 = tl.constexpr(
 INT4_TO_FLOAT16 = tl.constexpr(
     tuple(_unpack_two_words(_ZERO_FLOAT16, half, _CONSTANTS_FLOAT16, _UNPACK_FLOAT16) for half in ("low", "high"))
 )
-# Of a byte, the low seven bits are added to 128, and 128 or, where the eighth bit is set, 256 is taken away.
+# With its sign bit flipped a byte is 128 more, and so never negative.
 INT8_TO_BFLOAT16 = tl.constexpr("""
 {
-.reg .b32 a, b, c, d, one;
-mov.b32 one, 0x3f803f80;
-prmt.b32 a, $2, 0, 0x4140;
-prmt.b32 b, $2, 0, 0x4342;
-lop3.b32 c, a, 0x00800080, 0xc300c300, 0xea;
-lop3.b32 d, b, 0x00800080, 0xc300c300, 0xea;
-lop3.b32 a, a, 0x007f007f, 0x43004300, 0xea;
-lop3.b32 b, b, 0x007f007f, 0x43004300, 0xea;
-fma.rn.bf16x2 $0, a, one, c;
-fma.rn.bf16x2 $1, b, one, d;
+.reg .b32 a, b, c, unit, less;
+mov.b32 unit, 0x7f007f00;
+mov.b32 less, 0xc000c000;
+xor.b32 a, $2, 0x80808080;
+prmt.b32 b, a, 0, 0x4140;
+prmt.b32 c, a, 0, 0x4342;
+fma.rn.bf16x2 $0, b, unit, less;
+fma.rn.bf16x2 $1, c, unit, less;
 }
 """)
 INT8_TO_FLOAT16 = tl.constexpr("""
@@ -111,9 +108,9 @@ INT4_CONSTRAINTS = tl.constexpr("=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r")
 
 @triton.jit
 def int8_values(bytes_IO, dtype: tl.constexpr):
-    """The bytes as numbers."""
+    """The bytes as numbers, in units of BFLOAT16_UNIT if the dtype is bfloat16."""
     if EMULATED or dtype == tl.float32:
-        return bytes_IO.to(tl.float32).to(dtype)
+        return in_units(bytes_IO, dtype)
     elif dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(INT8_TO_BFLOAT16, "=r,=r,r", [bytes_IO], tl.bfloat16, is_pure=True, pack=4)
     else:
@@ -184,5 +181,11 @@ def nibbles(words_PO, zeros_1O, SHIFT: tl.constexpr, dtype: tl.constexpr):
     low_PO, high_PO = (words_PO >> SHIFT) & 15, (words_PO >> (SHIFT + 16)) & 15
     codes_P2O = tl.permute(tl.join(low_PO, high_PO), (0, 2, 1))
     codes_SO = tl.reshape(codes_P2O, (SPAN_WORDS, words_PO.shape[1]))
-    UNIT: tl.constexpr = EMULATED_UNIT if dtype == tl.bfloat16 else 1.0
-    return ((codes_SO - zeros_1O).to(tl.float32) * UNIT).to(dtype)
+    return in_units(codes_SO - zeros_1O, dtype)
+
+
+@triton.jit
+def in_units(numbers, dtype: tl.constexpr):
+    """Small integers as the unpacking of this dtype leaves them, without assembly."""
+    UNIT: tl.constexpr = UNIT_OF_BFLOAT16 if dtype == tl.bfloat16 else 1.0
+    return (numbers.to(tl.float32) * UNIT).to(dtype)

@@ -28,7 +28,7 @@ class LinearWeight(NamedTuple):
     Args:
         matrix: of plain weights [O, I] in the dtype that is computed in, the checkpoint's own tensor; of int8, int8
             [O, I]; of int4, int32 [S, O, J] as `pack_words` has it.
-        scales: None; of int8, float32 [O]; of int4, float32 [S, O, groups of a span] as `pack_scales` has them.
+        scales: None; of int8, float32 [O] `in_units`; of int4, float32 [S, O, groups of a span] of `pack_scales`.
         zeros: None; of int4, int32 [ceil(all groups / 8), O]: group 2 i + j of eight has the bits from 4 i + 16 j on.
         bias: float32 [O] or None.
     """
@@ -121,7 +121,7 @@ def pack(
         case DenseWeight():
             matrix = weight.values_OI.to(compute).contiguous()
         case Int8Weight():
-            matrix, scales = weight.values_OI.contiguous(), weight.scales_O
+            matrix, scales = weight.values_OI.contiguous(), in_units(weight.scales_O, compute)
         case Int4Weight():
             matrix, scales, zeros = pack_words(weight), pack_scales(weight, compute), pack_zeros(weight)
             group_size = weight.group_size
@@ -185,11 +185,15 @@ def pack_words(weight: Int4Weight) -> Tensor:
 
 
 def pack_scales(weight: Int4Weight, compute: torch.dtype) -> Tensor:
-    """[S, O, groups of a span], for values in the units of `int4_values`; those of groups that no input has are 0."""
+    """[S, O, groups of a span], `in_units`; those of groups that no input has are 0."""
     num_out, groups = len(weight.scales_OG), SPAN_INPUTS // weight.group_size
     scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
-    scales_SOG = scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous()
-    return scales_SOG / BFLOAT16_UNIT if compute == torch.bfloat16 else scales_SOG
+    return in_units(scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous(), compute)
+
+
+def in_units(scales: Tensor, compute: torch.dtype) -> Tensor:
+    """Scales for the units of unpacked values."""
+    return scales / BFLOAT16_UNIT if compute == torch.bfloat16 else scales
 
 
 def pack_zeros(weight: Int4Weight) -> Tensor:
