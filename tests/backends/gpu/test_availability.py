@@ -86,7 +86,11 @@ def test_too_many_query_heads_of_a_key_head_are_named(monkeypatch: pytest.Monkey
     fake_gpu(monkeypatch)
     assert fault("cuda", dtype=torch.bfloat16, head_dim=64, group=32) is None
     answer = fault("cuda", dtype=torch.bfloat16, head_dim=64, group=64)
-    assert answer == "the Triton kernels take at most 32 query heads of a key head, and these have 64"
+    most = "the Triton kernels take at most"
+    place = "query heads of a key head in bfloat16 with heads of 64 numbers"
+    assert answer == f"{most} 32 {place}, and these have 64"
+    assert fault("cuda", dtype=torch.float32, head_dim=128, group=16) is None
+    assert str(fault("cuda", dtype=torch.float32, head_dim=128, group=17)).startswith(f"{most} 16 query heads")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, attention_bytes
+from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, attention_bytes
 
 OLDEST_TRITON: Final = (3, 6)
 OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
@@ -30,8 +30,14 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_
         return f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
     if head_dim not in HEAD_DIMS:
         return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
-    if group > MOST_MATRIX_ROWS:
-        return f"the Triton kernels take at most {MOST_MATRIX_ROWS} query heads of a key head, and these have {group}"
+    most = MOST_MATRIX_ROWS
+    if dtype == torch.float32 and head_dim * dtype.itemsize > WIDE_HEAD_BYTES:
+        most //= 2  # Registers for more would be missing.
+    if group > most:
+        return (
+            f"the Triton kernels take at most {most} query heads of a key head in {str(dtype).removeprefix('torch.')} with "
+            f"heads of {head_dim} numbers, and these have {group}"
+        )
     if kind not in ("cpu", "cuda"):
         return f"the Triton kernels do not run on {kind}"
     if kind == "cuda":
