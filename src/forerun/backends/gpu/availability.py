@@ -35,8 +35,8 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_
         most //= 2  # Registers for more would be missing.
     if group > most:
         return (
-            f"the Triton kernels take at most {most} query heads of a key head in {str(dtype).removeprefix('torch.')} with "
-            f"heads of {head_dim} numbers, and these have {group}"
+            f"the Triton kernels take at most {most} query heads of a key head in {str(dtype).removeprefix('torch.')} "
+            f"with heads of {head_dim} numbers, and these have {group}"
         )
     if kind not in ("cpu", "cuda"):
         return f"the Triton kernels do not run on {kind}"
