@@ -1,135 +1,14 @@
-"""Attention over split texts against plain float64 arithmetic, and the bits of a row wherever its text lies.
-
-Legend: T rows, N nodes of a tree, S slots, K key/value heads, Q query heads, D head size.
-"""
+"""Attention over split texts against plain float64 arithmetic, and the bits of a row wherever its text lies."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from triton.runtime import interpreter
 
 from forerun.backends.gpu import language
-from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
-from forerun.backends.gpu.row_table import IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TREE_STRIDE, RowTable
-from forerun.backends.torch.reference import attention as reference
+from tests.backends.gpu.texts import Texts, assert_close
 from tests.backends.torch.ops import random_parents
-
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
-POISON = -77.0
-SPARE_ROWS = 2  # that nobody may write
-MAX_SPLITS = 6
-
-
-def random_tensor(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-class Texts:
-    """Rows and the slots of their texts, over a cache in which all other slots hold NaN."""
-
-    def __init__(
-        self,
-        texts: Sequence[Sequence[int]],
-        q_TQD: Tensor,
-        cache_2SKD: Tensor,
-        *,
-        prefix_len: int,
-        is_causal: bool = False,
-    ) -> None:
-        self.texts, self.q_TQD, self.prefix_len, self.is_causal = texts, q_TQD, prefix_len, is_causal
-        seen = sorted({slot for text in texts for slot in text})
-        self.cache_2SKD = torch.full_like(cache_2SKD, float("nan"))
-        self.cache_2SKD[:, seen] = cache_2SKD[:, seen]
-
-    @classmethod
-    def of_tree(
-        cls,
-        parents: Sequence[int],
-        *,
-        num_rows: int,
-        prefix_len: int,
-        num_kv_heads: int = 1,
-        group: int = 2,
-        head_dim: int = 16,
-        dtype: torch.dtype = torch.float32,
-        seed: int = 0,
-    ) -> "Texts":
-        """The last rows of a tree whose nodes lie behind the prefix; the others came in earlier passes."""
-        paths: list[list[int]] = []
-        for node, parent in enumerate(parents):
-            paths.append([*(paths[parent] if parent >= 0 else []), prefix_len + node])
-        texts = [[*range(prefix_len), *path] for path in paths[len(parents) - num_rows :]]
-        q_TQD = random_tensor(num_rows, num_kv_heads * group, head_dim, dtype=dtype, seed=seed)
-        size = (2, prefix_len + len(parents) + 3, num_kv_heads, head_dim)
-        return cls(texts, q_TQD, random_tensor(*size, dtype=dtype, seed=seed + 1), prefix_len=prefix_len)
-
-    def only(self, row: int) -> "Texts":
-        return Texts(self.texts[row : row + 1], self.q_TQD[row : row + 1], self.cache_2SKD, prefix_len=self.prefix_len)
-
-    def contiguous(self, row: int, *, num_rows: int) -> "Texts":
-        """The last positions of a row's text as a text of its own: that row is the last one."""
-        slots = self.texts[row]
-        q_TQD = random_tensor(num_rows, *self.q_TQD.shape[1:], dtype=self.q_TQD.dtype, seed=99)
-        q_TQD[-1] = self.q_TQD[row]
-        texts = [range(end) for end in range(len(slots) - num_rows + 1, len(slots) + 1)]
-        return Texts(texts, q_TQD, self.cache_2SKD[:, slots], prefix_len=len(slots) - num_rows, is_causal=True)
-
-    def table(self) -> RowTable:
-        stride = max(1, *(len(text) - self.prefix_len for text in self.texts)) + 1
-        num_rows = len(self.texts)
-        rows = RowTable(max_rows=num_rows, max_tree_slots=num_rows * stride, num_sublayers=0, device="cpu")
-        rows.tree_slots.fill_(1 << 20)  # far outside of the cache
-        for place, value in ((PREFIX_LEN, self.prefix_len), (NUM_ROWS, num_rows), (TREE_STRIDE, stride)):
-            rows.header[place.value] = value
-        rows.header[IS_CAUSAL.value] = int(self.is_causal)
-        for row, text in enumerate(self.texts):
-            rows.lengths[row] = len(text)
-            tree_slots = [] if self.is_causal else text[self.prefix_len :]
-            rows.tree_slots[row * stride : row * stride + len(tree_slots)] = torch.tensor(tree_slots, dtype=torch.int32)
-        return rows
-
-    def by_tree_attention(self, *, num_splits: int | None = None, is_settled: bool = False) -> Tensor:
-        num_heads, head_dim = self.q_TQD.shape[1:]
-        workspace = AttentionWorkspace.for_heads(
-            max_rows=len(self.texts), num_heads=num_heads, head_dim=head_dim, max_splits=MAX_SPLITS, device="cpu"
-        )
-        for parts in (workspace.maxima, workspace.totals, workspace.mixes):
-            parts.fill_(float("nan"))
-        mixed = self._poisoned()
-        tree_attention(
-            self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts), num_heads=num_heads,
-            num_splits=self.prefix_len // 128 if num_splits is None else num_splits, workspace=workspace,
-            overlaps=is_settled, is_settled=is_settled,
-        )  # fmt: skip
-        assert not workspace.counters.any()
-        return self._checked(mixed)
-
-    def by_text_attention(self) -> Tensor:
-        mixed = self._poisoned()
-        text_attention(
-            self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
-            num_heads=self.q_TQD.shape[1], overlaps=False,
-        )  # fmt: skip
-        return self._checked(mixed)
-
-    def by_definition(self) -> Tensor:
-        slots = [torch.tensor(list(text), dtype=torch.int64) for text in self.texts]
-        return reference.tree_attention(self.q_TQD.double(), *self.cache_2SKD.double(), slots)
-
-    def _poisoned(self) -> Tensor:
-        num_heads, head_dim = self.q_TQD.shape[1:]
-        return torch.full((len(self.texts) + SPARE_ROWS, num_heads * head_dim), POISON, dtype=self.q_TQD.dtype)
-
-    def _checked(self, mixed: Tensor) -> Tensor:
-        assert mixed[-SPARE_ROWS:].eq(POISON).all()
-        return mixed[:-SPARE_ROWS]
-
-
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    tolerance = TOLERANCES[actual.dtype]
-    torch.testing.assert_close(actual.double(), expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +93,50 @@ def test_a_row_has_the_same_bits_wherever_its_text_lies(prefix_len: int, dtype: 
         assert texts.contiguous(row, num_rows=1).by_tree_attention()[0].equal(among_siblings[row])
         assert texts.contiguous(row, num_rows=3).by_tree_attention()[-1].equal(among_siblings[row])
         assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])
+
+
+# A stretch is 16 splits, 2048 positions: rows on both sides of its end; rows that begin one; one with a chain that goes
+# from one stretch into the next; three stretches.
+@pytest.mark.parametrize(
+    ("prefix_len", "num_before", "dtype"),
+    [(2047, 0, torch.float16), (2048, 0, torch.bfloat16), (1900, 400, torch.float32), (4160, 0, torch.float32)],
+)
+def test_long_texts_are_joined_in_the_same_stretches_everywhere(
+    prefix_len: int, num_before: int, dtype: torch.dtype
+) -> None:
+    parents = [-1, *range(num_before), *(num_before + parent for parent in (0, 0, 1, 2, 2, 4, 6))]
+    texts = Texts.of_tree(parents, num_rows=6, prefix_len=prefix_len, num_kv_heads=1, group=3, dtype=dtype)
+    among_siblings = texts.by_tree_attention()
+    assert_close(among_siblings, texts.by_definition())
+    assert texts.by_text_attention().equal(among_siblings)
+    for row in (1, 5):
+        assert texts.only(row).by_tree_attention()[0].equal(among_siblings[row])
+        assert texts.contiguous(row, num_rows=3).by_tree_attention()[-1].equal(among_siblings[row])
+        assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whichever_program_is_the_last_one_the_bits_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = Texts.of_tree([-1, *range(40), 39, 38, 3], num_rows=9, prefix_len=4070, group=7)
+    texts.texts[2:4] = [range(100), []]
+    in_order = texts.by_tree_attention()
+    builder = interpreter.interpreter_builder
+    place = builder.set_grid_idx
+
+    def place_shuffled(x: int, y: int, z: int) -> None:
+        num_units = builder.grid_dim[1]
+        place(x, random.Random(seed).sample(range(num_units), num_units)[y], z)
+
+    monkeypatch.setattr(builder, "set_grid_idx", place_shuffled)
+    assert texts.by_tree_attention().equal(in_order)
+
+
+@pytest.mark.parametrize(("length", "has_stretches"), [(2048, False), (2049, True)])
+def test_only_texts_of_several_stretches_take_a_second_step(length: int, has_stretches: bool) -> None:
+    texts = Texts.of_tree([-1], num_rows=1, prefix_len=length - 1)
+    workspace = texts.workspace()
+    texts.by_tree_attention(workspace=workspace)
+    assert workspace.mixes[:, workspace.max_splits :].isnan().all() != has_stretches
 
 
 @pytest.mark.parametrize("prefix_len", [100, 250])

@@ -1,15 +1,17 @@
 """Tree attention, for few rows by many programs in one launch, and for many rows; a row's bits are the same in both.
 
-Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, P most splits of a row.
+Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, P most splits of a row and their
+stretches, N stretches.
 """
 
+from math import prod
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from forerun.backends.gpu.language import IS_EMULATED, launch_options, shared_limit
-from forerun.backends.gpu.passes.kv_split import LOG2_E
+from forerun.backends.gpu.passes.kv_split import LOG2_E, STRETCH
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
@@ -40,10 +42,10 @@ class AttentionWorkspace(NamedTuple):
     """Where programs leave their parts for the last one; one for all layers, as kernels run one after another.
 
     Args:
-        maxima: float32 [R, P, Q], the highest score of a part.
+        maxima: float32 [R, P, Q], the highest score of a part: of each split, then of each stretch.
         totals: float32 [R, P, Q], the sum of its probabilities.
         mixes: float32 [R, P, Q, D]
-        counters: int32 [R, Q], all 0 between kernels.
+        counters: int32 [R, N + 1, Q], of each stretch and of the row; all 0 between kernels.
     """
 
     maxima: Tensor
@@ -56,14 +58,19 @@ class AttentionWorkspace(NamedTuple):
         cls, *, max_rows: int, num_heads: int, head_dim: int, max_splits: int, device: str
     ) -> "AttentionWorkspace":
         """Room for passes of `max_rows` rows whose texts, tree slots included, have `max_splits` splits."""
-        parts = (max_rows, max_splits, num_heads)
-        assert max_rows * max_splits * num_heads * head_dim < 1 << 31, "offsets are int32"
+        num_stretches = -(-max_splits // STRETCH)
+        parts = (max_rows, max_splits + num_stretches, num_heads)
+        assert prod(parts) * head_dim < 1 << 31, "offsets are int32"
         return cls(
             maxima=torch.empty(parts, dtype=torch.float32, device=device),
             totals=torch.empty(parts, dtype=torch.float32, device=device),
             mixes=torch.empty(*parts, head_dim, dtype=torch.float32, device=device),
-            counters=torch.zeros(max_rows, num_heads, dtype=torch.int32, device=device),
+            counters=torch.zeros(max_rows, num_stretches + 1, num_heads, dtype=torch.int32, device=device),
         )
+
+    @property
+    def max_splits(self) -> int:
+        return self.maxima.shape[1] - self.counters.shape[1] + 1
 
 
 def tree_attention(
@@ -80,7 +87,7 @@ def tree_attention(
         is_settled: the kernel before writes neither `rows` nor slots below prefix_len, so that they may be read while
             it still runs.
     """
-    max_rows, max_splits = workspace.maxima.shape[:2]
+    max_rows, max_splits = len(workspace.maxima), workspace.max_splits
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]

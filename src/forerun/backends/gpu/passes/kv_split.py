@@ -4,7 +4,9 @@ A split is SPLIT logical positions of a row's own text: the same ones wherever t
 there are.
 Three things make a row's bits its own. Products go through the matrix units in tiles of 16 or 32 rows: one instruction,
 which adds up along the inner axis in its own order; 64 rows would bring another. A sum of probabilities is a sum of
-integers, which has one result in every order, as a maximum has. Splits are joined from the first to the last.
+integers, which has one result in every order, as a maximum has. Splits are joined in order, in two steps: those of a
+stretch, STRETCH splits of the text that begin at a multiple of it, from the first to the last; then the stretches, from
+the first to the last. A text of one stretch has the bits of that stretch.
 
 What may be read before the kernel before has ended goes past the first-level cache, which might know older contents.
 
@@ -22,7 +24,10 @@ from forerun.backends.gpu.shared_memory import SPLIT
 
 LOG2_E: Final = 1.4426950408889634
 
+STRETCH: Final = 16  # Splits: of 256 of them, a text of 32k, neither step joins more than 16.
+
 SPLIT_SIZE = tl.constexpr(SPLIT)
+STRETCH_SIZE = tl.constexpr(STRETCH)
 _LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
@@ -86,7 +91,7 @@ def begin_join(MATRIX_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def join(sofar, part, is_seen_M):
-    """What was seen so far together with the next split, for rows that see it; the others keep all their bits.
+    """What was seen so far together with what comes next, for rows that see it; the others keep all their bits.
 
     Either is (maximum, total, mix) as `attend_split` gives them: of both together the maximum m is the larger one, and
     totals and mixes add up, each times 2^(its maximum - m).
@@ -104,8 +109,29 @@ def join(sofar, part, is_seen_M):
 
 
 @triton.jit
-def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_splits_M, is_written_M):
-    """Write the result of rows with all splits joined; 0 for a row that sees no slot."""
+def begins_stretch(split):
+    """True for the first split of a stretch."""
+    return split // STRETCH_SIZE * STRETCH_SIZE == split
+
+
+@triton.jit
+def end_stretch(sofar, stretch, is_ended_M):
+    """All stretches so far together with the one that ends, and what the next one starts from, for rows where it does.
+
+    The first one changes nothing of itself: 2^0 is 1, and 1 times a number plus 0 is that number.
+    """
+    none = begin_join(stretch[2].shape[0], stretch[2].shape[1])
+    next_stretch = (
+        tl.where(is_ended_M, none[0], stretch[0]),
+        tl.where(is_ended_M, none[1], stretch[1]),
+        tl.where(is_ended_M[:, None], none[2], stretch[2]),
+    )
+    return join(sofar, stretch, is_ended_M), next_stretch
+
+
+@triton.jit
+def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_parts_M, is_written_M):
+    """Write the result of rows whose parts are all joined; 0 for a row that has none, as it sees no slot."""
     places_MD = places_M[:, None] * mix_MD.shape[1] + tl.arange(0, mix_MD.shape[1])[None, :]
-    mix_MD = mix_MD / tl.where(num_splits_M > 0, total_M, 1.0)[:, None]
+    mix_MD = mix_MD / tl.where(num_parts_M > 0, total_M, 1.0)[:, None]
     tl.store(mixed_ptr + places_MD, mix_MD.to(mixed_ptr.dtype.element_ty), mask=is_written_M[:, None])

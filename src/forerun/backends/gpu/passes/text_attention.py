@@ -14,6 +14,8 @@ from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
     attend_split,
     begin_join,
+    begins_stretch,
+    end_stretch,
     find_slots,
     join,
     load_header,
@@ -60,19 +62,25 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
     limit = tl.max(length_M)
     end_split = tl.where(is_causal != 0, tl.cdiv(limit, SPLIT_SIZE), num_common)
     limit = tl.where(is_causal != 0, limit, num_common * SPLIT_SIZE)
-    sofar = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
+    sofar, stretch = begin_join(SHAPE.matrix_rows, SHAPE.head_dim), begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
     for split in range(end_split):
+        is_seen_M = split < num_splits_M
+        if begins_stretch(split):
+            sofar, stretch = end_stretch(sofar, stretch, is_seen_M)
         positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
         is_visible_MS = positions_S[None, :] < length_M[:, None]
         part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
-        sofar = join(sofar, part, split < num_splits_M)
+        stretch = join(stretch, part, is_seen_M)
     end_row = tl.where(is_causal != 0, first_row, min(first_row + ROWS, num_rows))
     for row in range(first_row, end_row):
         limit = tl.load(lengths_ptr + row)
         for split in range(num_common, tl.cdiv(limit, SPLIT_SIZE)):
+            if begins_stretch(split):
+                sofar, stretch = end_stretch(sofar, stretch, row_M == row)
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
             slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
             is_read_S = positions_S < limit
             part = _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
-            sofar = join(sofar, part, row_M == row)
+            stretch = join(stretch, part, row_M == row)
+    sofar = join(sofar, stretch, is_row_M)
     store_mix(mixed_ptr, places_M, sofar[1], sofar[2], num_splits_M, is_row_M)

@@ -1,8 +1,8 @@
 """The kernel of tree attention: splits of the text side by side, joined by the program that finishes last.
 
 Splits wholly below the prefix's end are the same for every row: a program takes one of them for a block of rows. From
-there on a row's text is its own: one program per row follows its own tree slots. Each counts itself in at its rows'
-counters, and the last one joins a row's parts; any of them may be the last.
+there on a row's text is its own: one program per row follows its own tree slots. Each leaves its parts, and the last
+one of a stretch of 16 splits joins them (`split_join`).
 
 The chain that the next kernel waits for is kept short: what the row table and the prefix hold is asked for before the
 kernel before has ended, if it is settled by then; everything that is read at one stage is asked for at once; rows are
@@ -17,15 +17,14 @@ import triton.language as tl
 from forerun.backends.gpu.language import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
+    STRETCH_SIZE,
     attend_split,
-    begin_join,
     find_slots,
-    join,
     load_header,
     load_keys,
     load_values,
-    store_mix,
 )
+from forerun.backends.gpu.passes.split_join import first_part_of, join_if_last, store_part
 
 
 @triton.jit
@@ -52,59 +51,6 @@ def _load_split(
 
 
 @triton.jit
-def _store_part(workspace, part, first_M, split, is_row_M, SHAPE: tl.constexpr):
-    places_M = first_M + split * SHAPE.num_heads
-    places_MD = places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
-    tl.store(workspace.maxima + places_M, part[0], mask=is_row_M)
-    tl.store(workspace.totals + places_M, part[1], mask=is_row_M)
-    tl.store(workspace.mixes + places_MD, part[2], mask=is_row_M[:, None])
-
-
-@triton.jit
-def _load_part(workspace, first_M, split, num_splits_M, SHAPE: tl.constexpr):
-    """A split's part of some rows, for `join`. Past the first-level cache, which may know what was here before."""
-    places_M = first_M + split * SHAPE.num_heads
-    is_seen_M = split < num_splits_M
-    places_MD = places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
-    highest_M = tl.load(workspace.maxima + places_M, mask=is_seen_M, other=0.0, cache_modifier=".cg")
-    total_M = tl.load(workspace.totals + places_M, mask=is_seen_M, other=0.0, cache_modifier=".cg")
-    mix_MD = tl.load(workspace.mixes + places_MD, mask=is_seen_M[:, None], other=0.0, cache_modifier=".cg")
-    return highest_M, total_M, mix_MD
-
-
-@triton.jit
-def _join_parts(workspace, first_M, num_splits_M, most, SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr):
-    """The parts of rows, at most `most`, joined in order. NUM_AHEAD loads are in flight at a time: one wait for all."""
-    sofar = begin_join(num_splits_M.shape[0], SHAPE.head_dim)
-    for first_split in range(0, most, NUM_AHEAD):
-        parts = ()
-        for ahead in tl.static_range(NUM_AHEAD):
-            part = _load_part(workspace, first_M, first_split + ahead, num_splits_M, SHAPE)
-            parts = parts + (part,)  # type: ignore[assignment]
-        for ahead in tl.static_range(NUM_AHEAD):
-            sofar = join(sofar, parts[ahead], first_split + ahead < num_splits_M)
-    return sofar[1], sofar[2]
-
-
-@triton.jit
-def _join_if_last(
-    workspace, mixed_ptr, places_M, first_M, num_splits_M, num_programs, is_row_M,
-    SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr,
-):  # fmt: skip
-    """Count in at every row and head; where this program is the last one, write the result."""
-    tl.debug_barrier()  # Every thread has stored its part before one counts.
-    num_before_M = tl.atomic_add(workspace.counters + places_M, 1, mask=is_row_M, sem="acq_rel")
-    is_last_M = is_row_M & (num_before_M == num_programs - 1)
-    most = tl.max(tl.where(is_last_M, tl.maximum(num_splits_M, 1), 0))
-    if most > 0:
-        tl.debug_barrier()  # No thread reads before the one that counted.
-        tl.store(workspace.counters + places_M, 0, mask=is_last_M)
-        num_joined_M = tl.where(is_last_M, num_splits_M, 0)
-        total_M, mix_MD = _join_parts(workspace, first_M, num_joined_M, most, SHAPE, NUM_AHEAD)
-        store_mix(mixed_ptr, places_M, total_M, mix_MD, num_joined_M, is_last_M)
-
-
-@triton.jit
 def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
     """A unit's rows and heads, [M] each, and which of them there are; then its number among the units of common splits,
     and the blocks of rows of a split."""
@@ -115,6 +61,16 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
     row_M = tl.where(is_own, unit, common % num_blocks * ROWS) + place_M // SHAPE.group
     is_row_M = (place_M < tl.where(is_own, SHAPE.group, ROWS * SHAPE.group)) & (row_M < num_rows)
     return row_M, kv_head * SHAPE.group + place_M % SHAPE.group, is_row_M, common, num_blocks
+
+
+@triton.jit
+def _programs_of(stretch, num_splits_M, num_common):
+    """How many programs count in at a stretch of rows: one for each common split that a row sees there, and the row's
+    own from its first own split on, or at its last stretch if it has no own split.
+    """
+    num_seen_M = tl.minimum(num_splits_M, num_common) - stretch * STRETCH_SIZE
+    first_own_M = tl.minimum(tl.maximum(num_splits_M - 1, 0), num_common) // STRETCH_SIZE
+    return tl.minimum(tl.maximum(num_seen_M, 0), STRETCH_SIZE) + (stretch >= first_own_M).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -148,7 +104,7 @@ def attend_tree(
     end_split = tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
     limit = tl.where(is_own, limit, prefix_len)
     if is_own | (first_split < num_common):  # Programs of rows always wait: no launch may overtake two others.
-        first_M = row_M * (MAX_SPLITS * SHAPE.num_heads) + head_M
+        first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
         head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
         q_ptr_MD = (
             q_ptr + (row_M * SHAPE.num_heads + head_M)[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
@@ -161,8 +117,15 @@ def attend_tree(
                 q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
             )
             part = attend_split(q_MD, keys_DS, values_SD, positions_S[None, :] < length_M[:, None], scale)
-            _store_part(workspace, part, first_M, split, is_row_M, SHAPE)
+            store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
-        places_M, num_splits_M = row_M * SHAPE.num_heads + head_M, tl.cdiv(length_M, SPLIT_SIZE)
-        _join_if_last(workspace, mixed_ptr, places_M, first_M, num_splits_M, num_common + 1, is_row_M, SHAPE, NUM_AHEAD)
+        num_splits_M, last_split = tl.cdiv(length_M, SPLIT_SIZE), tl.maximum(end_split - 1, 0)
+        is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
+        first_stretch = tl.minimum(first_split, last_split) // STRETCH_SIZE
+        for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
+            num_programs_M = _programs_of(stretch, num_splits_M, num_common)
+            join_if_last(
+                workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
+                SHAPE, MAX_SPLITS, NUM_AHEAD,
+            )  # fmt: skip
