@@ -153,6 +153,19 @@ def test_reading_before_the_kernel_before_has_ended_changes_nothing(
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 def test_what_is_no_number_shows() -> None:
     texts = Texts.of_tree([-1, 0, 0], num_rows=3, prefix_len=130)
-    texts.cache_2SKD[0, texts.texts[1][-1]] = float("nan")
+    texts.cache_2SKD[:, texts.texts[1][-1]] = float("nan")
     for mixed in (texts.by_tree_attention(), texts.by_text_attention()):
         assert mixed.isnan().any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("length", [120, 134, 2055])  # the rows end in one split, in two, in two stretches
+def test_rows_of_a_text_do_not_depend_on_later_ones(length: int, value: float) -> None:
+    texts = Texts.of_tree([-1], num_rows=1, prefix_len=length - 1).contiguous(0, num_rows=14)
+    clean = texts.by_text_attention()
+    texts.cache_2SKD[:, length - 5 :, :, ::2] = value
+    mixed = texts.by_text_attention()
+    assert mixed[:9].equal(clean[:9])
+    assert not mixed[9:].isfinite().all(1).any()
+    torch.testing.assert_close(mixed, texts.by_tree_attention(), rtol=0, atol=0, equal_nan=True)

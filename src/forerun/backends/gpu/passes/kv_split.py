@@ -130,6 +130,12 @@ def end_stretch(sofar, stretch, is_ended_M):
 
 
 @triton.jit
+def has_nan(mix_MD):
+    """True if any number is none."""
+    return tl.max(tl.max((mix_MD != mix_MD).to(tl.int32), axis=1), axis=0) > 0
+
+
+@triton.jit
 def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_parts_M, is_written_M):
     """Write the result of rows whose parts are all joined; 0 for a row that has none, as it sees no slot."""
     places_MD = places_M[:, None] * mix_MD.shape[1] + tl.arange(0, mix_MD.shape[1])[None, :]

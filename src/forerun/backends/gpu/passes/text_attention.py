@@ -3,6 +3,9 @@
 Splits that rows share are loaded once for all of them: those of the prefix, and all of a text, where a row is kept from
 what lies behind it. A tree's rows go on one by one through their own tree slots, which count for nothing in others.
 
+A text's later rows count for nothing in earlier ones as probabilities of 0; but 0 times infinity or NaN is NaN. Where a
+block has a NaN, its rows are done again one by one, each over what it sees and nothing else.
+
 Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
 
@@ -17,6 +20,7 @@ from forerun.backends.gpu.passes.kv_split import (
     begins_stretch,
     end_stretch,
     find_slots,
+    has_nan,
     join,
     load_header,
     load_keys,
@@ -62,7 +66,8 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
     limit = tl.max(length_M)
     end_split = tl.where(is_causal != 0, tl.cdiv(limit, SPLIT_SIZE), num_common)
     limit = tl.where(is_causal != 0, limit, num_common * SPLIT_SIZE)
-    sofar, stretch = begin_join(SHAPE.matrix_rows, SHAPE.head_dim), begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
+    none = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
+    sofar, stretch = none, none
     for split in range(end_split):
         is_seen_M = split < num_splits_M
         if begins_stretch(split):
@@ -71,10 +76,15 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
         is_visible_MS = positions_S[None, :] < length_M[:, None]
         part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
         stretch = join(stretch, part, is_seen_M)
-    end_row = tl.where(is_causal != 0, first_row, min(first_row + ROWS, num_rows))
+    is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
+    if is_spoilt:  # Perhaps only by what later rows left: each row once more, without what it does not see.
+        sofar, stretch = none, none
+    # No address may come from `is_spoilt`: of what a reduction gives the compiler knows no alignment.
+    first_split = tl.where(is_causal != 0, 0, num_common)
+    end_row = tl.where(is_spoilt | (is_causal == 0), min(first_row + ROWS, num_rows), first_row)
     for row in range(first_row, end_row):
         limit = tl.load(lengths_ptr + row)
-        for split in range(num_common, tl.cdiv(limit, SPLIT_SIZE)):
+        for split in range(first_split, tl.cdiv(limit, SPLIT_SIZE)):
             if begins_stretch(split):
                 sofar, stretch = end_stretch(sofar, stretch, row_M == row)
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
