@@ -39,26 +39,30 @@ def write_config(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def random_tensors(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The tensors of LLAMA under their Hugging Face names, written out independently of the code's own table."""
-    generator = torch.Generator().manual_seed(0)
+def random_tensors(dtype: torch.dtype = torch.float32, *, seed: int = 0, **changes: Any) -> dict[str, Tensor]:
+    """The tensors of LLAMA with `changes` under their Hugging Face names, written out independently of the code's own
+    table.
+    """
+    generator, config = torch.Generator().manual_seed(seed), {**LLAMA, **changes}
+    hidden, middle, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    head_dim = hidden // config["num_attention_heads"]
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (16, 8),
-        "model.norm.weight": (8,),
-        "lm_head.weight": (16, 8),
+        "model.embed_tokens.weight": (vocab, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (vocab, hidden),
     }
-    for layer_idx in range(2):
+    for layer_idx in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer_idx}."
         shapes |= {
-            f"{prefix}input_layernorm.weight": (8,),
-            f"{prefix}post_attention_layernorm.weight": (8,),
-            f"{prefix}self_attn.q_proj.weight": (8, 8),
-            f"{prefix}self_attn.k_proj.weight": (4, 8),
-            f"{prefix}self_attn.v_proj.weight": (4, 8),
-            f"{prefix}self_attn.o_proj.weight": (8, 8),
-            f"{prefix}mlp.gate_proj.weight": (12, 8),
-            f"{prefix}mlp.up_proj.weight": (12, 8),
-            f"{prefix}mlp.down_proj.weight": (8, 12),
+            f"{prefix}input_layernorm.weight": (hidden,),
+            f"{prefix}post_attention_layernorm.weight": (hidden,),
+            f"{prefix}self_attn.q_proj.weight": (hidden, hidden),
+            f"{prefix}self_attn.k_proj.weight": (config["num_key_value_heads"] * head_dim, hidden),
+            f"{prefix}self_attn.v_proj.weight": (config["num_key_value_heads"] * head_dim, hidden),
+            f"{prefix}self_attn.o_proj.weight": (hidden, hidden),
+            f"{prefix}mlp.gate_proj.weight": (middle, hidden),
+            f"{prefix}mlp.up_proj.weight": (middle, hidden),
+            f"{prefix}mlp.down_proj.weight": (hidden, middle),
         }
     return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()}
 
