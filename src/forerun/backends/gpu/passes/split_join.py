@@ -54,7 +54,7 @@ def _join_parts(workspace, first_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD:
         for ahead in tl.static_range(NUM_AHEAD):
             places_M = first_M + (first + ahead) * SHAPE.num_heads
             part = _load_part(workspace, places_M, first + ahead < num_parts_M, SHAPE)
-            parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no starred tuples)
+            parts = parts + (part,)  # type: ignore[assignment]
         for ahead in tl.static_range(NUM_AHEAD):
             sofar = join(sofar, parts[ahead], first + ahead < num_parts_M)
     return sofar
