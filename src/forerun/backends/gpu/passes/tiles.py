@@ -17,6 +17,8 @@ WIDE_OUT: Final = 128
 WIDE_IN: Final = 256
 LEAST_OUT: Final = 16  # Outputs of one matrix instruction of a warp.
 MOST_ROW_TILES: Final = 8  # A weight that is loaded is multiplied by at most 128 rows.
+FEW_ROW_TILES: Final = 2
+SMALL_GROUP: Final = 64  # Inputs.
 MOST_SUMS: Final = 64  # Registers of a thread for the sums of all its rows.
 STAGE_BYTES: Final = 96 << 10  # Shared memory for what is under way: the smallest GPUs have 99 KiB.
 WARP: Final = 32  # Threads.
@@ -86,23 +88,30 @@ def choose_tiles(
     )  # fmt: skip
 
 
-def choose_rows(tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype) -> RowBlock:
-    """The rows of a program in a pass of `num_rows`, as far as registers and shared memory have room."""
+def choose_rows(
+    tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype, group_size: int, most_tiles: int
+) -> RowBlock:
+    """The rows of a program in a pass of `num_rows`, as far as registers and shared memory have room.
+
+    Args:
+        most_tiles: of rows, for a kernel that needs registers for more than the product.
+    """
     wanted, num_warps = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length(), tiles.num_warps
-    if wanted > 2 and tiles.block_out >= WIDE_OUT:
+    if min(wanted, most_tiles) > FEW_ROW_TILES and tiles.block_out >= WIDE_OUT:
         num_warps = 8
-    most = MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out)
-    if compute == torch.float32:
-        most = min(most, 2)  # Products without matrix instructions hold rows and weights in registers.
-    num_row_tiles = min(wanted, most, MOST_ROW_TILES)
+    fitting = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
+    if compute == torch.float32 or 0 < group_size < SMALL_GROUP:
+        fitting = min(fitting, FEW_ROW_TILES)  # Rows and weights, or many groups' scales, are held in registers too.
+    num_row_tiles = min(wanted, most_tiles, fitting)
     step_in, num_stages = tiles.block_in, tiles.num_stages
     if weight_format == "int4" and num_row_tiles > 1 and step_in > SPAN_INPUTS:
         step_in, num_stages = SPAN_INPUTS, num_stages + 1
-    weight_bytes = {"plain": compute.itemsize, "int8": 1, "int4": 0.5}[weight_format] * tiles.block_out
-    step_bytes = step_in * (weight_bytes + num_row_tiles * ROW_TILE * compute.itemsize)
-    if num_row_tiles > 2:
-        num_stages = min(num_stages, 1 + int(STAGE_BYTES / step_bytes))
-    return RowBlock(num_row_tiles, step_in, num_warps, num_stages)
+    bits = {"plain": 8 * compute.itemsize, "int8": 8, "int4": 4}[weight_format]
+    step_bytes = step_in * (tiles.block_out * bits // 8 + num_row_tiles * ROW_TILE * compute.itemsize)
+    if weight_format == "int4":
+        num_groups = step_in // group_size
+        step_bytes += 4 * tiles.block_out * (num_groups + -(-num_groups // 8))  # Scales, and words of zeros.
+    return RowBlock(num_row_tiles, step_in, num_warps, min(num_stages, 1 + STAGE_BYTES // step_bytes))
 
 
 def most_even_splits(num_tiles: int, num_blocks: int, least_blocks: int) -> int:
