@@ -113,14 +113,14 @@ def packed_model(spec: ModelSpec, weight_format: WeightFormat) -> PackedModel:
     )
 
 
-def weight(num_out: int, num_in: int, weight_format: WeightFormat) -> Weight:
+def weight(num_out: int, num_in: int, weight_format: WeightFormat, dtype: torch.dtype = COMPUTE) -> Weight:
     """A weight [O, I] in a format."""
     match weight_format:
         case "plain":
-            return DenseWeight(values_OI=empty(num_out, num_in, dtype=COMPUTE))
+            return DenseWeight(values_OI=empty(num_out, num_in, dtype=dtype))
         case "int8":
             values_OI = empty(num_out, num_in, dtype=torch.int8)
-            return Int8Weight(values_OI=values_OI, scales_O=empty(num_out), dtype=COMPUTE)
+            return Int8Weight(values_OI=values_OI, scales_O=empty(num_out), dtype=dtype)
         case "int4":
             group_size = group_size_of(num_in)
             num_groups = -(-num_in // group_size)
@@ -129,5 +129,5 @@ def weight(num_out: int, num_in: int, weight_format: WeightFormat) -> Weight:
                 scales_OG=empty(num_out, num_groups),
                 zeros_OG=empty(num_out, num_groups, dtype=torch.uint8),
                 group_size=group_size,
-                dtype=COMPUTE,
+                dtype=dtype,
             )

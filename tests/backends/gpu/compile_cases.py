@@ -66,7 +66,7 @@ FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
     ("Llama-3.1-70B", "int4"),
 )
 ROWS_OF_LINEARS: Final = (8, 32, 64, 128)  # one tile of rows, two, four, eight
-ROWS_OF_HEAD: Final = (8, 32)
+ROWS_OF_HEAD: Final = (8, 32, 64)
 ROWS_OF_ATTENTION: Final = ((1, 8), (8, 1), (32, 8))  # with splits of the prefix
 
 

@@ -16,15 +16,15 @@ from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, Spl
 from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.shared_memory import attention_bytes
-from forerun.core.model_spec import ModelSpec
-from forerun.model.weights import DenseWeight
-from tests.backends.gpu.compile_case import MAX_ROWS, NUM_SLOTS, OLDEST_WITH_OVERLAP, empty, row_table
+from forerun.core.model_spec import ModelSpec, WeightFormat
+from tests.backends.gpu.compile_case import MAX_ROWS, NUM_SLOTS, OLDEST_WITH_OVERLAP, empty, row_table, weight
 from tests.backends.gpu.compiling import SHARED_LIMITS, compiling
 from tests.backends.gpu.resources import launch_resources
 
 NUM_HEADS: Final = 8
 NUM_KV_HEADS: Final = 2
-HIDDEN_SIZE: Final = 2048
+HIDDEN_SIZE: Final = 4096
+FORMATS: Final[tuple[WeightFormat, ...]] = ("plain", "int8", "int4")
 
 
 def spec_of(head_dim: int) -> ModelSpec:
@@ -35,23 +35,25 @@ def spec_of(head_dim: int) -> ModelSpec:
 
 
 def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
-    """A layer's first half, for few rows and for many."""
+    """A layer's first half, for few rows and for many; with norms of heads, which take registers."""
     spec, rows = spec_of(head_dim), row_table()
     keys_SKD, values_SKD = (empty(NUM_SLOTS, NUM_KV_HEADS, head_dim, dtype=dtype) for _ in range(2))
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=dtype) for _ in range(2))
-    values_OI = empty(spec.q_size + 2 * spec.kv_size, HIDDEN_SIZE, dtype=dtype)
-    packed = pack(DenseWeight(values_OI=values_OI), None, compute=dtype, head_dim=head_dim)
-    device = str(q.device)
+    device, head_norms = str(q.device), (empty(head_dim), empty(head_dim))
     parts = AttentionWorkspace.for_heads(
         max_rows=32, num_heads=NUM_HEADS, head_dim=head_dim, max_splits=65, device=device
     )
-    norm = InputNorm(squares=empty(64, MAX_ROWS), shape=NormShape(num_parts=32, size=HIDDEN_SIZE, eps=1e-5), scale=1.0)
-    workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=device)
-    for num_rows in (8, 64, 128):
-        qkv(
-            empty(MAX_ROWS, HIDDEN_SIZE, dtype=dtype), packed, q, keys_SKD, values_SKD, empty(NUM_SLOTS, 2, head_dim),
-            rows, num_rows=num_rows, spec=spec, head_norms=None, norm=norm, workspace=workspace, overlaps=overlaps,
-        )  # fmt: skip
+    norm = InputNorm(squares=empty(64, MAX_ROWS), shape=NormShape(num_parts=64, size=HIDDEN_SIZE, eps=1e-5), scale=1.0)
+    for weight_format in FORMATS:
+        values = weight(spec.q_size + 2 * spec.kv_size, HIDDEN_SIZE, weight_format, dtype)
+        packed = pack(values, None, compute=dtype, head_dim=head_dim)
+        workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=device)
+        for num_rows in (8, 32, 128) if weight_format == "plain" else (8, 32):  # Of others 32 are a program's most.
+            qkv(
+                empty(MAX_ROWS, HIDDEN_SIZE, dtype=dtype), packed, q, keys_SKD, values_SKD,
+                empty(NUM_SLOTS, 2, head_dim), rows, num_rows=num_rows, spec=spec, head_norms=head_norms, norm=norm,
+                workspace=workspace, overlaps=overlaps,
+            )  # fmt: skip
     for num_rows, num_splits in ((1, 8), (8, 64), (32, 64)):
         tree_attention(
             q, keys_SKD, values_SKD, mixed, rows, num_rows=num_rows, num_heads=NUM_HEADS, num_splits=num_splits,

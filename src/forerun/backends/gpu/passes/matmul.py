@@ -102,6 +102,8 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
     STEPS: tl.constexpr = SHAPE.block_in // STEP
     GROUPS: tl.constexpr = STEP // SIZE
     SPAN_GROUPS: tl.constexpr = 128 // SIZE  # Of a span of inputs.
+    # Without matrix instructions registers hold what is multiplied at a time.
+    PIECE: tl.constexpr = min(SIZE, 32) if h.dtype.element_ty == tl.float32 else SIZE
     words_SO = weight.matrix + outs_O[None, :] * SPAN_WORDS + tl.arange(0, SPAN_WORDS)[:, None]
     scales_OG = weight.scales + outs_O[:, None] * SPAN_GROUPS + tl.arange(0, SPAN_GROUPS)[None, :]
     sums = zero_sums(SHAPE)
@@ -116,14 +118,21 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
                 zeros_1O = tl.load(weight.zeros + (number >> 3) * SHAPE.num_out + outs_O)[None, :]
                 zeros_1O = zeros_1O >> (((number & 1) * 16 if GROUPS == 1 else 0) + (number & 6) * 2)
             pair_1O = zeros_1O >> (group % 8 // 2 * 4)
-            values_KO = int4_values(found_SO, pair_1O, group % 2, group % SPAN_GROUPS * SIZE, SIZE, h.dtype.element_ty)
+            parts = zero_sums(SHAPE)
+            for piece in tl.static_range(SIZE // PIECE):
+                values_KO = int4_values(
+                    found_SO, pair_1O, group % 2, group % SPAN_GROUPS * SIZE + piece * PIECE, PIECE, h.dtype.element_ty
+                )
+                added = no_tiles()
+                for tile in tl.static_range(NUM_TILES):
+                    first = step * STEP + group * SIZE + piece * PIECE
+                    rows_RK = load_rows(h, first_row + tile * ROWS, end_row, first, PIECE, SHAPE)
+                    added = added + (product(rows_RK, values_KO, parts[tile]),)
+                parts = added
             scale_1O = column(scale_OG, group % SPAN_GROUPS, SPAN_GROUPS)[None, :]
-            first = step * STEP + group * SIZE
             added = no_tiles()
             for tile in tl.static_range(NUM_TILES):
-                rows_RK = load_rows(h, first_row + tile * ROWS, end_row, first, SIZE, SHAPE)
-                part_RO = product(rows_RK, values_KO, tl.zeros((ROWS, BLOCK_OUT), tl.float32))
-                added = added + (tl.fma(part_RO, tl.broadcast_to(scale_1O, (ROWS, BLOCK_OUT)), sums[tile]),)
+                added = added + (tl.fma(parts[tile], tl.broadcast_to(scale_1O, (ROWS, BLOCK_OUT)), sums[tile]),)
             sums = added
     return sums
 

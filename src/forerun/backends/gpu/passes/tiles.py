@@ -80,7 +80,7 @@ def choose_tiles(
     least_blocks = LEAST_BLOCKS if block_in < WIDE_IN else LEAST_BLOCKS // 2
     num_splits = most_even_splits(num_tiles, num_blocks, least_blocks)
     num_warps = min(4, max(1, block_out // LEAST_OUT))
-    if block_out >= WIDE_OUT and weight_format != "int4":
+    if block_out >= WIDE_OUT and (weight_format != "int4" or compute == torch.float32):
         num_warps = 8  # Fewer warps lack the registers for two tiles of rows.
     return Tiles(
         block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
