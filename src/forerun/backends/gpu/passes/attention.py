@@ -95,14 +95,15 @@ def tree_attention(
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
-    # What is read early stands in registers: in too many for two programs on one core.
-    is_early = overlaps and is_settled and num_kv_heads * num_units <= FEW_PROGRAMS
+    # What is read early stands in registers: in too many for two programs on one core, or for wide heads in float32.
+    has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not _lacks_registers(keys_SKD)
+    is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
-        maxnreg=None if is_early or not _fits_half_the_registers(keys_SKD) else 128,
+        maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or _lacks_registers(keys_SKD)) else None,
         **launch_options(
             num_warps=_num_warps(keys_SKD), num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
         ),
@@ -117,7 +118,7 @@ def text_attention(
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
-    matrix_rows = FEW_MATRIX_ROWS if _lacks_registers(keys_SKD) and group <= FEW_MATRIX_ROWS else MOST_MATRIX_ROWS
+    matrix_rows = _matrix_rows(keys_SKD, group)
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
@@ -140,6 +141,13 @@ def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
     """True if two programs on a multiprocessor need no more registers than there are."""
     head_dim, item_bytes = keys_SKD.shape[2], keys_SKD.element_size()
     return item_bytes == 2 and WIDE_HEAD <= head_dim <= WIDE_HEAD_BYTES // item_bytes
+
+
+def _matrix_rows(keys_SKD: Tensor, group: int) -> int:
+    """Rows and heads of a program that attends to many rows: as many as its registers have room for."""
+    if keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] > WIDE_HEAD and not IS_EMULATED:
+        return 1 << (group - 1).bit_length()  # Of one row.
+    return MOST_MATRIX_ROWS if _fits_half_the_registers(keys_SKD) or group > FEW_MATRIX_ROWS else FEW_MATRIX_ROWS
 
 
 def _lacks_registers(keys_SKD: Tensor) -> bool:

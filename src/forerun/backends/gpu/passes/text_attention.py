@@ -4,7 +4,8 @@ Splits that rows share are loaded once for all of them: those of the prefix, and
 what lies behind it. A tree's rows go on one by one through their own tree slots, which count for nothing in others.
 
 A text's later rows count for nothing in earlier ones as probabilities of 0; but 0 times infinity or NaN is NaN. Where a
-block has a NaN, its rows are done again one by one, each over what it sees and nothing else.
+block has a NaN, its rows are done again one by one, each over what it sees and nothing else. (Where the first split is,
+may not depend on whether they are: of an address that follows from a reduction Triton knows no alignment.)
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
@@ -40,6 +41,26 @@ def _attend(head_cache, slots_S, is_read_S, q_MD, is_visible_MS, scale):
     return attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale)
 
 
+@triton.jit
+def _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale):
+    """The stretches that have ended, joined, and the one that has not, of what a block's rows share: a text, or the
+    splits of a tree's prefix.
+    """
+    num_splits_M, num_common = tl.cdiv(length_M, SPLIT_SIZE), prefix_len // SPLIT_SIZE
+    limit = tl.where(is_causal != 0, tl.max(length_M), num_common * SPLIT_SIZE)
+    sofar = begin_join(q_MD.shape[0], q_MD.shape[1])
+    stretch = sofar
+    for split in range(tl.cdiv(limit, SPLIT_SIZE)):
+        is_seen_M = split < num_splits_M
+        if begins_stretch(split):
+            sofar, stretch = end_stretch(sofar, stretch, is_seen_M)
+        positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+        is_visible_MS = positions_S[None, :] < length_M[:, None]
+        part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
+        stretch = join(stretch, part, is_seen_M)
+    return sofar, stretch
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
     """The formula, the arguments and the bits of `attend_tree`. Programs are (key head, block of rows), the last rows
@@ -62,26 +83,15 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
     header = load_header(header_ptr)
     prefix_len, _tree_stride, is_causal = header
     head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
-    num_common = prefix_len // SPLIT_SIZE
-    limit = tl.max(length_M)
-    end_split = tl.where(is_causal != 0, tl.cdiv(limit, SPLIT_SIZE), num_common)
-    limit = tl.where(is_causal != 0, limit, num_common * SPLIT_SIZE)
     none = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
-    sofar, stretch = none, none
-    for split in range(end_split):
-        is_seen_M = split < num_splits_M
-        if begins_stretch(split):
-            sofar, stretch = end_stretch(sofar, stretch, is_seen_M)
-        positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-        is_visible_MS = positions_S[None, :] < length_M[:, None]
-        part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
-        stretch = join(stretch, part, is_seen_M)
-    is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
-    if is_spoilt:  # Perhaps only by what later rows left: each row once more, without what it does not see.
-        sofar, stretch = none, none
-    # No address may come from `is_spoilt`: of what a reduction gives the compiler knows no alignment.
-    first_split = tl.where(is_causal != 0, 0, num_common)
-    end_row = tl.where(is_spoilt | (is_causal == 0), min(first_row + ROWS, num_rows), first_row)
+    sofar, stretch, first_split, end_row = none, none, 0, min(first_row + ROWS, num_rows)
+    if ROWS > 1:
+        first_split = tl.where(is_causal != 0, 0, prefix_len // SPLIT_SIZE)
+        sofar, stretch = _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale)
+        is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
+        if is_spoilt:  # Perhaps only by what later rows left: each row once more, without what it does not see.
+            sofar, stretch = none, none
+        end_row = tl.where(is_spoilt | (is_causal == 0), end_row, first_row)
     for row in range(first_row, end_row):
         limit = tl.load(lengths_ptr + row)
         for split in range(first_split, tl.cdiv(limit, SPLIT_SIZE)):
