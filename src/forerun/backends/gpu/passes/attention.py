@@ -91,7 +91,8 @@ def tree_attention(
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
-    group, matrix_rows = num_heads // num_kv_heads, FEW_MATRIX_ROWS
+    group = num_heads // num_kv_heads
+    matrix_rows = _fewest_rows(keys_SKD, group)
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
@@ -118,7 +119,9 @@ def text_attention(
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
-    matrix_rows = _matrix_rows(keys_SKD, group)
+    matrix_rows = _fewest_rows(keys_SKD, group)
+    if _fits_half_the_registers(keys_SKD) or group > matrix_rows:
+        matrix_rows = MOST_MATRIX_ROWS
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
@@ -143,11 +146,12 @@ def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
     return item_bytes == 2 and WIDE_HEAD <= head_dim <= WIDE_HEAD_BYTES // item_bytes
 
 
-def _matrix_rows(keys_SKD: Tensor, group: int) -> int:
-    """Rows and heads of a program that attends to many rows: as many as its registers have room for."""
-    if keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] > WIDE_HEAD and not IS_EMULATED:
-        return 1 << (group - 1).bit_length()  # Of one row.
-    return MOST_MATRIX_ROWS if _fits_half_the_registers(keys_SKD) or group > FEW_MATRIX_ROWS else FEW_MATRIX_ROWS
+def _fewest_rows(keys_SKD: Tensor, group: int) -> int:
+    """Rows and heads of a program at least: of wide heads in float32 those of one row, as no matrix instruction asks
+    for more, and their products take many registers.
+    """
+    is_wide = keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] > WIDE_HEAD
+    return 1 << (group - 1).bit_length() if is_wide and not IS_EMULATED else FEW_MATRIX_ROWS
 
 
 def _lacks_registers(keys_SKD: Tensor) -> bool:
