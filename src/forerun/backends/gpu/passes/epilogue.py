@@ -8,7 +8,8 @@ import triton.language as tl
 
 from forerun.backends.gpu.language import ROWS, no_tiles
 
-EARLY_TILES = tl.constexpr(2)  # More would take registers from the product.
+EARLY_TILES = tl.constexpr(2)  # More would take registers from the product,
+EARLY_OUT = tl.constexpr(64)  # and so would these in fewer than four warps.
 MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 
@@ -17,7 +18,7 @@ def load_squares(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constex
     """A tuple of [R, P] for the tiles of a program, to be loaded ahead of its product; empty if they are too many."""
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     squares = no_tiles()
-    if NUM_TILES <= EARLY_TILES:
+    if NUM_TILES <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
         for tile in tl.static_range(NUM_TILES):
             squares = squares + (squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM),)
     return squares
@@ -45,7 +46,7 @@ def norm_and_bias(
         squares: what `load_squares` made of it.
         tile: the number of the rows' tile, first_row being its first row.
     """
-    if SHAPE.num_row_tiles <= EARLY_TILES:
+    if SHAPE.num_row_tiles <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
         squares_RP = squares[tile]
     else:
         squares_RP = squares_of_tile(norm, first_row, end_row, NORM)
