@@ -14,14 +14,22 @@ MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 
 @triton.jit
-def load_squares(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr):
-    """A tuple of [R, P] for the tiles of a program, to be loaded ahead of its product; empty if they are too many."""
+def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr):
+    """What the product's sums lack, loaded ahead of it: a tuple of a tile's partial squares [R, P] each, which are added
+    up after the product, so that its weights need not wait; or, where these would take its registers, of `row_scales`.
+
+    Args:
+        norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.
+    """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
-    squares = no_tiles()
-    if NUM_TILES <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
-        for tile in tl.static_range(NUM_TILES):
-            squares = squares + (squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM),)
-    return squares
+    loaded = no_tiles()
+    for tile in tl.static_range(NUM_TILES):
+        squares_RP = squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM)
+        if NUM_TILES <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
+            loaded = loaded + (squares_RP,)
+        else:
+            loaded = loaded + (row_scales(squares_RP, norm[2], NORM),)
+    return loaded
 
 
 @triton.jit
@@ -36,21 +44,15 @@ def squares_of_tile(norm, first_row, end_row, NORM: tl.constexpr):
 
 
 @triton.jit
-def norm_and_bias(
-    sums_RO, bias, norm, squares, tile, outs_O, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr
-):  # fmt: skip
+def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr, SHAPE: tl.constexpr):
     """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None.
 
     Args:
-        norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.
-        squares: what `load_squares` made of it.
-        tile: the number of the rows' tile, first_row being its first row.
+        loaded: the tile's part of what `load_norm` made of `norm`.
     """
     if SHAPE.num_row_tiles <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
-        squares_RP = squares[tile]
-    else:
-        squares_RP = squares_of_tile(norm, first_row, end_row, NORM)
-    sums_RO *= row_scales(squares_RP, norm[2], NORM)[:, None]
+        loaded = row_scales(loaded, norm[2], NORM)
+    sums_RO *= loaded[:, None]
     if bias is not None:
         sums_RO += tl.load(bias + outs_O)[None, :]
     return sums_RO

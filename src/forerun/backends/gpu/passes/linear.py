@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import keep_left_out, load_squares, norm_and_bias, write_residual
+from forerun.backends.gpu.passes.epilogue import keep_left_out, load_norm, norm_and_bias, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, place_in
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
@@ -83,13 +83,13 @@ def linear_kernel(
     outs_O = clamped(places_O, SHAPE)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    loaded = load_norm(norm, first, end_row, NORM, SHAPE)
     sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_last:
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
             rows_R = start + tl.arange(0, ROWS)
             y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * SHAPE.num_out + places_O[None, :]
             tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :])
@@ -114,13 +114,13 @@ def linear_silu_kernel(
     outs_O = pairs_O + outs_O % 2 * NUM_GATES
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    loaded = load_norm(norm, first, end_row, NORM, SHAPE)
     sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_last:
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
             decays_RP = tl.exp(-tl.abs(gates_RP))  # The argument is never positive, so this cannot overflow.
             shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)

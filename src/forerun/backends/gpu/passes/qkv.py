@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import load_squares, norm_and_bias, sum_of_pairs
+from forerun.backends.gpu.passes.epilogue import load_norm, norm_and_bias, sum_of_pairs
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
@@ -84,13 +84,13 @@ def qkv_kernel(
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    loaded = load_norm(norm, first, end_row, NORM, SHAPE)
     sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_last:
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, squares, tile, outs_O, start, end_row, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
             low_RP, high_RP = tl.split(tl.reshape(sums_RO, (ROWS, HALF, 2)))
             rows_R = start + tl.arange(0, ROWS)
             low_RP, high_RP = norm_head(low_RP, high_RP, head_norms, head, HALF, HEADS)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.language import ROWS, await_inputs
-from forerun.backends.gpu.passes.epilogue import load_squares, norm_and_bias
+from forerun.backends.gpu.passes.epilogue import load_norm, norm_and_bias
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
@@ -86,14 +86,12 @@ def head_kernel(
     outs_O = tl.minimum(tokens_O, SHAPE.num_out - 1)
     request_weights(weight, outs_O, SHAPE, OVERLAPS)
     await_inputs(OVERLAPS)
-    squares = load_squares(norm, first, end_row, NORM, SHAPE)
+    loaded = load_norm(norm, first, end_row, NORM, SHAPE)
     sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_last:
         for row_tile in tl.static_range(NUM_TILES):
             sums_RO, start = whole_sums(sums, workspace, row_tile, SHAPE), first + row_tile * ROWS
-            scores_RO = norm_and_bias(
-                sums_RO, weight.bias, norm, squares, row_tile, outs_O, start, end_row, NORM, SHAPE
-            )
+            scores_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[row_tile], outs_O, NORM, SHAPE)
             rows_R = start + tl.arange(0, ROWS)
             totals_RO = totals_of(scores_RO, tokens_O, vocab_size, rows_R, rows_R < end_row, draw, IS_TOPK)
             store_maxima(
