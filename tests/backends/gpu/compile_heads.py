@@ -48,7 +48,7 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
         values = weight(spec.q_size + 2 * spec.kv_size, HIDDEN_SIZE, weight_format, dtype)
         packed = pack(values, None, compute=dtype, head_dim=head_dim)
         workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=device)
-        for num_rows in (8, 32, 128) if weight_format == "plain" else (8, 32):  # Of others 32 are a program's most.
+        for num_rows in (8, 128):
             qkv(
                 empty(MAX_ROWS, HIDDEN_SIZE, dtype=dtype), packed, q, keys_SKD, values_SKD,
                 empty(NUM_SLOTS, 2, head_dim), rows, num_rows=num_rows, spec=spec, head_norms=head_norms, norm=norm,

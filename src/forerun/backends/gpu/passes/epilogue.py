@@ -15,8 +15,8 @@ MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 @triton.jit
 def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr):
-    """What the product's sums lack, loaded ahead of it: a tuple of a tile's partial squares [R, P] each, which are added
-    up after the product, so that its weights need not wait; or, where these would take its registers, of `row_scales`.
+    """What the product's sums lack, loaded ahead of it: a tuple of tiles' partial squares [R, P], which are added up
+    after the product, so that its weights need not wait; or, where these would take its registers, of `row_scales`.
 
     Args:
         norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.

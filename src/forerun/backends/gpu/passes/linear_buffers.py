@@ -33,8 +33,8 @@ class SplitWorkspace(NamedTuple):
             num_blocks, num_tiles, num_splits = packed.grid(max_rows)
             if num_splits > 1:
                 rows_of_program = packed.rows_of_program(max_rows).num_row_tiles * ROW_TILE
-                counts.append(-(-max_rows // ROW_TILE) * num_tiles)
-                sizes.append(num_blocks * num_tiles * num_splits * rows_of_program * packed.tiles.block_out)
+                counts.append(num_blocks * num_tiles)
+                sizes.append(counts[-1] * num_splits * rows_of_program * packed.tiles.block_out)
         return cls(
             partials=torch.empty(max(sizes), dtype=torch.float32, device=device),
             counters=torch.zeros(max(counts), dtype=torch.int32, device=device),

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from forerun.backends.gpu.language import ROW_TILE, launch_options
 from forerun.backends.gpu.passes.dequantise import BFLOAT16_UNIT, SPAN_INPUTS
-from forerun.backends.gpu.passes.tiles import MOST_ROW_TILES, RowBlock, Tiles, choose_rows, choose_tiles
+from forerun.backends.gpu.passes.tiles import RowBlock, Tiles, choose_rows, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import as_int4, as_plain, blocks
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
@@ -87,21 +87,20 @@ class DeviceLinear:
         """Tiles of outputs, and so partial sums of squares that `linear_add` writes for a row."""
         return -(-self.num_out // self.tiles.block_out)
 
-    def grid(self, num_rows: int, most_tiles: int = MOST_ROW_TILES) -> tuple[int, int, int]:
+    def grid(self, num_rows: int) -> tuple[int, int, int]:
         """Blocks of rows, which share weights and so come first; tiles of outputs; splits of inputs."""
-        rows = self.rows_of_program(num_rows, most_tiles)
+        rows = self.rows_of_program(num_rows)
         return -(-num_rows // (rows.num_row_tiles * ROW_TILE)), self.num_tiles, self.tiles.num_splits
 
-    def rows_of_program(self, num_rows: int, most_tiles: int = MOST_ROW_TILES) -> RowBlock:
-        """How the rows of a pass are done, with at most so many tiles of rows in a program."""
+    def rows_of_program(self, num_rows: int) -> RowBlock:
+        """How the rows of a pass are done."""
         return choose_rows(
-            self.tiles, num_rows, weight_format=self.weight_format, compute=self.compute, group_size=self.group_size,
-            most_tiles=most_tiles,
-        )  # fmt: skip
+            self.tiles, num_rows, weight_format=self.weight_format, compute=self.compute, group_size=self.group_size
+        )
 
-    def options(self, num_rows: int, overlaps: bool, most_tiles: int = MOST_ROW_TILES) -> dict[str, object]:
+    def options(self, num_rows: int, overlaps: bool) -> dict[str, object]:
         """How a kernel that multiplies this many rows by this weight is launched, and what it is compiled for."""
-        rows, tiles = self.rows_of_program(num_rows, most_tiles), self.tiles
+        rows, tiles = self.rows_of_program(num_rows), self.tiles
         shape = LinearShape(
             self.weight_format, self.num_in, self.num_out, self.group_size, tiles.block_out, tiles.block_in,
             rows.step_in, tiles.num_splits, rows.num_stages, rows.num_row_tiles,

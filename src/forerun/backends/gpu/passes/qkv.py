@@ -15,7 +15,6 @@ from forerun.backends.gpu.passes.epilogue import load_norm, norm_and_bias, sum_o
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
-from forerun.backends.gpu.passes.tiles import FEW_ROW_TILES, MOST_ROW_TILES
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
 
@@ -46,19 +45,12 @@ def qkv(
     )
     assert keys_SKD.stride() == values_SKD.stride(), "keys and values lie alike"
     assert keys_SKD.stride()[1:] == (packed.tiles.block_out, 1), "the heads of a slot lie together"
-    most_tiles = most_row_tiles(packed)
-    qkv_kernel[packed.grid(num_rows, most_tiles)](
+    qkv_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, (q, keys_SKD, values_SKD, keys_SKD.stride(0)),
         (cos_sin_P2D, rows.positions, rows.slots), head_norms, num_rows, norm.sums,
         NORM=norm.shape, HEADS=HeadsShape(spec.num_heads, spec.num_kv_heads, spec.norm_eps),
-        **packed.options(num_rows, overlaps, most_tiles),
+        **packed.options(num_rows, overlaps),
     )  # fmt: skip
-
-
-def most_row_tiles(packed: DeviceLinear) -> int:
-    """Tiles of rows for which a program has registers, what becomes of the heads included."""
-    has_room = packed.weight_format == "plain" and 64 <= packed.tiles.block_out <= 128
-    return MOST_ROW_TILES if has_room else FEW_ROW_TILES
 
 
 @triton.jit(do_not_specialize=["end_row"])

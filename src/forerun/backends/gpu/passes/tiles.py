@@ -13,12 +13,12 @@ from forerun.core.model_spec import WeightFormat
 MULTIPROCESSORS: Final = 132  # Of an H100.
 ENOUGH_PROGRAMS: Final = 250  # About two for each of them keep its memory busy.
 LEAST_BLOCKS: Final = 4  # A program with fewer blocks of inputs waits more than it loads; half as many of 256.
+NARROW_OUT: Final = 64
 WIDE_OUT: Final = 128
 WIDE_IN: Final = 256
 LEAST_OUT: Final = 16  # Outputs of one matrix instruction of a warp.
 MOST_ROW_TILES: Final = 8  # A weight that is loaded is multiplied by at most 128 rows.
 FEW_ROW_TILES: Final = 2
-SMALL_GROUP: Final = 64  # Inputs.
 MOST_SUMS: Final = 64  # Registers of a thread for the sums of all its rows.
 STAGE_BYTES: Final = 96 << 10  # Shared memory for what is under way: the smallest GPUs have 99 KiB.
 WARP: Final = 32  # Threads.
@@ -89,20 +89,20 @@ def choose_tiles(
 
 
 def choose_rows(
-    tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype, group_size: int, most_tiles: int
+    tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype, group_size: int
 ) -> RowBlock:
-    """The rows of a program in a pass of `num_rows`, as far as registers and shared memory have room.
-
-    Args:
-        most_tiles: of rows, for a kernel that needs registers for more than the product.
-    """
+    """The rows of a program in a pass of `num_rows`, as far as registers and shared memory have room."""
     wanted, num_warps = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length(), tiles.num_warps
-    if min(wanted, most_tiles) > FEW_ROW_TILES and tiles.block_out >= WIDE_OUT:
+    if wanted > FEW_ROW_TILES and tiles.block_out >= WIDE_OUT:
         num_warps = 8
-    fitting = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
-    if compute == torch.float32 or 0 < group_size < SMALL_GROUP:
-        fitting = min(fitting, FEW_ROW_TILES)  # Rows and weights, or many groups' scales, are held in registers too.
-    num_row_tiles = min(wanted, most_tiles, fitting)
+    most = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
+    if tiles.block_out < NARROW_OUT:
+        most = min(most, 2 * FEW_ROW_TILES)  # Few warps share what comes after the product.
+    if group_size > 0:
+        most = min(most, group_size // 8)  # The scales of many groups take registers too,
+    if compute == torch.float32:
+        most = min(most, FEW_ROW_TILES)  # and so do rows and weights without matrix instructions.
+    num_row_tiles = min(wanted, most, MOST_ROW_TILES)
     step_in, num_stages = tiles.block_in, tiles.num_stages
     if weight_format == "int4" and num_row_tiles > 1 and step_in > SPAN_INPUTS:
         step_in, num_stages = SPAN_INPUTS, num_stages + 1

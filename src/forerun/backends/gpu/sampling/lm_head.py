@@ -17,7 +17,6 @@ from forerun.backends.gpu.passes.epilogue import load_norm, norm_and_bias
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.split_k import request_weights, split_k_matmul, whole_sums
-from forerun.backends.gpu.passes.tiles import FEW_ROW_TILES
 from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
@@ -64,9 +63,9 @@ def topk_tokens(
 def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool) -> None:
     """The maxima of every tile of the vocabulary."""
     packed, rows = head.packed, num_rows - first_row
-    head_kernel[packed.grid(rows, FEW_ROW_TILES)](
+    head_kernel[packed.grid(rows)](
         head.h, packed.weight, head.workspace, draw, head.maxima, first_row, num_rows, vocab_size, head.norm.sums,
-        NORM=head.norm.shape, IS_TOPK=is_topk, **packed.options(rows, head.overlaps, FEW_ROW_TILES),
+        NORM=head.norm.shape, IS_TOPK=is_topk, **packed.options(rows, head.overlaps),
     )  # fmt: skip
 
 
