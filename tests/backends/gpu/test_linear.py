@@ -88,12 +88,12 @@ def test_a_row_has_the_same_bits_in_any_company(weight_format: WeightFormat) -> 
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFormat, num_splits: int) -> None:
     """The widest has two programs for each tile of outputs, which share inputs or do not."""
-    weight, num_rows = random_weight(24, 512, weight_format, torch.bfloat16), 2 * WIDE_COUNTS[-1]
+    weight, num_rows = random_weight(72, 512, weight_format, torch.bfloat16), 2 * WIDE_COUNTS[-1]
     packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=num_splits)
     h_TI = random_rows(512, torch.bfloat16, num_rows=num_rows)
     norm, factors_T1 = norm_of(scale=1.0, size=512, num_rows=num_rows)
     workspace = SplitWorkspace.for_linears([packed], max_rows=num_rows, device="cpu")
-    assert packed.grid(num_rows) == (2, 1, num_splits)
+    assert packed.grid(num_rows)[0] == 2
 
     def product(count: int) -> Tensor:
         y = poisoned(num_rows, packed.num_out)
