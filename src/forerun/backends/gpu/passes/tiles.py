@@ -79,7 +79,7 @@ def choose_tiles(
     num_tiles, num_blocks = -(-num_out // block_out), -(-num_in // block_in)
     least_blocks = LEAST_BLOCKS if block_in < WIDE_IN else LEAST_BLOCKS // 2
     num_splits = most_even_splits(num_tiles, num_blocks, least_blocks)
-    num_warps = min(4, max(1, block_out // LEAST_OUT))
+    num_warps = min(4, max(2 if compute == torch.float32 else 1, block_out // LEAST_OUT))
     if block_out >= WIDE_OUT and (weight_format != "int4" or compute == torch.float32):
         num_warps = 8  # Fewer warps lack the registers for two tiles of rows.
     return Tiles(
