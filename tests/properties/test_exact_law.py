@@ -23,7 +23,7 @@ from forerun.speculation.walk import Acceptance, walk
 
 WEIGHT_SUM = 16
 MAX_COMBINATIONS = 260
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 6, 200, 50
+NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 4, 200, 50
 
 Text = tuple[int, ...]
 Law = dict[Text, Fraction]

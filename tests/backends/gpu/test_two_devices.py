@@ -38,7 +38,10 @@ Pair = tuple[str, str]
 
 @pytest.fixture(
     scope="module",
-    params=[("cpu", "cpu"), pytest.param(("cuda:0", "cuda:1"), marks=pytest.mark.gpu)],
+    params=[
+        pytest.param(("cpu", "cpu"), marks=pytest.mark.slow),
+        pytest.param(("cuda:0", "cuda:1"), marks=pytest.mark.gpu),
+    ],
     ids=["emulated", "cuda"],
 )
 def devices(request: pytest.FixtureRequest, emulation: None) -> Iterator[Pair]:

@@ -73,6 +73,27 @@ def _programs_of(stretch, num_splits_M, num_common):
     return tl.minimum(tl.maximum(num_seen_M, 0), STRETCH_SIZE) + (stretch >= first_own_M).to(tl.int32)
 
 
+@triton.jit
+def _join_stretches(
+    workspace, mixed_ptr, row_M, head_M, splits, num_splits_M, is_counted_M,
+    SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
+):  # fmt: skip
+    """`join_if_last` at every stretch that has one of this program's splits.
+
+    Args:
+        splits: the program's first one, the one behind its last, and the number of common ones.
+    """
+    first_split, end_split, num_common = splits
+    last_split = tl.maximum(end_split - 1, 0)
+    first_stretch = tl.minimum(first_split, last_split) // STRETCH_SIZE
+    for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
+        num_programs_M = _programs_of(stretch, num_splits_M, num_common)
+        join_if_last(
+            workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
+            SHAPE, MAX_SPLITS, NUM_AHEAD,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_tree(
     q_ptr, cache, mixed_ptr, rows, workspace, num_rows, strides, scale, SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr,
@@ -106,9 +127,8 @@ def attend_tree(
     if is_own | (first_split < num_common):  # Programs of rows always wait: no launch may overtake two others.
         first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
         head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
-        q_ptr_MD = (
-            q_ptr + (row_M * SHAPE.num_heads + head_M)[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
-        )
+        places_M = row_M * SHAPE.num_heads + head_M
+        q_ptr_MD = q_ptr + places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
         for split in range(first_split, end_split):
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
             slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
@@ -120,12 +140,8 @@ def attend_tree(
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
-        num_splits_M, last_split = tl.cdiv(length_M, SPLIT_SIZE), tl.maximum(end_split - 1, 0)
+        num_splits_M, splits = tl.cdiv(length_M, SPLIT_SIZE), (first_split, end_split, num_common)
         is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
-        first_stretch = tl.minimum(first_split, last_split) // STRETCH_SIZE
-        for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
-            num_programs_M = _programs_of(stretch, num_splits_M, num_common)
-            join_if_last(
-                workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
-                SHAPE, MAX_SPLITS, NUM_AHEAD,
-            )  # fmt: skip
+        _join_stretches(
+            workspace, mixed_ptr, row_M, head_M, splits, num_splits_M, is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD
+        )
