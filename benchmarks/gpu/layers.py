@@ -138,7 +138,9 @@ class Layers:
         if kernel == "head":
             (head,) = changed.values()
             return buffers, lambda shape: [lambda: self._head(head, shape, buffers)]
-        launches = LaunchList(self.spec, bound, buffers, executor.rows, self.cache, overlaps=executor.overlaps)
+        launches = LaunchList(
+            self.spec, bound, buffers, executor.rows, self.cache, exchange=None, overlaps=executor.overlaps
+        )
         built = launches.build(build_program(self.spec))
         return buffers, lambda shape: [lambda run=launch: run(shape) for op, launch in built if kernel_of(op) == kernel]
 
