@@ -97,7 +97,7 @@ def choose_rows(
         num_warps = 8
     most = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
     if tiles.block_out < NARROW_OUT:
-        most = min(most, 2 * FEW_ROW_TILES)  # Few warps share what comes after the product.
+        most = min(most, 2 * num_warps)  # Few warps share what comes after the product.
     if group_size > 0:
         most = min(most, group_size // 8)  # The scales of many groups take registers too,
     if compute == torch.float32:
