@@ -44,13 +44,13 @@ def squares_of_tile(norm, first_row, end_row, NORM: tl.constexpr):
 
 
 @triton.jit
-def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr, SHAPE: tl.constexpr):
+def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr):
     """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None.
 
     Args:
         loaded: the tile's part of what `load_norm` made of `norm`.
     """
-    if SHAPE.num_row_tiles <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
+    if len(loaded.shape) == 2:  # Squares.
         loaded = row_scales(loaded, norm[2], NORM)
     sums_RO *= loaded[:, None]
     if bias is not None:

@@ -89,7 +89,7 @@ def linear_kernel(
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM)
             rows_R = start + tl.arange(0, ROWS)
             y_RO = y + (rows_R - first_row).to(tl.int64)[:, None] * SHAPE.num_out + places_O[None, :]
             tl.store(y_RO, sums_RO, mask=(rows_R < end_row)[:, None] & (places_O < SHAPE.num_out)[None, :])
@@ -120,7 +120,7 @@ def linear_silu_kernel(
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
             decays_RP = tl.exp(-tl.abs(gates_RP))  # The argument is never positive, so this cannot overflow.
             shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)

@@ -82,7 +82,7 @@ def qkv_kernel(
         for tile in tl.static_range(NUM_TILES):
             sums_RO = whole_sums(sums, workspace, tile, SHAPE)
             start = first + tile * ROWS
-            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM, SHAPE)
+            sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM)
             low_RP, high_RP = tl.split(tl.reshape(sums_RO, (ROWS, HALF, 2)))
             rows_R = start + tl.arange(0, ROWS)
             low_RP, high_RP = norm_head(low_RP, high_RP, head_norms, head, HALF, HEADS)

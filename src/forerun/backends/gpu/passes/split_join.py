@@ -11,6 +11,7 @@ Legend: M matrix rows (a row's heads side by side, then the next row's), D head 
 import triton
 import triton.language as tl
 
+from forerun.backends.gpu.language import no_tiles
 from forerun.backends.gpu.passes.kv_split import STRETCH_SIZE, begin_join, join, store_mix
 
 
@@ -50,11 +51,11 @@ def _join_parts(workspace, first_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD:
     """The first parts of rows joined in order. NUM_AHEAD loads are in flight at a time: one wait for all."""
     sofar = begin_join(num_parts_M.shape[0], SHAPE.head_dim)
     for first in range(0, tl.max(num_parts_M), NUM_AHEAD):
-        parts = ()
+        parts = no_tiles()
         for ahead in tl.static_range(NUM_AHEAD):
             places_M = first_M + (first + ahead) * SHAPE.num_heads
             part = _load_part(workspace, places_M, first + ahead < num_parts_M, SHAPE)
-            parts = parts + (part,)  # type: ignore[assignment]
+            parts = parts + (part,)
         for ahead in tl.static_range(NUM_AHEAD):
             sofar = join(sofar, parts[ahead], first + ahead < num_parts_M)
     return sofar

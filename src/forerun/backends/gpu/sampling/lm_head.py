@@ -90,7 +90,7 @@ def head_kernel(
     if is_last:
         for row_tile in tl.static_range(NUM_TILES):
             sums_RO, start = whole_sums(sums, workspace, row_tile, SHAPE), first + row_tile * ROWS
-            scores_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[row_tile], outs_O, NORM, SHAPE)
+            scores_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[row_tile], outs_O, NORM)
             rows_R = start + tl.arange(0, ROWS)
             totals_RO = totals_of(scores_RO, tokens_O, vocab_size, rows_R, rows_R < end_row, draw, IS_TOPK)
             store_maxima(
