@@ -91,7 +91,7 @@ def main() -> None:
             seconds += [spent_s] if repeat else []
     best_s = min(seconds)
     sys.stdout.write(
-        f"{num_graphs} graphs, {num_launches} launches (each shape once to compile, once to record): {best_s:.2f} s, "
+        f"{num_graphs} graphs, {num_launches} launches (to compile and to record): {best_s:.2f} s, "
         f"{1e6 * best_s / num_launches:.1f} us a launch\n"
     )
 

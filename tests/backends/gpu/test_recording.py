@@ -4,7 +4,7 @@ Here "recorded" work is done anew at every replay, by Triton's interpreter.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.cuda_graphs import GraphPool, Work
 from forerun.backends.gpu.executor import DeviceExecutor
+from forerun.backends.gpu.passes import attention
 from forerun.backends.gpu.rounds import DeviceRounds, RoundPart
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.engine.opening import KINDS_OF_ROUNDS
@@ -78,6 +79,7 @@ def test_a_request_of_4096_tokens_meets_no_pass_that_is_not_recorded(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeviceExecutor, "launch", lambda *_: None)
+    monkeypatch.setattr(DeviceExecutor, "launch_attention", lambda *_: None)
     executor, _ = executor_of(LONGEST + 64, records=True)
     rng = random.Random(1)
     executor.run(text_pass(1, 0, rng, 50))
@@ -92,6 +94,32 @@ def test_a_request_of_4096_tokens_meets_no_pass_that_is_not_recorded(
     for num_rows in range(33, PREFILL_ROWS + 1):
         executor.run(without_logits(text_pass(num_rows, 1000, rng, 50)))
     assert 0 < recorder.num_recorded == num_before < 100
+
+
+def test_no_kernel_is_launched_first_while_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, launched = set[str](), set[str]()
+
+    class Kernel:
+        def __getitem__(self, _grid: object) -> Callable[..., None]:
+            return lambda *_, **constants: launched.add(repr(constants))
+
+    def record(_pool: GraphPool, work: Work) -> Replayed:
+        compiled.update(launched)
+        launched.clear()
+        work()
+        assert launched, "a pass without attention"
+        assert launched <= compiled
+        return Replayed(work)
+
+    monkeypatch.setattr(attention, "attend_tree", Kernel())
+    monkeypatch.setattr(attention, "IS_EMULATED", False)
+    monkeypatch.setattr(attention, "FEW_MATRIX_ROWS", 16)
+    monkeypatch.setattr("forerun.backends.gpu.executor.can_overlap", lambda _: True)
+    monkeypatch.setattr(DeviceExecutor, "launch", lambda executor, shape, _: executor.launch_attention(shape))
+    monkeypatch.setattr(GraphPool, "_record", record)
+    executor, _ = executor_of(LONGEST + 64, records=True)
+    executor.run(text_pass(1, 0, random.Random(1), 50))
+    assert len(compiled) > 1
 
 
 @pytest.mark.parametrize("inputs", ["one row", "tree", "last logits", "taps", "text", "wide"])
@@ -137,6 +165,7 @@ def test_a_request_of_4096_tokens_meets_no_round_that_is_not_recorded(
     pair = Pair("cpu")
     rounds = pair.decoder(tree())._rounds
     monkeypatch.setattr(DeviceRounds, "_play", lambda *_: None)
+    monkeypatch.setattr(DeviceRounds, "_attend", lambda *_: None)
     monkeypatch.setattr(rounds.target.runner.cache, "capacity", LONGEST + 64)
     rounds.graphs.records = True
     for params in KINDS_OF_ROUNDS:

@@ -33,11 +33,11 @@ class GraphPool:
         self.records = self._device.type == "cuda"
         self._graphs: dict[Hashable, Graph | None] = {}
 
-    def prepare(self, key: Hashable, work: Work) -> None:
-        """Run the work of a key once and record it, so that `run` finds it."""
+    def prepare(self, key: Hashable, work: Work, *, compiling: Work) -> None:
+        """Record the work of a key, so that `run` finds it, after `compiling` has run every kernel that is new."""
         if self.records and key not in self._graphs:
             with on_device(self._device):
-                work()
+                compiling()
                 self._keep(key, self._record(work))
 
     def run(self, key: Hashable, work: Work) -> bool:

@@ -136,7 +136,8 @@ class DeviceExecutor:
             return
         self._writer.write_spare(MAX_ROWS, spare_slot=spare_slot)
         for each in shapes_of(kind, max_length=self._cache.capacity):
-            self.graphs.prepare(each, partial(self.launch, each, self.logits_RV))
+            work, is_first = partial(self.launch, each, self.logits_RV), each.num_splits <= LEAST_SPLITS
+            self.graphs.prepare(each, work, compiling=work if is_first else partial(self.launch_attention, each))
         self._recorded.add(kind)
 
     def launch(self, shape: PassShape, logits_RV: Tensor, observe: Observer | None = None) -> None:
@@ -162,6 +163,10 @@ class DeviceExecutor:
                 observe(op, features[: shape.num_rows, : shape.taps.index(op.layer) + 1])
             elif observe is not None:
                 observe(op, getattr(self.buffers, op.writes)[: shape.num_rows])
+
+    def launch_attention(self, shape: PassShape) -> None:
+        """The kernel in which passes differ that differ only in their splits, for one layer."""
+        next(launch for op, launch in self._list_for(shape.skipped) if op.kind == "tree_attention")(shape)
 
     def _list_for(self, skipped: SkipSet) -> list[tuple[Op, Launch]]:
         if skipped not in self._lists:

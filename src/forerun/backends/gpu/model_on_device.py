@@ -61,9 +61,15 @@ class ModelOnDevice:
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
         """All of a pass over the rows of the executor's table but the head."""
-        self.executor.launch_layers(
-            PassShape(num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING)
-        )
+        self.executor.launch_layers(shape_of_layers(num_rows, num_splits))
+
+    def launch_attention(self, num_rows: int, num_splits: int) -> None:
+        """See `DeviceExecutor.launch_attention`."""
+        self.executor.launch_attention(shape_of_layers(num_rows, num_splits))
+
+
+def shape_of_layers(num_rows: int, num_splits: int) -> PassShape:
+    return PassShape(num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING)
 
 
 def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:

@@ -140,18 +140,17 @@ class DeviceRounds:
         if not self.graphs.records or self._kind in self._recorded:
             return
         depths = (0,) if self.draft is None else (2, 0)
-        shapes = [
-            replace(self._kind, part=part, num_splits=num_splits)
-            for num_splits in all_num_splits(self.target.runner.cache.capacity)
-            for depth in depths
-            for part in parts_of(depth)
-        ]
         for side in (self.target, self.draft):
             if side is not None:
                 side.runner.forget()
-        for shape in shapes:
+        all_splits = all_num_splits(self.target.runner.cache.capacity)
+        for part in (part for depth in depths for part in parts_of(depth)):
             self.set_text([0])
-            self.graphs.prepare(shape, partial(self._play, shape))
+            for num_splits in all_splits:
+                shape = replace(self._kind, part=part, num_splits=num_splits)
+                is_first = num_splits == all_splits[0]
+                compiling = partial(self._play if is_first else self._attend, shape)
+                self.graphs.prepare(shape, partial(self._play, shape), compiling=compiling)
         self._recorded.add(self._kind)
 
     def take_over(self, token_ids: Sequence[int], num_committed: int, num_behind: int) -> None:
@@ -170,13 +169,25 @@ class DeviceRounds:
         else:
             self._verify(shape)
 
+    def _attend(self, shape: PartShape) -> None:
+        """Launch the kernel in which a part differs from the same one with other splits."""
+        if shape.part in (RoundPart.FIRST_PASS, RoundPart.NEXT_PASS):
+            assert self.draft is not None, "a tree without a draft has no depth"
+            self.draft.launch_attention(self._num_draft_rows(shape), shape.num_splits)
+        else:
+            self.target.launch_attention(self.config.verify_width, shape.num_splits)
+
+    def _num_draft_rows(self, shape: PartShape) -> int:
+        """The first pass has a row for the token before the root."""
+        return self.config.draft_width + (shape.part is RoundPart.FIRST_PASS)
+
     def _grow(self, shape: PartShape) -> None:
         """Take in the children of the pass before, and expand the next batch of nodes."""
         draft, tree, is_first = self.draft, self.tree, shape.part is RoundPart.FIRST_PASS
         assert draft is not None and draft.vocabulary is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
-        num_before = 1 if is_first else 0  # The first pass has a row for the token before the root.
-        num_rows = self.config.draft_width + num_before
+        num_rows = self._num_draft_rows(shape)
+        num_before = num_rows - self.config.draft_width
         grow(
             tree, draft.executor.rows, None if is_first else draft.topk, draft_ids=draft.draft_ids,
             spare_slot=draft.spare_slot, overlaps=self._overlaps,
