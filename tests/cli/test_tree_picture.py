@@ -92,7 +92,11 @@ def plain(run_process: RunProcess) -> str:
 
 @pytest.mark.parametrize(
     ("term", "no_colour", "has_escapes", "has_colours"),
-    [("xterm", "", True, True), ("xterm", "1", True, False), ("dumb", "", False, False)],
+    [
+        ("xterm", "", True, True),
+        ("dumb", "", False, False),
+        pytest.param("xterm", "1", True, False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_terminal_shows_every_round_and_then_the_text(
     plain: str, term: str, no_colour: str, has_escapes: bool, has_colours: bool

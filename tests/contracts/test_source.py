@@ -3,6 +3,8 @@
 import ast
 import re
 import tomllib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,7 @@ FORBIDDEN_METHODS = {
 }
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -94,9 +97,8 @@ def test_there_is_source_to_check() -> None:
     assert len(FILES) > 10
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_nothing_reads_pickles_or_runs_text(path: Path) -> None:
-    assert offences(parse(path)) == []
+def test_nothing_reads_pickles_or_runs_text() -> None:
+    assert found_in(FILES, lambda path: offences(parse(path))) == {}
 
 
 @pytest.mark.parametrize(
@@ -113,21 +115,20 @@ def test_the_pickle_scan_sees_what_it_is_for(text: str) -> None:
     assert len(offences(ast.parse(text))) == 1
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_no_file_is_too_long(path: Path) -> None:
-    num_lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert num_lines <= MAX_FILE_LINES, f"{num_lines} lines: split it by what its parts are about"
+def test_no_file_is_too_long() -> None:
+    """Split it by what its parts are about."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {relative(path): length for path, length in lengths.items() if length > MAX_FILE_LINES} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_no_function_is_too_long(path: Path) -> None:
+def test_no_function_is_too_long() -> None:
+    assert found_in(FILES, long_functions) == {}
+
+
+def long_functions(path: Path) -> list[str]:
     functions = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    too_long = {
-        node.name: length
-        for node in functions
-        if (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
-    }
-    assert too_long == {}
+    lengths = [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions]
+    return [f"{name}: {length} lines" for name, length in lengths if length > MAX_FUNCTION_LINES]
 
 
 def test_no_class_name_is_used_twice() -> None:
@@ -139,20 +140,32 @@ def test_no_class_name_is_used_twice() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(parse(path)), "a module starts with a docstring"
+def test_every_module_says_what_it_is() -> None:
+    """A module starts with a docstring."""
+    assert [relative(path) for path in FILES if not ast.get_docstring(parse(path))] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if folder(path) == "checkpoints"], ids=relative)
-def test_no_check_of_foreign_data_is_an_assert(path: Path) -> None:
+def test_no_check_of_foreign_data_is_an_assert() -> None:
     """`python -O` removes asserts, so code that reads foreign files must raise instead."""
-    assert [node.lineno for node in ast.walk(parse(path)) if isinstance(node, ast.Assert)] == []
+    readers = [path for path in FILES if folder(path) == "checkpoints"]
+    assert len(readers) > 10
+    assert found_in(readers, lambda path: lines_of(path, lambda node: isinstance(node, ast.Assert))) == {}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if folder(path) != "cli"], ids=relative)
-def test_the_environment_is_read_at_the_edge_only(path: Path) -> None:
-    if relative(path) == "core/places.py":
-        pytest.skip("a short name leads the API to the model that the command fetched, so both look where it says")
-    nodes = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Name | ast.Attribute)]
-    assert [node.lineno for node in nodes if dotted(node) in {"os.environ", "os.getenv"}] == []
+def test_the_environment_is_read_at_the_edge_only() -> None:
+    """But for a short name, which leads the API to the model that the command fetched: both look where it says."""
+    inner = [path for path in FILES if folder(path) != "cli" and relative(path) != "core/places.py"]
+    assert found_in(inner, lambda path: lines_of(path, reads_environment)) == {}
+
+
+def reads_environment(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and dotted(node) in {"os.environ", "os.getenv"}
+
+
+def lines_of(path: Path, is_meant: Callable[[ast.AST], bool]) -> list[str]:
+    return [f"line {getattr(node, 'lineno', 0)}" for node in ast.walk(parse(path)) if is_meant(node)]
+
+
+def found_in(paths: list[Path], find: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What was found, by file, where there was anything."""
+    return {relative(path): found for path in paths if (found := find(path))}

@@ -22,6 +22,7 @@ from forerun.speculation.contest import Contest
 from forerun.speculation.payoff import TRIAL
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
+from tests.marks import rest_slow
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner
 from tests.varied import draft_model
@@ -81,7 +82,7 @@ def target_of(seed: int) -> Runner:
 
 
 @pytest.mark.usefixtures("random_turns")
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", rest_slow(range(24), 8))
 def test_changing_drafters_within_a_request_costs_no_token(seed: int) -> None:
     """Several requests, the later ones beginning with a part of the text before, with random parameters."""
     rng, target, plain_target = random.Random(seed), target_of(1), target_of(1)

@@ -15,6 +15,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import BEST, LookupPolicy
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from tests.marks import rest_slow
 from tests.tiny import (
     Weights,
     decode_ids,
@@ -128,7 +129,7 @@ def broken_weights() -> dict[str, Weights]:
 
 @PARAMS
 @pytest.mark.parametrize("kind", ["nan", "one nan column", "overflow", "flat"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", rest_slow(range(12), 4))
 def test_a_draft_that_computes_nonsense_costs_no_token(params: SamplingParams, kind: str, seed: int) -> None:
     rng = random.Random(seed)
     config = draft_model(

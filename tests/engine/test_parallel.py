@@ -17,6 +17,7 @@ from forerun import CheckpointError, DraftModel, Engine, EngineConfig, Generatio
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import CorePlacement
 from forerun.wires.starvation import process_state
+from tests.marks import rest_slow
 from tests.varied import NO_FILLING
 
 HANG_S = 60.0
@@ -126,7 +127,7 @@ def assert_all_end(pids: set[int]) -> None:
 
 @needs_proc
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # rightly so, for the forgotten one
-@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "forgotten"])
+@pytest.mark.parametrize("is_closed", rest_slow([False, True], 1), ids=["forgotten", "closed"])
 def test_an_engine_that_is_gone_leaves_no_process(is_closed: bool) -> None:
     before = children_of(os.getpid())
     engine = parallel_engine()

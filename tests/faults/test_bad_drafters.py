@@ -17,6 +17,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supervisor import LocalSupply
+from tests.marks import rest_slow
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -43,10 +44,10 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
     made.close()
 
 
-KINDS = ["garbage", "busy", "silent", "dying", "failing", "slow", "lying", "wrong"]
+KINDS = ["garbage", "silent", "dying", "lying", "wrong", "busy", "failing", "slow"]
 
 
-@pytest.mark.parametrize("drafter", KINDS, indirect=True)
+@pytest.mark.parametrize("drafter", rest_slow(KINDS, 5), indirect=True)
 def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     for params in PARAMS:

@@ -17,6 +17,7 @@ import pytest
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.wires.starvation import process_state
 from forerun.wires.supervisor import LocalSupply
+from tests.marks import rest_slow
 from tests.varied import NO_FILLING
 
 HANG_S = 60.0
@@ -69,7 +70,7 @@ def wait_until_gone(*pids: int) -> None:
     SamplingParams(max_new_tokens=400, ignore_eos=True),
     SamplingParams(max_new_tokens=400, ignore_eos=True, temperature=1.0, seed=3),
 ], ids=["greedy", "sampled"])  # fmt: skip
-@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("harm", rest_slow([signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM], 2))
 def test_a_harmed_drafter_changes_no_token_and_comes_back(
     engine: Engine, plain: Engine, harm: signal.Signals, params: SamplingParams
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_forkserver_that_is_killed_is_replaced(engine: Engine, plain: Engine) 
     assert supply._process.pid != first
 
 
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("is_stopped", rest_slow([False, True], 1), ids=["running", "stopped"])
 def test_nothing_outlives_an_engine_that_is_killed(tmp_path: Path, is_stopped: bool) -> None:
     script = tmp_path / "holder.py"
     script.write_text(HOLDER)

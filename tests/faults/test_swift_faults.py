@@ -21,6 +21,7 @@ from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.layer_skip.original_swift import PaddedTarget, RawBonusTarget, RejectionSampler, padded_walk
 from tests.drafting.layer_skip.playing import PROMPT, SPEC, drafter_on, target_for, weights_of
 from tests.drafting.layer_skip.toy_law import NUM_TOKENS, Text, fit, joint_law, params_of, toy_target
+from tests.marks import rest_slow
 from tests.tiny import Weights
 from tests.varied import Varied, layer_skip
 
@@ -70,7 +71,7 @@ def is_lossless(texts: Iterable[Text], params: SamplingParams, num_tokens: int =
 COLD, NARROW = params_of(0.6, 0.95), params_of(1.5, 0.5)
 
 
-@pytest.mark.parametrize("params", [COLD, NARROW], ids=["cold", "narrow"])
+@pytest.mark.parametrize("params", rest_slow([COLD, NARROW], 1), ids=["cold", "narrow"])
 def test_a_bonus_drawn_from_the_raw_logits_is_seen_and_ours_is_not(params: SamplingParams) -> None:
     """Fault 1: behind a path that was accepted whole, temperature and top-p are forgotten."""
     plain, faulty, ours = plain_texts(params), drafted_texts(params, RawBonusTarget), drafted_texts(params, Verifier)
@@ -98,7 +99,7 @@ PADDED = {
 }
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("name", rest_slow(PADDED, 1))
 def test_a_pad_tested_like_a_drafted_token_is_seen_and_ours_is_not(name: str) -> None:
     """Fault 2: behind an accepted sibling a pad is tested as if the draft had been sure of id 0, and where it is
     rejected, what an unrelated node drafted is subtracted from the target's law."""
@@ -170,7 +171,7 @@ def traps() -> list[Trap]:
     return found
 
 
-@pytest.mark.parametrize("trap_id", TRAPS.values(), ids=TRAPS)
+@pytest.mark.parametrize("trap_id", rest_slow(TRAPS.values(), 1), ids=TRAPS)
 def test_a_pad_taken_for_a_token_is_seen_and_ours_is_not(trap_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 3: where the target's next token after an accepted sibling is what short paths are padded with, the pad
     counts as a match, a wrong row is kept, and the token after it is read from an unrelated node."""

@@ -5,6 +5,7 @@ import pytest
 from forerun.backends.gpu.backend import TRITON
 from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
 from tests.golden.test_logits import MAX_ERROR, build_runner, random_prompt, reference_logits
+from tests.marks import rest_slow
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("emulation")
@@ -13,14 +14,14 @@ HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers"
 QWEN3 = FAMILIES["qwen3"]
 CASES = {
     "llama3.2": FAMILIES["llama3.2"],
+    "qwen3": QWEN3,
     "deepseek_coder": llama(**LINEAR_ROPE, **HEADS),
     "llama_biased": llama(attention_bias=True, mlp_bias=True, **HEADS),
     "qwen2": qwen2(rms_norm_eps=1e-6, **HEADS),
-    "qwen3": QWEN3,
 }
 
 
-@pytest.mark.parametrize("family", CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize("family", rest_slow(CASES.values(), 2), ids=list(CASES))
 def test_logits_equal_those_of_transformers(family: Family, tmp_path_factory: pytest.TempPathFactory) -> None:
     golden = family.save(tmp_path_factory.mktemp("family"))
     prompt = random_prompt(golden, 0)

@@ -105,6 +105,7 @@ def test_passes_that_add_nothing_are_those_of_a_draft_that_is_wrong() -> None:
         assert share < 0.1 if is_right else share == 1.0  # beyond the end of the answer nothing can be right
 
 
+@pytest.mark.slow
 def test_the_bound_is_above_every_projection_of_synthetic_pairs() -> None:
     """But for 2 %, which is what a bound of so few tokens is uncertain by."""
     for exponent in (0.1, 1.0):

@@ -29,7 +29,7 @@ from tests.properties.test_same_text import Case, random_case
 from tests.random_settings import edited
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
 
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 2, 200, 100  # so many that all befalls each
+NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 1, 200, 100  # so many that all befalls each
 TREE_ROWS = 256
 
 

@@ -30,6 +30,7 @@ from tests.drafting.layer_skip.toy_law import (
     params_of,
     toy_target,
 )
+from tests.marks import rest_slow
 from tests.varied import Varied, layer_skip
 
 LEAST_P = 1e-4
@@ -114,7 +115,7 @@ def check_law(config: Varied, params: SamplingParams, num_seeds: int) -> None:
 
 
 @SETTINGS
-@pytest.mark.parametrize("noise_aware", [False, True])
+@pytest.mark.parametrize("noise_aware", rest_slow([False, True], 1))
 def test_the_first_three_tokens_have_the_targets_law_whatever_became_of_the_draft(
     temperature: float, top_p: float, noise_aware: bool
 ) -> None:

@@ -16,6 +16,7 @@ from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import diff_buffers
+from tests.marks import rest_slow
 from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
 
 pytest.importorskip("triton")
@@ -153,7 +154,7 @@ def runner_of(shape: str, dtype: torch.dtype, device: str, **changes: object) ->
     return tiny_runner(spec, weights_of(spec, dtype), backend=TRITON, capacity=CAPACITY, device=device)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", rest_slow([torch.bfloat16, torch.float32], 1), ids=str)
 def test_the_bits_of_a_row_are_its_own(dtype: torch.dtype, device: str) -> None:
     assert find_bit_fault(runner_of("qwen2", dtype, device, num_layers=1)) is None
 

@@ -28,6 +28,7 @@ from tests.backends.gpu.linears import (
     random_weight,
     workspace_of,
 )
+from tests.marks import rest_slow
 
 ROW_COUNTS = (1, 5, 17, 40)  # one tile of a program, two, four
 WIDE_COUNTS = (16, 32, 33, 64, 128)  # up to eight tiles, which is one program's most
@@ -230,8 +231,8 @@ def test_every_split_has_inputs(weight_format: WeightFormat, num_out: int, num_i
     assert tiles.num_splits == 1 or -(-num_in // tiles.block_in) >= least_blocks * tiles.num_splits
 
 
-@pytest.mark.parametrize("compute", DTYPES, ids=str)
-@pytest.mark.parametrize("group_size", [16, 32, 64, 128])
+@pytest.mark.parametrize("compute", rest_slow(DTYPES, 1), ids=str)
+@pytest.mark.parametrize("group_size", rest_slow([16, 32, 64, 128], 1))
 def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute: torch.dtype) -> None:
     """Each row is one input alone, and so every product one weight, which float32 holds. Some scales are negative."""
     generator = torch.Generator().manual_seed(group_size)

@@ -14,6 +14,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import ancestry_matrix
+from tests.marks import rest_slow
 
 pytest.importorskip("triton")
 
@@ -122,7 +123,7 @@ def test_no_kernel_is_launched_first_while_recording(monkeypatch: pytest.MonkeyP
     assert len(compiled) > 1
 
 
-@pytest.mark.parametrize("inputs", ["one row", "tree", "last logits", "taps", "text", "wide"])
+@pytest.mark.parametrize("inputs", rest_slow(["tree", "taps", "wide", "one row", "last logits", "text"], 3))
 def test_spare_rows_change_no_bit(inputs: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceExecutor, "_record_kind", lambda *_: None)  # The interpreter would take minutes.
     passes = {

@@ -10,7 +10,8 @@ def test_plain_decoding_writes_our_ids_one_at_a_time(pair: Pair) -> None:
         assert set(check_peer(peer, pair)) == {1}
 
 
-@pytest.mark.parametrize("name", ["transformers_assisted", pytest.param("transformers_lookup", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformers_assisted", "transformers_lookup"])
 def test_guessing_writes_our_ids_and_tells_the_tokens_of_each_round(pair: Pair, name: str) -> None:
     with opened(name, pair.plan) as peer:
         assert max(check_peer(peer, pair)) > 1

@@ -15,7 +15,7 @@ from forerun.engine.model_loading import Checkpoint
 from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.gguf.forging import GgufForger
 
-NUM_FORGED, NUM_FORGED_SLOW = 40, 3000
+NUM_FORGED, NUM_FORGED_SLOW = 24, 3000
 MAX_S: Final = 5.0
 MAX_EXTRA_BYTES: Final = 100 * 10**6  # beyond the file's size and what a good file takes
 
@@ -62,7 +62,7 @@ def test_forged_files_are_refused_in_one_line_or_read_rightly(tmp_path: Path) ->
         counts["loaded" if line == "loaded" else "refused"] += 1
         if line == "loaded":
             require_read_rightly(path, what)
-    assert min(counts.values()) > 5, "both must occur, or little is tested"
+    assert min(counts.values()) > 2, "both must occur, or little is tested"
 
 
 @pytest.mark.slow
