@@ -98,6 +98,8 @@ def choose_rows(
     most = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
     if tiles.block_out < NARROW_OUT:
         most = min(most, 2 * num_warps)  # Few warps share what comes after the product.
+    if tiles.block_out > WIDE_OUT:
+        most = min(most, FEW_ROW_TILES)  # What comes after it takes the registers of half the sums.
     if group_size > 0:
         most = min(most, group_size // 8)  # The scales of many groups take registers too,
     if compute == torch.float32:
