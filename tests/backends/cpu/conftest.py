@@ -7,7 +7,7 @@ import pytest
 from forerun.backends.cpu.binding import fault, library
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512_bf16"])
+@pytest.fixture(params=["portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"])
 def tier(request: pytest.FixtureRequest) -> Iterator[str]:
     if fault() is not None:
         pytest.skip(str(fault()))
