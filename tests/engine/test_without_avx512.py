@@ -1,5 +1,5 @@
-"""CPUs without AVX-512, where oneDNN multiplies no bfloat16: every engine opens, and takes it by itself only where the
-native kernels run."""
+"""CPUs without AVX-512, where oneDNN multiplies no bfloat16 and MKL computes six rows at once: every engine opens, and
+takes bfloat16 by itself only where the native kernels run."""
 
 import subprocess
 import sys
@@ -19,9 +19,13 @@ PROGRAM = """
 import torch
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
 
-for dtype, weights in (("auto", "stored"), ("auto", "int8"), ("bfloat16", "stored"), ("bfloat16", "int4")):
+for dtype, weights, exactness in (
+    ("auto", "stored", "fast"), ("auto", "int8", "exact"), ("float64", "stored", "exact"),
+    ("bfloat16", "stored", "exact"), ("bfloat16", "int4", "fast"),
+):
     config = EngineConfig(
-        drafter=NoDrafter(), kernels="torch", dtype=dtype, weights=weights, num_threads=1, max_length=64
+        drafter=NoDrafter(), kernels="torch", dtype=dtype, weights=weights, exactness=exactness, num_threads=1,
+        max_length=64,
     )
     with Engine(config) as engine:
         found = engine.generate("def f(x):", SamplingParams(max_new_tokens=3))
@@ -29,11 +33,13 @@ for dtype, weights in (("auto", "stored"), ("auto", "int8"), ("bfloat16", "store
 """
 
 
-def test_torchs_kernels_run_where_onednn_knows_no_bfloat16() -> None:
-    held = environment(ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2")
+def test_torchs_kernels_run_and_are_exact_with_what_such_a_cpu_has() -> None:
+    held = environment(ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=held, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["float32 fused 3", "int8 fused 3", "bfloat16 fused 3", "int4 fused 3"]
+    assert done.stdout.splitlines() == [
+        "float32 fused 3", "int8 reference 3", "float64 reference 3", "bfloat16 reference 3", "int4 fused 3",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
