@@ -103,7 +103,7 @@ class DrafterLoader:
         name = draft_of(Vocabulary.of(self._tokenizer))
         if name is None:
             return None
-        draft = Checkpoint.open_draft(open_source(name), self._config)
+        draft = self._open_alone(name)
         vocabulary = draft.source.vocabulary_map()
         fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
         gains = self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters
@@ -173,8 +173,12 @@ class DrafterLoader:
         """What a draft needs to save as many tokens as the target, in the same dtype."""
         return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self._target.kv_bytes_per_token(1)
 
+    def _open_alone(self, name: str) -> Checkpoint:
+        """A draft of this process, whoever shares the target."""
+        return Checkpoint.open_draft(open_source(name), replace(self._config, **ALONE))
+
     def _open(self, name: str) -> Checkpoint:
-        draft = Checkpoint.open_draft(open_source(name), self._config)
+        draft = self._open_alone(name)
         fault = self._judge(Vocabulary.of(draft.source.tokenizer()), name)
         if fault is not None:
             raise VocabularyError(fault)
