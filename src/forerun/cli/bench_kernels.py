@@ -65,7 +65,8 @@ def read_numbers(text: str, flag: str) -> tuple[int, ...]:
 def _show(costs: "KernelCosts", *, as_markdown: bool) -> None:
     from forerun.bench.report import kernel_tables
 
-    print("\n".join(kernel_tables.as_text_lines(costs)))
+    for line in kernel_tables.about(costs):
+        print(f"* {line}" if as_markdown else line)
     for table in kernel_tables.tables(costs):
         if as_markdown:
             print(f"\n{table.title}:\n\n{kernel_tables.as_markdown(table)}")

@@ -55,13 +55,13 @@ def times_table(costs: KernelCosts) -> KernelTable:
     return KernelTable(title=table.title, heads=[*table.heads[:2], "MB", *table.heads[2:]], lines=lines)
 
 
-def as_text_lines(costs: KernelCosts) -> list[str]:
+def about(costs: KernelCosts) -> list[str]:
     """What was measured, on what, and the two limits."""
     peaks = ", ".join(f"{kind} {value / 1e9:.0f}" for kind, value in costs.peaks_per_s.items())
     threads = f"{costs.num_threads} thread{'' if costs.num_threads == 1 else 's'}"
     lines = [
         f"{costs.model} in {costs.dtype}, kernels {costs.tier}, {threads} of {costs.machine['cpu']}",
-        f"{costs.context} tokens before the rows; first quartiles of {costs.repeats} repeats, all in turn",
+        f"{costs.context} tokens before the rows; {costs.repeats} repeats in turn, of which the fastest quarter counts",
         f"memory is read at {costs.read_bytes_per_s / 1e9:.1f} GB/s",
     ]
     if peaks:

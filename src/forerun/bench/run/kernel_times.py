@@ -3,11 +3,14 @@
 A model's weights exceed the caches, so an op that is repeated by itself would find its weight where a pass does not.
 Here the ops of a pass run in order, each in a call of its own, in turn with the same pass in one call.
 
-Of repeated measurements the first quartile counts, of speeds the third: other programs only add time.
+The fastest quarter of all passes counts, and of what is measured of the machine: other programs only add time. Ops are
+those of whole passes, so that with what is left over they add up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import ceil
+from statistics import fmean
 from time import perf_counter
 from typing import Final
 
@@ -15,7 +18,6 @@ import torch
 
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.bench.records.kernel_costs import OpCost, PassCosts
-from forerun.bench.run.call_times import Spread
 from forerun.bench.run.machine import last_level_cache_bytes
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import star
@@ -27,6 +29,7 @@ MOST_REPEATS: Final = 25
 READ_BYTES: Final = 64 << 20  # at a time: a few milliseconds
 LEAST_READ_BYTES: Final = 256 << 20  # in all, before a part is read again
 MOST_READ_BYTES: Final = 1 << 30  # rented machines report the cache of a whole host
+PASSES_IN_TURN: Final = 4  # of a few rows, in every repeat; prompts take long enough
 READS: Final = 4  # in every repeat
 PEAK_ROUNDS: Final = 20_000  # of 96 products or more on each thread: about 0.1 ms
 PEAK_CALLS: Final = 8  # in every repeat
@@ -47,8 +50,8 @@ class Measurement:
         self._taken: dict[Kind, list[list[tuple[float, OpTimes]]]] = {kind: [] for kind in self._kinds}
         total = min(MOST_READ_BYTES, max(LEAST_READ_BYTES, 2 * last_level_cache_bytes(torch.device("cpu"))))
         self._memory = torch.ones(total // READ_BYTES, READ_BYTES, dtype=torch.uint8)
-        self._read_speeds: list[float] = []
-        self._peaks: dict[InputKind, list[float]] = {kind: [] for kind in INPUT_KINDS}
+        self._read_s: list[float] = []
+        self._peaks: dict[InputKind, list[float]] = {kind: [] for kind in INPUT_KINDS}  # seconds of a product
 
     @torch.inference_mode()
     def run(self, budget_s: float, on_step: OnStep) -> int:
@@ -59,17 +62,17 @@ class Measurement:
             self._measure_machine()
             for number, kind in enumerate(self._kinds):
                 on_step(len(self._kinds) * repeats + number, len(self._kinds) * max(LEAST_REPEATS, repeats + 1))
-                self._taken[kind].append(self._time(kind))
+                self._taken[kind] += self._time(kind)
             repeats += 1
         return repeats
 
     def read_bytes_per_s(self) -> float:
         """How fast memory is read that no cache holds."""
-        return Spread.of(self._read_speeds).high
+        return 1.0 / fmean(fastest_quarter(self._read_s)) * READ_BYTES
 
     def peaks_per_s(self) -> Peaks:
         """Products a second of instructions alone; those that are not known are left out."""
-        peaks = {kind: Spread.of(values).high for kind, values in self._peaks.items() if values}
+        peaks = {kind: 1.0 / fmean(fastest_quarter(values)) for kind, values in self._peaks.items() if values}
         if "bfloat16" in peaks:  # can be widened as well, which on some processors is faster
             peaks["bfloat16"] = max(peaks["bfloat16"], peaks["float32"])
         return peaks
@@ -80,20 +83,23 @@ class Measurement:
 
     def _measure_machine(self) -> None:
         for _ in range(READS):
-            part = self._memory[len(self._read_speeds) % len(self._memory)]
-            self._read_speeds.append(READ_BYTES / seconds_of(partial(self._probe.read, part)))
+            part = self._memory[len(self._read_s) % len(self._memory)]
+            self._read_s.append(seconds_of(partial(self._probe.read, part)))
         for kind, peaks in self._peaks.items():
             for _ in range(PEAK_CALLS):
                 began = perf_counter()
                 multiply_adds = self._probe.multiply_adds(kind, PEAK_ROUNDS)
                 if multiply_adds:
-                    peaks.append(multiply_adds / (perf_counter() - began))
+                    peaks.append((perf_counter() - began) / multiply_adds)
 
-    def _time(self, kind: Kind) -> list[tuple[float, OpTimes]]:
-        """For each pass of this kind its seconds in one call and those of its ops."""
+    def _time(self, kind: Kind) -> list[list[tuple[float, OpTimes]]]:
+        """Some times over: for each pass of this kind its seconds in one call and those of its ops."""
         passes, run = self._inputs(kind), self._runner.executor.run
         run(passes[0])  # code and buffers were another width's
-        return [(seconds_of(partial(run, inputs)), self._probe.time_ops(inputs)) for inputs in passes]
+        return [
+            [(seconds_of(partial(run, inputs)), self._probe.time_ops(inputs)) for inputs in passes]
+            for _ in range(1 if kind[0] else PASSES_IN_TURN)
+        ]
 
     def _inputs(self, kind: Kind) -> list[ForwardInput]:
         """The passes of a prompt as the runner divides it; or one pass over a small tree behind a text."""
@@ -119,18 +125,24 @@ class Measurement:
     def _costs(self, kind: Kind) -> PassCosts:
         taken, works, times_s, pass_s = self._taken[kind], [], [], 0.0
         for number, inputs in enumerate(self._inputs(kind)):
-            work, times = self._probe.work(inputs), [repeat[number][1] for repeat in taken]
-            works += work
-            times_s += [own_time(times, place) for place in range(len(work))]
-            pass_s += Spread.of([repeat[number][0] for repeat in taken]).low
+            works += self._probe.work(inputs)
+            times_s += own_times([repeat[number][1] for repeat in taken])
+            pass_s += fmean(fastest_quarter([repeat[number][0] for repeat in taken]))
         is_prompt, num_rows = kind
         ops = sum_up(works, times_s, self.peaks_per_s())
         return PassCosts(is_prompt=is_prompt, num_rows=num_rows, pass_s=pass_s, ops=ops)
 
 
-def own_time(times: Sequence[OpTimes], place: int) -> float:
-    """The seconds of one op, without what its call takes."""
-    return max(0.0, Spread.of([repeat.ops_s[place] - repeat.call_s for repeat in times]).low)
+def own_times(times: Sequence[OpTimes]) -> list[float]:
+    """The seconds of each op, without what its call takes: means over those passes whose ops took least together."""
+    fastest = sorted(times, key=lambda one: sum(one.ops_s))[: ceil(len(times) / 4)]
+    call_s = min(one.call_s for one in times)
+    return [max(0.0, fmean(seconds) - call_s) for seconds in zip(*(one.ops_s for one in fastest), strict=True)]
+
+
+def fastest_quarter(seconds: Sequence[float]) -> list[float]:
+    """The shortest quarter of some times, one at least."""
+    return sorted(seconds)[: ceil(len(seconds) / 4)]
 
 
 def sum_up(works: Sequence[OpWork], times_s: Sequence[float], peaks: Peaks) -> list[OpCost]:
