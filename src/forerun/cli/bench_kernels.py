@@ -29,10 +29,9 @@ class KernelOptions:
 def kernels(
     options: KernelOptions,
     model: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
-    rows: Annotated[
-        str, option("--rows", help="Rows of the passes that are measured, with commas [1,2,4,8,16,32].")
-    ] = "1,2,4,8,16,32",
-    prompt: Annotated[str, option("--prompt", help="Tokens of the prompts that are read, with commas [128].")] = "128",
+    rows: Annotated[str, option("--rows", help="Rows of the passes that are measured, with commas.")] = "1,2,4,8,16,32",
+    # Without a variable: FORERUN_PROMPT is a text to continue.
+    prompt: Annotated[str, typer.Option("--prompt", help="Tokens of the prompts that are read, with commas.")] = "128",
     tier: Annotated[str | None, option("--tier", help="Instruction set, such as avx2 [the best one].")] = None,
     budget_s: Annotated[float, option("--budget", help="No further repeat begins after so many seconds.")] = 20.0,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,

@@ -1,7 +1,7 @@
 """The tables of `forerun bench kernels`: times, and their shares of what memory and instructions can do."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
@@ -25,15 +25,22 @@ class KernelTable:
 
 
 def tables(costs: KernelCosts) -> list[KernelTable]:
-    """Milliseconds with their sum and the whole pass, and both shares."""
+    """Milliseconds that add up to the pass, then both shares, of those ops that have one."""
     read = costs.read_bytes_per_s
     shares = [share(whole.num_bytes / whole.pass_s / read) for whole in costs.passes]
     peaks = [share(None if (peak_s := whole.peak_s()) is None else peak_s / whole.pass_s) for whole in costs.passes]
-    return [
+    found = [
         times_table(costs),
         _table(costs, "share of the memory's reading speed", lambda _, op: share(op.read_share(read)), shares),
         _table(costs, "share of the peak of the instructions", lambda _, op: share(op.peak_share), peaks),
     ]
+    shown = [replace(table, lines=[line for line in table.lines if says_something(line)]) for table in found]
+    return [table for table in shown if table.lines]
+
+
+def says_something(line: Sequence[str]) -> bool:
+    """False for an op that no pass has a number for."""
+    return any(cell != UNKNOWN for cell in line[2:])
 
 
 def times_table(costs: KernelCosts) -> KernelTable:

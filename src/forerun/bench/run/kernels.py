@@ -90,7 +90,7 @@ def _measure(request: KernelRequest, checkpoint: Checkpoint, backend: Backend, o
     measurement = Measurement(runner, probe, rows=request.rows, prompts=request.prompts)
     repeats = measurement.run(request.budget_s, on_step)
     return KernelCosts(
-        model=config.target,
+        model=checkpoint.source.name,
         dtype=checkpoint.dtype_name,
         tier=probe.tier,
         num_threads=torch.get_num_threads(),

@@ -59,8 +59,8 @@ DEFINE_LOOP(madd_256, 6 * 16, SIX(MADD256))
 DEFINE_LOOP(bytes_256, 6 * 32, SIX(BYTES256))
 #endif
 #ifdef FORERUN_HAS_avx2_vnni
-#define DPWSSD256(i) "{vex} vpdpwssd %%ymm12, %%ymm13, %%ymm" #i "\n"
-#define DPBUSD256(i) "{vex} vpdpbusd %%ymm12, %%ymm13, %%ymm" #i "\n"
+#define DPWSSD256(i) "%{vex%} vpdpwssd %%ymm12, %%ymm13, %%ymm" #i "\n"
+#define DPBUSD256(i) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" #i "\n"
 DEFINE_LOOP(dpwssd_256, 12 * 16, TWELVE(DPWSSD256))
 DEFINE_LOOP(dpbusd_256, 12 * 32, TWELVE(DPBUSD256))
 #endif
