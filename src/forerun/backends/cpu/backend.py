@@ -17,6 +17,8 @@ from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
+from forerun.backends.cpu.probe import NativeProbe, select_tier
+from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -49,6 +51,13 @@ class CpuBackend(Backend):
     ) -> Executor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
         return NativeExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+
+    def kernel_probe(self, executor: Executor) -> KernelProbe | None:
+        assert isinstance(executor, NativeExecutor), "an executor of this backend"
+        return NativeProbe(executor)
+
+    def select_tier(self, name: str | None) -> bool:
+        return select_tier(name)
 
     def group_memory(self, num_ranks: int) -> int | None:
         return shared_memory(num_ranks)

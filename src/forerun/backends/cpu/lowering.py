@@ -1,5 +1,6 @@
 """A program lowered to the library's ops: weights packed, norms and gates fused with the products beside them."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -64,6 +65,16 @@ class Lowering:
             "partial": spec.hidden_size,
             "logits": sum(part.descriptor.num_out for part in self._linears[program[-1].weights].parts()),
         }
+
+    @property
+    def linears(self) -> Mapping[str, PackedLinear]:
+        """The packed weights by the names that the program has for them."""
+        return self._linears
+
+    @property
+    def cache(self) -> TreeCache:
+        """The cache that the program is bound to."""
+        return self._cache
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused, they are `ops` one by one."""
