@@ -9,12 +9,12 @@ from typing import Final, assert_never
 import torch
 
 from forerun.backends.backend import Backend
-from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault as native_fault
 from forerun.backends.cpu.host_group import sharing_fault
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
-from forerun.core.config import DTypeName, Exactness, KernelsName
+from forerun.core.config import DTypeName, Exactness, InputsName, KernelsName
 from forerun.core.errors import ConfigError
 from forerun.runtime.processor import has_fast_bfloat16
 
@@ -30,11 +30,13 @@ class Conditions:
         kernels: those that were asked for.
         is_shared: several ranks share the model, whose kernels then exchange what they computed.
         is_apart: not all of them are on this host.
+        inputs: what the CPU's kernels multiply a file's codes with.
     """
 
     kernels: KernelsName = "auto"
     is_shared: bool = False
     is_apart: bool = False
+    inputs: InputsName = "int16"
 
 
 USUAL: Final = Conditions()
@@ -85,7 +87,8 @@ def choose_backend(
             return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
         case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
             missing = native_obstacle(conditions)
-            return BackendChoice(backend=torchs if missing else NATIVE, missing=missing)
+            native = EIGHT_BIT_INPUTS if conditions.inputs == "int8" else NATIVE
+            return BackendChoice(backend=torchs if missing else native, missing=missing)
         case "auto":
             return BackendChoice(backend=torchs, missing=None)
         case unknown:

@@ -110,9 +110,9 @@ class DrafterLoader:
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
-        # Rounding in the draft can change no token, so it always uses the fast kernels.
+        # Rounding in the draft can change no token, so it always uses the fast kernels and inputs of 8 bits.
         runner = draft.load(
-            replace(self._config, **ALONE, cache_bytes=self._cache_bytes_of(draft.spec)),
+            replace(self._config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,

@@ -194,7 +194,12 @@ def hint_at_gpu(device: str) -> None:
 
 def conditions_of(config: EngineConfig) -> Conditions:
     """What a config says that decides on kernels."""
-    return Conditions(kernels=config.kernels, is_shared=config.target_ranks > 1, is_apart=config.remote_ranks > 0)
+    return Conditions(
+        kernels=config.kernels,
+        is_shared=config.target_ranks > 1,
+        is_apart=config.remote_ranks > 0,
+        inputs=config.inputs,
+    )
 
 
 def weight_format_of(name: WeightsName) -> WeightFormat:

@@ -35,9 +35,14 @@ MAX_TOPK: Final = 16  # of the kernel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuBackend(Backend):
-    """Runs passes, samples and moves cache rows in the C library."""
+    """Runs passes, samples and moves cache rows in the C library.
+
+    Args:
+        input_bits: that inputs of linear layers whose weights are a file's codes are rounded to.
+    """
 
     name: str = "native"
+    input_bits: int = 16
     row_exact: bool = True
     thread_exact: bool = True
 
@@ -50,7 +55,8 @@ class CpuBackend(Backend):
         group: RankGroup | None = None,
     ) -> Executor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
-        return NativeExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+        program = build_program(spec, unused, is_shared=group is not None)
+        return NativeExecutor(spec, program, weights, cache, group, input_bits=self.input_bits)
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         assert isinstance(executor, NativeExecutor), "an executor of this backend"
@@ -120,3 +126,4 @@ def keys_of(noise: KeyedRows | None, num_rows: int) -> NDArray[np.int32]:
 
 
 NATIVE = CpuBackend()
+EIGHT_BIT_INPUTS = CpuBackend(name="native, 8-bit inputs", input_bits=8)

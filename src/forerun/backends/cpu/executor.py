@@ -45,8 +45,11 @@ class NativeExecutor(Executor):
         weights: WeightSource,
         cache: TreeCache,
         group: HostGroup | None = None,
+        *,
+        input_bits: int = 16,
     ) -> None:
-        self._spec, self._group, self._lowering = spec, group, Lowering(spec, program, weights, cache, group)
+        self._spec, self._group = spec, group
+        self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits)
         self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._pass = PassBuffers(self._lowering.sublayers)
