@@ -62,6 +62,15 @@ std::atomic<const Kernels*> chosen{nullptr};
 
 }  // namespace
 
+bool can_stream() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    static const bool is_amd = __builtin_cpu_is("amd");
+    return is_amd;
+#else
+    return true;
+#endif
+}
+
 const Kernels& kernels() {
     const Kernels* table = chosen.load(std::memory_order_acquire);
     if (!table) {

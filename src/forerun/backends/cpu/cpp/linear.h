@@ -4,6 +4,7 @@
 // rows pass over them, as many at a time as the registers hold. Every pass also fetches its share of the block that
 // comes next, so that one pass costs what reading the weights costs.
 #pragma once
+#include "dispatch.h"
 #include "kernels.h"
 #include "simd.h"
 #include "tiles.h"
@@ -86,8 +87,10 @@ struct Work {
     Rows x;
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
+    bool streams;
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
+        streams = linear.streams && can_stream();
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -110,7 +113,7 @@ struct Work {
         const int64_t panel_group = (static_cast<int64_t>(panel) * row_groups + step / group_steps) * PANEL;
         Stretch s{};
         s.weights = weights(panel, step);
-        s.streams = linear.streams;
+        s.streams = streams;
         s.panel_bytes = panel_bytes;
         const int64_t first_input = static_cast<int64_t>(step) * tiles.inputs;
         s.inputs = static_cast<const char*>(x.values) + row * x.stride +
