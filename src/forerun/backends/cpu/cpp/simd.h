@@ -20,7 +20,7 @@
 //   store_s16             sixteen inputs of 16 bits as dot_s16 reads them
 //   MOST_BITS_BY_BYTES    codes of so many bits may be multiplied by dot_s8
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums the registers hold beside what it reads
-//   BLOCK_ROWS            rows of the largest tile that unpacks codes as it goes
+//   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes as it goes, and of one that reads them unpacked
 //   low_nibbles, high_nibbles   of each byte
 //   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
 //   prefetch, prefetch_once     into all caches; or past them, for data that is read once

@@ -152,6 +152,10 @@ inline float max_of(F a) {
 }
 
 inline Bytes load_bytes(const void* p) { return {read256(p), read256(static_cast<const char*>(p) + 32)}; }
+inline void store_bytes(char* p, Bytes b) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), b.lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), b.hi);
+}
 inline Bytes low_nibbles(Bytes b) {
     const __m256i mask = _mm256_set1_epi8(15);
     return {_mm256_and_si256(b.lo, mask), _mm256_and_si256(b.hi, mask)};
@@ -189,6 +193,14 @@ struct Codes { __m256i even_lo, odd_lo, even_hi, odd_hi; };
 inline Codes split(Bytes b) {
     const __m256i low = _mm256_set1_epi16(0xff);
     return {_mm256_and_si256(b.lo, low), _mm256_srli_epi16(b.lo, 8), _mm256_and_si256(b.hi, low), _mm256_srli_epi16(b.hi, 8)};
+}
+inline Codes load_codes(const char* p) { return {read256(p), read256(p + 32), read256(p + 64), read256(p + 96)}; }
+inline void store_codes(char* p, Codes c) {
+    __m256i* to = reinterpret_cast<__m256i*>(p);
+    _mm256_storeu_si256(to, c.even_lo);
+    _mm256_storeu_si256(to + 1, c.odd_lo);
+    _mm256_storeu_si256(to + 2, c.even_hi);
+    _mm256_storeu_si256(to + 3, c.odd_hi);
 }
 inline void store_s16(char* p, I a) {
     const __m256i mixed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);  // in order
@@ -234,7 +246,7 @@ constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
 #endif
 constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
-constexpr int BLOCK_ROWS = 5;
+constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6;
 constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
 
 // As below, for 8 rows and 8 words at most.

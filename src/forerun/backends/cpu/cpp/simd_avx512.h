@@ -99,6 +99,7 @@ inline float sum(F a) {
 inline float max_of(F a) { return _mm512_reduce_max_ps(a.v); }
 
 inline Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_bytes(char* p, Bytes b) { _mm512_storeu_si512(p, b.v); }
 inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
 template <int LEFT>
@@ -137,6 +138,11 @@ inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
 // The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
 struct Codes { __m512i even, odd; };
 inline Codes split(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(b.v, 8)}; }
+inline Codes load_codes(const char* p) { return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 64)}; }
+inline void store_codes(char* p, Codes c) {
+    _mm512_storeu_si512(p, c.even);
+    _mm512_storeu_si512(p + 64, c.odd);
+}
 inline void store_s16(char* p, I a) {
     const __m256i words = _mm512_cvtsepi32_epi16(a.v);
     const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
@@ -175,10 +181,10 @@ constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does n
 #endif
 
 #ifdef FORERUN_SMALL_TILES
-constexpr int TILE_ROWS = 3, BLOCK_ROWS = 12;
+constexpr int TILE_ROWS = 3, BLOCK_ROWS = 3, UNPACKED_ROWS = 3;
 #else
 constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
-constexpr int BLOCK_ROWS = 12;
+constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;
 #endif
 constexpr int TILE_PANELS = 2;
 constexpr int BLOCK = 4;  // BLOCK^2 partial sums, and what they are made from, fit into the registers

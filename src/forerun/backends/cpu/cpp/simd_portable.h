@@ -122,6 +122,7 @@ inline Bytes load_bytes(const void* p) {
     std::memcpy(b.v, p, sizeof b.v);
     return b;
 }
+inline void store_bytes(char* p, Bytes b) { std::memcpy(p, b.v, sizeof b.v); }
 inline Bytes low_nibbles(Bytes b) {
     for (auto& x : b.v) x &= 15;
     return b;
@@ -153,6 +154,8 @@ using Dots = I;
 inline Dots to_dots(I a) { return a; }
 using Codes = Bytes;
 inline Codes split(Bytes b) { return b; }
+inline Codes load_codes(const char* p) { return load_bytes(p); }
+inline void store_codes(char* p, Codes c) { std::memcpy(p, c.v, sizeof c.v); }
 inline void store_s16(char* p, I a) {
     int16_t words[16];
     for (int i = 0; i < 16; i++) words[i] = static_cast<int16_t>(a.v[i]);
@@ -175,7 +178,7 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 }
 constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
-constexpr int BLOCK_ROWS = 2;
+constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 
 constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
 
