@@ -179,6 +179,7 @@ inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256 x_even, __m256 x_odd) 
     const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
     return _mm256_fmadd_ps(w_even, x_even, _mm256_fmadd_ps(w_odd, x_odd, sum));
 }
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;  // widened once, not for every weight
 inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
@@ -247,7 +248,7 @@ constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does n
 #endif
 constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
 constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6;
-constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // sums that fit into the registers beside what they are made of
 
 // As below, for 8 rows and 8 words at most.
 inline void transpose_8(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {

@@ -114,12 +114,14 @@ inline int32_t read_int(const void* p) {
     return x;
 }
 #ifdef __AVX512BF16__
+constexpr bool HAS_BF16_DOT = true;
 using Bf16Input = uint16_t;
 inline void store_bf16_inputs(Bf16Input* p, F a) { store_bf16(p, a); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
     return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(read_int(pair)))};
 }
 #else
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;  // widened once, not for every weight
 inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
@@ -187,7 +189,7 @@ constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
 constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;
 #endif
 constexpr int TILE_PANELS = 2;
-constexpr int BLOCK = 4;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_QUERIES = 4, BLOCK_VECTORS = 4;  // sums that fit into the registers beside what they are made of
 
 // Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
 // written in whole vectors: what stands behind the last row is anything.

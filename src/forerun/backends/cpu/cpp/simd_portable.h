@@ -137,6 +137,7 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((b.v[i] << LEFTWARDS >> RIGHTWARDS) & mask);
     return a;
 }
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;
 inline void store_bf16_inputs(Bf16Input* p, F a) {
     for (int i = 0; i < 16; i++) p[i] = as_float(static_cast<uint32_t>(round_bf16(a.v[i])) << 16);
@@ -180,7 +181,7 @@ constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
 constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 
-constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_QUERIES = 2, BLOCK_VECTORS = 2;  // sums that fit into the registers beside what they are made of
 
 // Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` may be
 // written in whole vectors: what stands behind the last row is anything.
