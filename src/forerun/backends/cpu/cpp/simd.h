@@ -18,6 +18,7 @@
 //   dot_s8(s, a, b, x)    s[i] + sum over j < 4 of a[4i+j] x[j] + b[4i+j] x[4+j], codes unsigned, x bytes, exact
 //   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs as store_s16 holds them, exact
 //   Codes, split          64 bytes of codes as dot_s16 reads them
+//   codes_of_8_bits       bytes of weights as the dots take them: as they are, or less 128 where SIGNED_CODES
 //   store_s16             sixteen inputs of 16 bits as dot_s16 reads them
 //   MOST_BITS_BY_BYTES    codes of so many bits may be multiplied by dot_s8
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums the registers hold beside what it reads
@@ -61,6 +62,8 @@ inline const char* anew(const char* p) {
 
 #if defined(FORERUN_TIER_AVX512)
 #include "simd_avx512.h"
+#elif defined(FORERUN_TIER_NEON)
+#include "simd_neon.h"
 #elif defined(FORERUN_TIER_AVX2)
 #include "simd_avx2.h"
 #else

@@ -191,6 +191,8 @@ using Dots = I;
 inline Dots to_dots(I a) { return a; }
 // The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
 struct Codes { __m256i even_lo, odd_lo, even_hi, odd_hi; };
+constexpr bool SIGNED_CODES = false;
+inline Bytes codes_of_8_bits(Bytes b) { return b; }
 inline Codes split(Bytes b) {
     const __m256i low = _mm256_set1_epi16(0xff);
     return {_mm256_and_si256(b.lo, low), _mm256_srli_epi16(b.lo, 8), _mm256_and_si256(b.hi, low), _mm256_srli_epi16(b.hi, 8)};

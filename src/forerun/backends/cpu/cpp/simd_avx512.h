@@ -139,6 +139,8 @@ inline Dots to_dots(I a) { return {(__v16si)a.v}; }
 inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
 // The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
 struct Codes { __m512i even, odd; };
+constexpr bool SIGNED_CODES = false;
+inline Bytes codes_of_8_bits(Bytes b) { return b; }
 inline Codes split(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(b.v, 8)}; }
 inline Codes load_codes(const char* p) { return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 64)}; }
 inline void store_codes(char* p, Codes c) {

@@ -23,6 +23,7 @@ struct Block {
     static constexpr int HEADER_BYTES = LAYOUT.header_bytes(), GROUP_BYTES = LAYOUT.group_bytes();
     static constexpr int RECORD_BYTES = LAYOUT.record_bytes();
     static constexpr bool HAS_MINIMA = LAYOUT.has_minima;
+    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !(BITS == 8 && simd::SIGNED_CODES);  // of codes; signed ones: none
 
     // Scales and minima of the group at hand, and those of the whole record that they are made of.
     simd::F scale, minimum, record_scale, record_minimum;
@@ -55,7 +56,7 @@ struct Block {
     // Codes of the V-th four inputs of a group, of all sixteen outputs.
     template <int V>
     static simd::Bytes bytes(const char* packed) {
-        if constexpr (BITS == 8) return simd::load_bytes(packed + V * 64);
+        if constexpr (BITS == 8) return simd::codes_of_8_bits(simd::load_bytes(packed + V * 64));
         const simd::Bytes both = simd::load_bytes(packed + V / 2 * 64);
         const simd::Bytes low = V % 2 ? simd::high_nibbles(both) : simd::low_nibbles(both);
         if constexpr (BITS == 4) return low;
@@ -73,7 +74,7 @@ template <class From, bool BY_BYTES, int P>
 struct Unpacked {
     static constexpr int GROUP = From::GROUP, VECTORS = From::VECTORS;
     static constexpr int VECTOR_BYTES = BY_BYTES ? 64 : sizeof(simd::Codes);
-    static constexpr bool HAS_MINIMA = From::HAS_MINIMA;
+    static constexpr bool HAS_MINIMA = From::HAS_MINIMA, HAS_OFFSET = From::HAS_OFFSET;
 
     struct Factors {
         simd::F scale, minimum;
@@ -148,7 +149,7 @@ FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed
     simd::Dots totals[R][P];
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
-        const int32_t start = B::HAS_MINIMA ? 0 : *reinterpret_cast<const int32_t*>(x + r * ROW + 4);
+        const int32_t start = B::HAS_OFFSET ? *reinterpret_cast<const int32_t*>(x + r * ROW + 4) : 0;
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(start));
     }
