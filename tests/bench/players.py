@@ -138,6 +138,7 @@ def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) ->
         "tune": False,
         "dtype": "auto",
         "weights": "stored",
+        "inputs": "int16",
         "device": "cpu",
         "exactness": "fast",
         "kernels": "auto",

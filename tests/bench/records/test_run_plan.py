@@ -26,6 +26,7 @@ OTHERS: dict[str, Any] = {
     "tune": True,
     "dtype": "float64",
     "weights": "int8",
+    "inputs": "int8",
     "device": "cuda",
     "exactness": "exact",
     "kernels": "torch",

@@ -34,6 +34,7 @@ class RunPlan:
     tune: bool
     dtype: str
     weights: str
+    inputs: str
     device: str
     exactness: str
     kernels: str
