@@ -11,6 +11,7 @@ from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
+from forerun.speculation.economy.choice import ALONE
 from tests.drafting.layer_skip.playing import (
     GREEDY,
     PROMPT,
@@ -25,6 +26,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from forerun.speculation.economy.choice import ALONE
 from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
 from tests.varied import Varied, layer_skip
 
@@ -158,6 +160,7 @@ def test_where_drafts_are_dear_the_text_is_written_plainly_until_they_get_cheap(
     assert late.count(0) > 0.7 * len(late), "dear drafts went on"
     num_before, began = len(passes.drafts), passes.now
     passes.draft_s = 0.05
+    drafter._schedule.payoff._chooser._shares[ALONE].spend(-100.0)  # type: ignore[union-attr]  # time for another try
     second = play(target, drafter, num_tokens=100)
     assert ids_of(second, 100) == plain_ids(WEIGHTS, num_tokens=100)
     assert all(step.stats.num_drafted > 0 for step in second[-5:])

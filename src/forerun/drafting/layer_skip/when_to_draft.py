@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
-from forerun.speculation.payoff import Payoff
+from forerun.speculation.economy.choice import Alone
 
 TIMED: Final = 2  # rounds left in a rest at the timed one, where neither the check nor probe rows disturb it
 
@@ -47,15 +47,17 @@ class DraftingSchedule:
     """
 
     def __init__(self, looks_up: bool) -> None:
-        self.payoff: Payoff | None = None  # None: a round always drafts
+        self.payoff: Alone | None = None  # None: a round always drafts
         self.kind: RoundKind = Probing()
         self.plain_round_s: float | None = None  # the fastest recent plain round
         self._timed_s: float | None = None
         self._looks_up = looks_up
 
-    def begin(self) -> None:
+    def begin(self, temperature: float) -> None:
         """A request begins; a rest ends."""
         self.kind = Probing()
+        if self.payoff is not None:
+            self.payoff.begin(temperature)
 
     def next(self, search: SkipSearch, num_tokens: int) -> RoundKind:
         """The kind of the round that begins, at this text length."""
