@@ -19,7 +19,7 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import LEARNING, TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.speculation.economy.choice import Chooser, Turn
+from forerun.speculation.economy.choice import Chooser, DraftTurn
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import rest_slow
@@ -37,10 +37,10 @@ class RandomTurns(Chooser):
 
     rng = random.Random(0)
 
-    def _next_turn(self) -> Turn:
+    def _next_turn(self) -> DraftTurn:
         super()._next_turn()
         drafter, watched = self.rng.sample([*self._names, None], 2)
-        return Turn(drafter=drafter, most_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
+        return DraftTurn(drafter=drafter, most_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
 
 
 @pytest.fixture
@@ -158,7 +158,9 @@ def test_recycling_that_waits_sees_a_part_of_what_the_target_names() -> None:
 
 def test_where_rows_cost_as_much_as_passes_rounds_are_plain() -> None:
     target = target_of(1)
-    drafter = AutomaticDrafter({"recycling": TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)})
+    drafter = AutomaticDrafter(
+        {"recycling": TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)}
+    )
     drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-3), (16, 16e-3))))
     plain = [len(rounds_of(drafter, target, SamplingParams(temperature=1.0), seed, PROMPT)) for seed in range(4)]
     assert plain[-1] == NUM_TOKENS

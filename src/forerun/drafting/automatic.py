@@ -16,7 +16,7 @@ from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.economy.choice import NOTHING_SAVED, Chooser, Speeds
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -42,7 +42,7 @@ class AutomaticDrafter(Drafter):
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
         self._num_rounds = 0
-        free = Costs(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
+        free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
         self.chooser = Chooser(tuple(drafters), free, known)
         self._current: Drafter | None = None
 
@@ -63,7 +63,7 @@ class AutomaticDrafter(Drafter):
         return single
 
     def adapt(self, measure: Measure) -> None:
-        costs = Costs(measure(widths_up_to(self.verify_width)))
+        costs = RoundCosts(measure(widths_up_to(self.verify_width)))
         for drafter in self._drafters.values():
             drafter.adapt(measure)
             drafter.share_costs(costs)
@@ -155,7 +155,7 @@ class AutomaticDrafter(Drafter):
         for drafter in self._drafters.values():
             drafter.close()
 
-    def _choose_by(self, costs: Costs, known: Speeds | None) -> None:
+    def _choose_by(self, costs: RoundCosts, known: Speeds | None) -> None:
         self.chooser = Chooser(tuple(self._drafters), costs, known, self._reading_s, self._saved_s)
 
     def _reading_s(self, name: str) -> float:

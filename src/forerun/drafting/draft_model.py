@@ -14,7 +14,7 @@ from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -60,7 +60,7 @@ class DraftModelDrafter(Drafter):
         most_rows, pass_s = draft.steps[-1]
         self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
 
-    def share_costs(self, costs: Costs) -> None:
+    def share_costs(self, costs: RoundCosts) -> None:
         if self._guessed.rule is not None:
             self._guessed.rule.costs = costs
 

@@ -18,7 +18,7 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -168,7 +168,7 @@ class Drafter(Protocol):
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
-    def share_costs(self, costs: Costs) -> None:
+    def share_costs(self, costs: RoundCosts) -> None:
         """From now on take the target's times from here, where its rounds are measured for all drafters."""
         return
 

@@ -9,7 +9,7 @@ from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -29,7 +29,7 @@ class PromptLookupDrafter(Drafter):
         if self._is_adaptive:
             self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
 
-    def share_costs(self, costs: Costs) -> None:
+    def share_costs(self, costs: RoundCosts) -> None:
         if self._rule is not None:
             self._rule.costs = costs
 

@@ -20,7 +20,7 @@ from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -64,7 +64,7 @@ class TokenRecyclingDrafter(Drafter):
         if self._config.adaptive and self.verify_width > 1:
             self._guessed.rule = WidthRule(measure(widths_up_to(self.verify_width)), EXPANSION)
 
-    def share_costs(self, costs: Costs) -> None:
+    def share_costs(self, costs: RoundCosts) -> None:
         if self._guessed.rule is not None:
             self._guessed.rule.costs = costs
 

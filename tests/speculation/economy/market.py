@@ -7,7 +7,7 @@ from math import log
 
 from forerun.core.pace import Pace
 from forerun.speculation.economy.choice import Chooser
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 
@@ -110,15 +110,21 @@ class Market:
     """
 
     def __init__(
-        self, pace: Pace, skills: Mapping[str, Skill], *, seed: int = 0, noise: float = 0.2, believed: Pace | None = None
+        self,
+        pace: Pace,
+        skills: Mapping[str, Skill],
+        *,
+        seed: int = 0,
+        noise: float = 0.2,
+        believed: Pace | None = None,
     ) -> None:
         self.pace, self.skills, self.rng, self._noise = pace, skills, random.Random(seed), noise
-        costs = Costs(believed or pace)
+        costs = RoundCosts(believed or pace)
         most = pace.steps[-1][0]
         self.players = {
             name: Player(
                 skill=skill, most=most,
-                rule=WidthRule(costs, skill.expansion_s and Pace(steps=((most, skill.expansion_s),)) or None),
+                rule=WidthRule(costs, (skill.expansion_s and Pace(steps=((most, skill.expansion_s),))) or None),
             )
             for name, skill in skills.items()
         }  # fmt: skip

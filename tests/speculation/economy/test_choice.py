@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from forerun.core.pace import Pace
-from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, Record, class_of
-from forerun.speculation.economy.choice import ALONE, PLAIN_EVERY, Alone, Chooser, Turn
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, DraftRecord, class_of
+from forerun.speculation.economy.choice import ALONE, PLAIN_EVERY, Alone, Chooser, DraftTurn
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 
 PACE = Pace(steps=((1, 1.0), (2, 1.1), (4, 1.2), (8, 1.4)))
@@ -23,7 +21,7 @@ def chain(num_nodes: int) -> TokenTree:
 
 def play(
     chooser: Chooser, num_rounds: int, tokens: Mapping[str, int], proposal_s: float = 0.01, rows: int = 8
-) -> list[Turn]:
+) -> list[DraftTurn]:
     """Rounds in which each drafter brings so many tokens, drafted or watched; return who had the turns."""
     turns = []
     for _ in range(num_rounds):
@@ -42,7 +40,7 @@ def play(
 
 
 def chooser_of(names: Sequence[str] = NAMES, **rest: object) -> Chooser:
-    chooser = Chooser(names, Costs(PACE), **rest)  # type: ignore[arg-type]
+    chooser = Chooser(names, RoundCosts(PACE), **rest)  # type: ignore[arg-type]
     chooser.begin(0.0)
     return chooser
 
@@ -81,7 +79,7 @@ def test_a_draft_that_wins_is_interrupted_now_and_then_only_to_know_plain_rounds
 
 
 def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() -> None:
-    chooser = Chooser(NAMES, Costs(Pace(steps=((1, 1.0), (2, 1.9), (4, 4.6), (8, 9.8)))))
+    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.9), (4, 4.6), (8, 9.8)))))
     chooser.begin(0.0)
     assert chooser.turn.most_rows == 2
     chooser.measure(num_rows=2, token_ids=[1], proposal_s=0.001, round_s=1.9)
@@ -122,7 +120,7 @@ def test_a_drafter_that_would_first_have_to_read_much_waits_until_its_time_is_sa
 
 def test_a_watched_tree_is_worth_what_came_of_it() -> None:
     for text, expected in (([9], 1), ([1, 9], 2), ([1, 2, 9], 3), ([1, 2, 3], 4)):
-        record = Record()
+        record = DraftRecord()
         record.watch(chain(3), 2.0)
         for token_id in text:
             assert record.is_watched
@@ -132,7 +130,7 @@ def test_a_watched_tree_is_worth_what_came_of_it() -> None:
 
 
 def test_a_watched_tree_is_forgotten_when_the_text_ends() -> None:
-    record = Record()
+    record = DraftRecord()
     record.watch(chain(3), 2.0)
     record.watch(None)
     record.follow([1])
@@ -155,7 +153,7 @@ def drafted(alone: Alone, num_rounds: int, drafted_s: float, plain_s: float = 1.
 
 
 def alone() -> Alone:
-    chosen = Alone(Costs(PACE))
+    chosen = Alone(RoundCosts(PACE))
     chosen.begin(0.0)
     return chosen
 

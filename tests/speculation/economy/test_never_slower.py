@@ -76,7 +76,9 @@ def test_a_draft_that_turns_bad_loses_a_hundredth_or_two_of_an_answer(machine: s
 
 @pytest.mark.parametrize(("draft", "recycling"), [(0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str, draft: float, recycling: float) -> None:
+def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(
+    machine: str, draft: float, recycling: float
+) -> None:
     over_best = []
     for seed in range(3):
         market = Market(MACHINES[machine], skills(always(draft), always(recycling)), seed=seed)
@@ -90,7 +92,9 @@ def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str,
 
 @pytest.mark.parametrize(("draft", "recycling"), [(0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(machine: str, draft: float, recycling: float) -> None:
+def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(
+    machine: str, draft: float, recycling: float
+) -> None:
     """What an answer may lose ends some that a dear drafter began badly, and would have won."""
     over_best, over_plain = [], []
     for seed in range(3):

@@ -31,7 +31,7 @@ from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.economy.choice import Alone
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -102,7 +102,7 @@ class LayerSkipDrafter(Drafter):
             early_s = 0.0 if self._known else TUNED.early_s
             self._search = InPassSearch(search, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            shared, draft = Costs(target, TUNED.round_s), costs.draft(self._search.skipped, costs.context)
+            shared, draft = RoundCosts(target, TUNED.round_s), costs.draft(self._search.skipped, costs.context)
             self._guessed.rule = WidthRule(shared, draft, expansion_s=TUNED.expansion_s)
             self._schedule.payoff = Alone(shared)
 

@@ -20,7 +20,7 @@ def class_of(temperature: float) -> TemperatureClass:
     return "greedy" if temperature == 0.0 else "below 1" if temperature < 1.0 else "1 and above"
 
 
-class Record:
+class DraftRecord:
     """Recent rounds of one drafter, drafted or only watched, at one class of temperatures.
 
     Times are in plain rounds, so that other load on the machine does not change what is known.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
-from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, Record, TemperatureClass, class_of
-from forerun.speculation.economy.costs import Costs
+from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
 
@@ -30,7 +30,7 @@ Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class DraftTurn:
     """What happens in a round.
 
     Args:
@@ -63,12 +63,12 @@ class Chooser:
     """
 
     def __init__(
-        self, names: Sequence[str], costs: Costs, known: Speeds | None = None,
+        self, names: Sequence[str], costs: RoundCosts, known: Speeds | None = None,
         reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
     ) -> None:  # fmt: skip
         self.costs, self._names, self._reading_s, self._is_first = costs, names, reading_s, not known
         self._records = {
-            kind: {name: Record((known or {}).get(kind, {}).get(name)) for name in names}
+            kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
             for kind in TEMPERATURE_CLASSES
         }
         self._asked = list(names)  # to guess in the shadow, the one that was asked least recently first
@@ -76,7 +76,8 @@ class Chooser:
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
-        self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, Turn()
+        self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
+        self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
     def begin(self, temperature: float) -> None:
         """An answer begins."""
@@ -85,7 +86,7 @@ class Chooser:
         for record in self._now.values():
             record.watch(None)
         self._lost_s = self._passed_s = 0.0
-        self._num_since_plain, self.turn = 0, Turn()
+        self._num_since_plain, self.turn = 0, DraftTurn()
         self.turn = self._next_turn()
 
     def speeds(self) -> Speeds:
@@ -189,7 +190,7 @@ class Chooser:
     def _costs_nothing(self, name: str) -> bool:
         return 0.0 < self._proposal_s[name] < FREE * self.costs.plain_s
 
-    def _next_turn(self) -> Turn:
+    def _next_turn(self) -> DraftTurn:
         limit_s = (FIRST_LOSS if self._is_first else LOSS) * max(SHORT * self.costs.plain_s, self._passed_s)
         room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
         drafter, most_rows = self._best(room_s), 1
@@ -198,7 +199,7 @@ class Chooser:
         if most_rows == 1 or self._is_plain_due(drafter):
             drafter, most_rows = None, 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
-        return Turn(drafter=drafter, most_rows=most_rows, watched=watched)
+        return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
@@ -248,7 +249,7 @@ class Alone:
         costs: of the target's rounds; the drafter measures its rounds there.
     """
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: RoundCosts) -> None:
         self._chooser = Chooser((ALONE,), costs)
 
     def begin(self, temperature: float) -> None:

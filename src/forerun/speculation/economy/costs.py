@@ -10,10 +10,11 @@ from forerun.core.pace import Pace
 SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
 TRUSTED: Final = 16.0  # rounds of one width that count as much as the measurement before the first request
 MEMORY: Final = 96.0  # rounds that are remembered, of all widths
+FEWEST: Final = 8.0  # rounds of one width before they say something of other widths
 STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
 
 
-class Costs:
+class RoundCosts:
     """What a round takes without its drafting, by its rows.
 
     A width that was not played yet is estimated by its pass, and by what rounds of other widths took beyond theirs.
@@ -25,7 +26,7 @@ class Costs:
 
     def __init__(self, pace: Pace, beyond_s: float = 0.0) -> None:
         self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
-        self.beyond_s = beyond_s
+        self.beyond_s = self._first_beyond_s = beyond_s
         self.allowed_rows = len(self.pass_s)  # most rows of the round that begins
         self._measured = [(0.0, 0.0)] * len(self.pass_s)  # seconds of recent rounds, and how many, by rows
 
@@ -61,13 +62,18 @@ class Costs:
     def measure(self, num_rows: int, seconds: float, num_rounds: int = 1) -> None:
         """Take the time of rounds with so many rows, of each of them."""
         place = min(num_rows, len(self.pass_s)) - 1
-        pass_s = self.pass_s[place]
         capped_s = min(seconds, STALL * self.step_s(num_rows))
-        self.beyond_s = blend_time(self.beyond_s, capped_s - pass_s, pass_s)
         fading = MEMORY / (MEMORY + num_rounds)
         self._measured = [(fading * total_s, fading * number) for total_s, number in self._measured]
         total_s, number = self._measured[place]
         self._measured[place] = total_s + num_rounds * capped_s, number + num_rounds
+        beyond_s = [
+            (total_s - number * pass_s + TRUSTED * self._first_beyond_s) / (number + TRUSTED)
+            for (total_s, number), pass_s in zip(self._measured, self.pass_s, strict=True)
+            if number >= FEWEST
+        ]
+        if beyond_s:  # the least: of a pass that was measured too short, all rounds take longer
+            self.beyond_s = max(0.0, min(beyond_s))
 
 
 def blend(mean: float, newest: float) -> float:

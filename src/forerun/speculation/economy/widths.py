@@ -11,7 +11,7 @@ from typing import Final
 
 from forerun.core.pace import Pace
 from forerun.speculation.economy.chances import Trust
-from forerun.speculation.economy.costs import Costs, blend, blend_time
+from forerun.speculation.economy.costs import RoundCosts, blend, blend_time
 from forerun.speculation.tree import TokenTree
 
 FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # prior probabilities of a node's children
@@ -33,8 +33,8 @@ class WidthRule:
         expansion_s: initial seconds of an expansion beyond its pass.
     """
 
-    def __init__(self, target: Costs | Pace, draft: Pace | None, *, expansion_s: float = 0.0) -> None:
-        self.costs = Costs(target) if isinstance(target, Pace) else target
+    def __init__(self, target: RoundCosts | Pace, draft: Pace | None, *, expansion_s: float = 0.0) -> None:
+        self.costs = RoundCosts(target) if isinstance(target, Pace) else target
         self.change_draft(draft)
         self._beyond_expansion_s, self._spent_s = expansion_s, 0.0
         self._children, self._trust = list(FIRST_CHILDREN), Trust()
