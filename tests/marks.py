@@ -1,9 +1,11 @@
-"""Which cases of a parametrised test run by default."""
+"""Which cases of a parametrised test run by default, and which with the slow tests."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+
+slow = pytest.mark.slow
 
 
 def rest_slow(values: Iterable[Any], num_default: int) -> list[Any]:
@@ -11,4 +13,13 @@ def rest_slow(values: Iterable[Any], num_default: int) -> list[Any]:
     return [
         value if number < num_default else pytest.param(value, marks=pytest.mark.slow)
         for number, value in enumerate(values)
+    ]
+
+
+def in_turn(values: Sequence[Any], partners: Sequence[Any]) -> list[Any]:
+    """All pairs, of which by default each value and each partner has its turn, those of the longer list once."""
+    return [
+        pytest.param(value, partner, marks=() if (first - second) % min(len(values), len(partners)) == 0 else slow)
+        for first, value in enumerate(values)
+        for second, partner in enumerate(partners)
     ]

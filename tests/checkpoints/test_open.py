@@ -35,11 +35,40 @@ for argument in sys.argv[1:]:
 """
 
 
-def opened_offline(cache: Path, *names: str) -> list[str]:
+OFFLINE = (
+    "org/missing@v1", "org/mis--sing@v1", "org/model", f"org/model@{COMMIT}", "org/m", "org/m:q8_0", "org/m:Q6_K",
+    "org/other:Q6_K", f"org/bare@{COMMIT}",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the hub with a model, GGUF files beside a config, as many repositories have it, and no model."""
+    cache = tmp_path_factory.mktemp("cache")
+    for name in ("model", "m", "bare"):
+        snapshot = snapshot_of(cache, name)
+        snapshot.mkdir(parents=True)
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+        if name != "bare":
+            write_config(snapshot)
+    (snapshot_of(cache, "bare") / "README.md").touch()
+    (snapshot_of(cache, "m") / "Q8_0").mkdir()
+    (snapshot_of(cache, "m") / "Q8_0" / "m.gguf").touch()
+    return cache
+
+
+@pytest.fixture(scope="module")
+def offline(cache: Path) -> dict[str, str]:
     """Where what `open_source` gives for each name, or name@revision, lies, in a process without a network."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cache), "HF_HUB_CACHE": str(cache / "hub")}
-    command = [sys.executable, "-c", PROGRAM, *names]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [sys.executable, "-c", PROGRAM, *OFFLINE]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return dict(zip(OFFLINE, output.splitlines(), strict=True))
+
+
+def snapshot_of(cache: Path, name: str) -> Path:
+    return cache / "hub" / f"models--org--{name}" / "snapshots" / COMMIT
 
 
 def test_a_folder_with_a_config_is_itself(tmp_path: Path) -> None:
@@ -128,36 +157,22 @@ def test_neither_folder_nor_hub_name_is_refused(name: str, tmp_path: Path, monke
         open_source(name)
 
 
-def test_a_hub_model_that_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
-    names = ("org/model", "org/mo--del")
-    for name, output in zip(names, opened_offline(tmp_path, *(f"{name}@v1" for name in names)), strict=True):
+def test_a_hub_model_that_cannot_be_fetched_is_refused(offline: dict[str, str]) -> None:
+    for name in ("org/missing", "org/mis--sing"):
+        output = offline[f"{name}@v1"]
         assert output.startswith("refused:")
         assert f"{name} at revision v1 could not be fetched" in output
         assert "check the name and the network" in output
 
 
-def test_a_cached_snapshot_is_found_offline(tmp_path: Path) -> None:
-    repository = tmp_path / "hub" / "models--org--model"
-    snapshot = repository / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    write_config(snapshot)
-    assert opened_offline(tmp_path, "org/model", f"org/model@{COMMIT}") == 2 * [str(snapshot)]
+def test_a_cached_snapshot_is_found_offline(cache: Path, offline: dict[str, str]) -> None:
+    assert offline["org/model"] == offline[f"org/model@{COMMIT}"] == str(snapshot_of(cache, "model"))
 
 
-def test_cached_gguf_files_are_found_offline_by_their_type(tmp_path: Path) -> None:
-    repository = tmp_path / "hub" / "models--org--m"
-    snapshot = repository / "snapshots" / COMMIT
-    (snapshot / "Q8_0").mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    (snapshot / "Q8_0" / "m.gguf").touch()
-    write_config(snapshot)  # as many such repositories have it
-    *found, lacking, missing = opened_offline(tmp_path, "org/m", "org/m:q8_0", "org/m:Q6_K", "org/other:Q6_K")
-    assert found == 2 * [str(snapshot / "Q8_0")]
-    assert "no GGUF file whose name says Q6_K" in lacking
-    assert "could not be fetched" in missing
+def test_cached_gguf_files_are_found_offline_by_their_type(cache: Path, offline: dict[str, str]) -> None:
+    assert offline["org/m"] == offline["org/m:q8_0"] == str(snapshot_of(cache, "m") / "Q8_0")
+    assert "no GGUF file whose name says Q6_K" in offline["org/m:Q6_K"]
+    assert "could not be fetched" in offline["org/other:Q6_K"]
 
 
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,12 +207,8 @@ def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pyte
     assert not any(fnmatch("copy.safetensors", pattern) for pattern in fetched)
 
 
-def test_a_snapshot_without_a_config_is_refused(tmp_path: Path) -> None:
-    snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
-    (snapshot / "README.md").touch()
-    (output,) = opened_offline(tmp_path, f"org/model@{COMMIT}")
-    assert "holds no config.json" in output
+def test_a_snapshot_without_a_config_is_refused(offline: dict[str, str]) -> None:
+    assert "holds no config.json" in offline[f"org/bare@{COMMIT}"]
 
 
 @pytest.mark.parametrize(("name", "folder"), [("builtin", "target"), ("builtin-draft", "draft")])

@@ -15,6 +15,7 @@ from forerun.model.runner import Runner
 from tests.checkpoints.packed import METHODS, write_packed
 from tests.dense_reference import dense_logits
 from tests.golden.families import FAMILIES, Golden
+from tests.marks import in_turn
 
 SIZES = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2}  # multiples of a group of 32
 NUM_TOKENS = 40
@@ -69,8 +70,7 @@ def place(name: str, order: tuple[str, ...]) -> int:
     return next((number for number, part in enumerate(order) if part in name), 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "method"), in_turn(list(FAMILIES), METHODS))
 def test_logits_are_those_of_transformers_with_plain_weights(family: str, method: str, tmp_path: Path) -> None:
     golden, _ = packed_folder(family, method, tmp_path, group_size=32)
     token_ids = token_ids_of(seed=1)
@@ -80,13 +80,12 @@ def test_logits_are_those_of_transformers_with_plain_weights(family: str, method
     assert (run(tmp_path, token_ids, torch.float32) - expected).abs().max() <= 1e-4
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("family", "group_size"), [*((family, 32) for family in DENSE_FAMILIES), ("llama_biased", -1), ("qwen3", -1)]
+    ("shape", "method"),
+    in_turn([*((family, 32) for family in DENSE_FAMILIES), ("llama_biased", -1), ("qwen3", -1)], METHODS),
 )
-def test_in_float64_they_are_those_of_the_dense_reference(
-    family: str, method: str, group_size: int, tmp_path: Path
-) -> None:
+def test_in_float64_they_are_those_of_the_dense_reference(shape: tuple[str, int], method: str, tmp_path: Path) -> None:
+    family, group_size = shape
     _, plain = packed_folder(family, method, tmp_path, group_size)
     token_ids = token_ids_of(seed=2)
     expected = dense_logits(HuggingFaceFolder(name="x", folder=tmp_path).spec(), fused(plain), token_ids)

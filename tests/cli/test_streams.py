@@ -30,7 +30,6 @@ def test_a_piped_prompt_and_one_of_the_command_line_are_the_same_text(run: Run, 
     texts = {
         json.loads(finished.stdout)["text"]
         for finished in (
-            run_bytes("generate", target, *SHORT, "--json", typed=b"caf\xe9 x"),
             run_bytes("generate", target, *SHORT, "--json", "-p", b"caf\xe9 x"),
             run_bytes("generate", target, *SHORT, "--json", typed=b"caf\xe9 x", LC_ALL="C", PYTHONUTF8="0"),
         )

@@ -116,7 +116,7 @@ def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_ask
 def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     is_native: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "runs_native", lambda dtype, device: is_native)
+    monkeypatch.setattr(choose, "runs_native", lambda dtype, device, conditions: is_native)
     monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: is_fast)
     expected = torch.bfloat16 if is_native or is_fast else torch.float32
     stored = {"stored": torch.float16, "is_quantised": True}

@@ -24,6 +24,7 @@ from forerun.drafting.layer_skip.swift_search import SwiftSearch
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
+from tests.marks import rest_slow
 from tests.varied import Varied, engine_with, layer_skip, varied
 
 PROMPT = "def read_lines(path):\n    "
@@ -44,7 +45,7 @@ SAMPLED = SamplingParams(
 )
 PLAINLY_SAMPLED = SamplingParams(temperature=1.0, seed=5, max_new_tokens=40, ignore_eos=True)
 PARAMS = pytest.mark.parametrize(
-    "params", [GREEDY, SAMPLED, PLAINLY_SAMPLED], ids=["greedy", "every option", "temperature 1"]
+    "params", rest_slow([GREEDY, SAMPLED, PLAINLY_SAMPLED], 2), ids=["greedy", "every option", "temperature 1"]
 )
 # Not adaptive, so that it drafts however busy the machine is.
 TREE = layer_skip(draft_width=2, depth=4, adaptive=False, search="off", looks_up=False)

@@ -154,7 +154,7 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
 
 def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list[str]) -> None:
     rng = random.Random(1)
-    for number in range(12):
+    for number in range(6):
         timer = threading.Timer(rng.uniform(0.0, 0.05), _thread.interrupt_main)
         timer.start()
         with pytest.raises(KeyboardInterrupt):

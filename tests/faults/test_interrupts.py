@@ -31,7 +31,7 @@ from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
-FEW_PLACES, FEW_MOMENTS = 4, 4
+FEW_PLACES, FEW_MOMENTS = 3, 3
 VARIANTS = ("recycling", "layer_skip", "layer_skip int4")  # by default those that draft in every round stand for them
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (

@@ -18,6 +18,7 @@ from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits, normalise, rope_angles, turn
+from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS, NATIVE_SETS
 from tests.tiny import plain_spec, random_weights, tiny_runner, tiny_spec
 
@@ -233,7 +234,7 @@ def check_candidates(case: Case, runner: Runner) -> None:
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 10))
 def test_a_tree_has_the_bits_of_a_pass_without_candidates(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
@@ -243,7 +244,7 @@ def test_a_tree_has_the_bits_of_a_pass_without_candidates(
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 10))
 def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:

@@ -10,7 +10,7 @@ import torch
 from forerun.awq.folder import stored_tensors, write_folder
 from forerun.awq.layer import LayerPacker
 from forerun.awq.layer_inputs import LayerInputs, perplexity, read_window
-from forerun.backends.choose import choose_backend
+from forerun.backends.choose import Conditions, choose_backend
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.load import load_weights
 from forerun.checkpoints.huggingface.packed_tensors import IN_WORD
@@ -140,5 +140,6 @@ def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[li
 
 def open_runner(spec: ModelSpec, weights: WeightSource) -> Runner:
     """A model on torch's kernels, which show what their ops write."""
-    choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=spec.head_dim, wanted="torch")
+    torchs = Conditions(kernels="torch")
+    choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=spec.head_dim, conditions=torchs)
     return Runner(spec, weights, backend=choice.backend, capacity=WINDOW, dtype=torch.float32, device="cpu")

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from forerun.backends.kernel_probe import KernelProbe
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
 from forerun.model.backend import ModelBackend
+from forerun.model.executor import Executor
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.sharding.torch_group import TorchGroup
@@ -17,6 +19,14 @@ class Backend(ModelBackend, Protocol):
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
         """What plays whole rounds of these two without the host, the fastest first; mostly nothing does."""
         return ()
+
+    def kernel_probe(self, executor: Executor) -> KernelProbe | None:
+        """What measures the kernels of this backend's executor one by one; None where they cannot be told apart."""
+        return None
+
+    def select_tier(self, name: str | None) -> bool:
+        """Take the kernels of this instruction set from now on, None: of the best one. False where there are none."""
+        return name is None
 
     def group_memory(self, num_ranks: int) -> int | None:
         """The descriptor of memory through which ranks of this host can exchange what they computed; None where there

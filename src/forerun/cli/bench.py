@@ -2,6 +2,7 @@
 
 import typer
 
+from forerun.cli.bench_kernels import kernels
 from forerun.cli.bench_report import compare, report
 from forerun.cli.bench_run import run
 from forerun.cli.bench_trace import trace
@@ -13,5 +14,5 @@ bench = typer.Typer(
     help="Measure drafters and other engines side by side, and report what was found.",
     no_args_is_help=True,
 )
-for command in (run, report, compare, trace):
+for command in (run, report, compare, trace, kernels):
     add_command(bench, command)

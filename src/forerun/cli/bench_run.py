@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WHAT: Final = "What is measured"
 WHO: Final = "Who answers"
-MACHINE: Final = ("dtype", "weights", "device", "max_length", "exactness", "kernels", "num_threads")
+MACHINE: Final = ("dtype", "weights", "inputs", "device", "max_length", "exactness", "kernels", "num_threads")
 ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 

@@ -15,7 +15,7 @@ from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError, require
 
 DEFAULTS: Final = SamplingParams()
-SHOWN: Final = ("dtype", "weights", "device", "exactness", "kernels")  # their defaults
+SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # their defaults
 MODEL_HELP: Final = (
     "Short name (see forerun models), checkpoint folder, GGUF file or hub name [smollm2, else the built-in model]."
 )

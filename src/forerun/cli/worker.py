@@ -21,7 +21,7 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
 
 @with_flags_of(
     EngineConfig, panel=None, shown=SHOWN,
-    only=("dtype", "weights", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
+    only=("dtype", "weights", "inputs", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
 )  # fmt: skip
 class WorkerOptions:
     """What a worker computes in, and on what."""
@@ -56,7 +56,7 @@ def worker(
     """
     unused = read_skips(skip)
     require_sense(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
-    given = {"num_threads": 1} | engine_settings(machine)
+    given = {"num_threads": 1, "inputs": "int8"} | engine_settings(machine)  # a draft's rounding changes no token
     config = EngineConfig(target=model, drafter=NoDrafter(), target_ranks=ranks, **given)
     if role == "target":
         be_rank(config, join, key_file, control, parent)

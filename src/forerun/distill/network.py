@@ -15,6 +15,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
 from forerun.model.weights import WeightSource
+from forerun.runtime.processor import has_fast_bfloat16
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
 LONGEST_HELD: Final = 1024  # tokens of texts whose attention scores are held at once
@@ -179,6 +180,4 @@ def read_network(spec: ModelSpec, source: WeightSource) -> Network:
 
 def fastest_dtype(device: str) -> torch.dtype:
     """What the target is run in to write: bfloat16 where it is computed by hardware, else float32."""
-    if torch.device(device).type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return torch.float32
-    return torch.bfloat16
+    return torch.float32 if torch.device(device).type == "cpu" and not has_fast_bfloat16() else torch.bfloat16

@@ -17,7 +17,13 @@ from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.model_spec import ModelSpec
-from forerun.engine.model_loading import Checkpoint, hint_at_gpu, resolve_max_length, weight_format_of
+from forerun.engine.model_loading import (
+    Checkpoint,
+    conditions_of,
+    hint_at_gpu,
+    resolve_max_length,
+    weight_format_of,
+)
 from forerun.engine.rank_weights import stored_bytes
 from forerun.model.blocks import BLOCKS
 from forerun.sharding.plan import plan_shards
@@ -67,7 +73,9 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
     is_quantised = weight_format != "plain" or not formats.keys() <= ITEM_BYTES.keys() | BLOCKS.keys()
     stored: torch.dtype = getattr(torch, source.stored_dtype())
-    dtype = compute_dtype(config.dtype, stored=stored, is_quantised=is_quantised, device=config.device)
+    dtype = compute_dtype(
+        config.dtype, stored=stored, is_quantised=is_quantised, device=config.device, conditions=conditions_of(config)
+    )
     checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
     if not is_quantised or not has_triton(checkpoint, config):
         return max(sum(formats.values()), HALF * spec.num_parameters)

@@ -107,16 +107,16 @@ class DrafterLoader:
         name = draft_of(Vocabulary.of(self._tokenizer))
         if name is None:
             return None
-        draft = Checkpoint.open_draft(open_source(name), self._config)
+        draft = self._open_alone(name)
         vocabulary = draft.source.vocabulary_map()
         fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
         gains = self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
-        # Rounding in the draft can change no token, so it always uses the fast kernels.
+        # Rounding in the draft can change no token, so it always uses the fast kernels and inputs of 8 bits.
         runner = draft.load(
-            replace(self._config, **ALONE, cache_bytes=self._cache_bytes_of(draft.spec)),
+            replace(self._config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
             pace=read_device(self._config.device).draft,
@@ -177,8 +177,12 @@ class DrafterLoader:
         """What a draft needs to save as many tokens as the target, in the same dtype."""
         return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self._target.kv_bytes_per_token(1)
 
+    def _open_alone(self, name: str) -> Checkpoint:
+        """A draft of this process, whoever shares the target."""
+        return Checkpoint.open_draft(open_source(name), replace(self._config, **ALONE))
+
     def _open(self, name: str) -> Checkpoint:
-        draft = Checkpoint.open_draft(open_source(name), self._config)
+        draft = self._open_alone(name)
         fault = self._judge(Vocabulary.of(draft.source.tokenizer()), name)
         if fault is not None:
             raise VocabularyError(fault)

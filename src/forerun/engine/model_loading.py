@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import torch
 
-from forerun.backends.choose import BackendChoice, choose_backend, compute_dtype, runs_native
+from forerun.backends.choose import BackendChoice, Conditions, choose_backend, compute_dtype, runs_native
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import BytesRead, CheckpointSource
@@ -65,12 +65,11 @@ class Checkpoint:
         find_device(device)
         spec = source.spec()  # first: what is refused by its config alone needs no weights to be looked at
         stored: torch.dtype = getattr(torch, source.stored_dtype())
-        return cls(
-            source=source,
-            spec=spec,
-            dtype=compute_dtype(config.dtype, stored=stored, is_quantised=weight_format != "plain", device=device),
-            weight_format=weight_format,
-        )
+        dtype = compute_dtype(
+            config.dtype, stored=stored, is_quantised=weight_format != "plain", device=device,
+            conditions=conditions_of(config),
+        )  # fmt: skip
+        return cls(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
 
     @classmethod
     def open_draft(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
@@ -81,8 +80,8 @@ class Checkpoint:
         """
         plain = cls.open(source, config)
         is_prepared = isinstance(source, PreparedFolder)  # in the format that it has to have
-        is_plain = config.weights == "stored" and config.kernels == "auto" and not (plain.has_codes or is_prepared)
-        if is_plain and runs_native(plain.dtype, read_device(config.device).torch_device):
+        is_plain = config.weights == "stored" and not (plain.has_codes or is_prepared)
+        if is_plain and runs_native(plain.dtype, read_device(config.device).torch_device, conditions_of(config)):
             return cls.open(source, replace(config, weights="int8"))
         return plain
 
@@ -120,9 +119,7 @@ class Checkpoint:
             device=device,
             head_dim=self.spec.head_dim,
             group=self.spec.num_heads // self.spec.num_kv_heads,
-            wanted=config.kernels,
-            is_shared=config.target_ranks > 1,
-            is_apart=config.remote_ranks > 0,
+            conditions=conditions_of(config),
         )
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
@@ -193,6 +190,16 @@ def hint_at_gpu(device: str) -> None:
     """Log once that a GPU is idle while the model runs on the CPU, the default device."""
     if device == "cpu" and torch.cuda.is_available():
         logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
+
+
+def conditions_of(config: EngineConfig) -> Conditions:
+    """What a config says that decides on kernels."""
+    return Conditions(
+        kernels=config.kernels,
+        is_shared=config.target_ranks > 1,
+        is_apart=config.remote_ranks > 0,
+        inputs=config.inputs,
+    )
 
 
 def weight_format_of(name: WeightsName) -> WeightFormat:

@@ -16,7 +16,7 @@ import torch
 import forerun
 from forerun.backends.backend import Backend
 from forerun.backends.choose import BackendChoice
-from forerun.core.config import DTypeName, EngineConfig, Exactness, KernelsName, WeightsName
+from forerun.core.config import DTypeName, EngineConfig, Exactness, InputsName, KernelsName, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.engine.model_loading import Checkpoint, Progress, find_device
@@ -58,6 +58,7 @@ class GroupOpening:
     exactness: Exactness
     dtype: str
     weights: WeightsName
+    inputs: InputsName
     kernels: KernelsName
     cache_bytes: int
 
@@ -68,7 +69,7 @@ class GroupOpening:
         """What a follower computes in: as its leader, on a device of its own."""
         return replace(
             own, target_ranks=self.num_ranks, dtype=cast(DTypeName, self.dtype), weights=self.weights,
-            kernels=self.kernels, cache_bytes=self.cache_bytes,
+            inputs=self.inputs, kernels=self.kernels, cache_bytes=self.cache_bytes,
         )  # fmt: skip
 
 
@@ -140,6 +141,7 @@ def opening_of(
         exactness=exactness,
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weights=config.weights,
+        inputs=config.inputs,
         kernels="torch" if config.remote_ranks else config.kernels,
         cache_bytes=config.cache_bytes,
     )

@@ -5,7 +5,7 @@ A model's pass calls them inside one C function, see `forerun.backends.cpu.execu
 Legend: T rows, Q query heads, K key/value heads, S slots, W tree slots, P positions, H size, D head size, V vocabulary.
 """
 
-from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -79,8 +79,6 @@ def linear_functions() -> CDLL:
     found.forerun_linear.restype = None
     found.forerun_linear_slice.argtypes = (POINTER(NativeLinear), c_void_p, c_int, c_int, c_int, c_void_p)
     found.forerun_linear_slice.restype = None
-    found.forerun_read.argtypes = (c_void_p, c_int64, c_int)
-    found.forerun_read.restype = c_uint64
     return found
 
 

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.layouts import EPILOGUES
-from forerun.model.blocks import BLOCKS, dequantise_blocks
+from forerun.model.blocks import BLOCKS, BlockType, dequantise_blocks
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, Weight
 from tests.backends.cpu.ops import Product, linear_functions
 from tests.blocks import random_blocks
 
 pytestmark = pytest.mark.usefixtures("tier")
-FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide", *BLOCKS)
+EIGHT_BITS: Final = " by 8 bits"  # behind a type of blocks: inputs are rounded to so many
+FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide", *BLOCKS, *(kind + EIGHT_BITS for kind in BLOCKS))
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 33, 64, 100)  # less than, all of, and more than any block of rows
 ROUNDING: Final = 2.0**-24
 MOST_OF_BLOCKS: Final = 127 * 256 + 127  # inputs beside blocks of codes are whole numbers of 16 bits
@@ -29,12 +30,16 @@ def random_tensor(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def block_type_of(name: str) -> BlockType | None:
+    return next((kind for kind in BLOCKS if name.removesuffix(EIGHT_BITS) == kind), None)
+
+
 def weight_of(name: str, num_out: int, num_in: int) -> Weight:
     """Of about so many inputs: blocks are whole."""
-    if name in BLOCKS:
-        num_blocks = -(-num_in // BLOCKS[name].num_elements)
-        blocks_OB = random_blocks(name, seed=num_out + num_in, num_out=num_out, blocks_in_row=num_blocks)
-        return BlockWeight(blocks_OB=blocks_OB, block_type=name)
+    if (kind := block_type_of(name)) is not None:
+        num_blocks = -(-num_in // BLOCKS[kind].num_elements)
+        blocks_OB = random_blocks(kind, seed=num_out + num_in, num_out=num_out, blocks_in_row=num_blocks)
+        return BlockWeight(blocks_OB=blocks_OB, block_type=kind)
     weight_OI = random_tensor(num_out, num_in, seed=num_out + num_in)
     match name:
         case "int8" | "int8_wide":
@@ -46,7 +51,9 @@ def weight_of(name: str, num_out: int, num_in: int) -> Weight:
 
 
 def packed(name: str, weight: Weight, bias_O: Tensor | None = None, paired: int = 0) -> Product:
-    return Product.pack(weight, bias_O, paired=paired, rounds_inputs=name != "int8_wide")
+    linear = Product.pack(weight, bias_O, paired=paired, rounds_inputs=name != "int8_wide")
+    linear.descriptor.input_bits = 8 if name.endswith(EIGHT_BITS) else 16
+    return linear
 
 
 def rounded(name: str, x_TI: Tensor, linear: Product) -> tuple[Tensor, int]:

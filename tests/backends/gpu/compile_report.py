@@ -1,9 +1,10 @@
 """Compile cases compiled in a process of their own, where Triton's interpreter is off: what they take, as JSON.
 
-Arguments: architecture, most rows of a pass, model; then the next three, and so on.
+Arguments: architecture, most rows of a pass, model, a pattern of the cases' names; then the next four, and so on.
 """
 
 import json
+import re
 import sys
 from dataclasses import asdict
 
@@ -12,7 +13,7 @@ from tests.backends.gpu.expected_speed import expect
 from tests.backends.gpu.resources import MATRIX_INSTRUCTIONS
 
 
-def report(architecture: int, most_rows: int, model: str) -> list[dict[str, object]]:
+def report(architecture: int, most_rows: int, model: str, pattern: str) -> list[dict[str, object]]:
     return [
         {
             "name": f"{case.name} of {case.model}, {case.num_rows} rows, for sm_{architecture}",
@@ -29,12 +30,14 @@ def report(architecture: int, most_rows: int, model: str) -> list[dict[str, obje
             ],
         }
         for case in compile_cases()
-        if case.model == model
+        if case.model == model and re.fullmatch(pattern, case.name)
         if not case.is_product or case.num_rows <= most_rows
     ]
 
 
 if __name__ == "__main__":
     arguments = iter(sys.argv[1:])
-    reports = [report(int(architecture), int(next(arguments)), next(arguments)) for architecture in arguments]
+    reports = [
+        report(int(architecture), int(next(arguments)), next(arguments), next(arguments)) for architecture in arguments
+    ]
     sys.stdout.write(json.dumps([found for reported in reports for found in reported]))

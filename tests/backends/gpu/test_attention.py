@@ -9,6 +9,7 @@ from triton.runtime import interpreter
 from forerun.backends.gpu import language
 from tests.backends.gpu.texts import Texts, assert_close
 from tests.backends.torch.ops import random_parents
+from tests.marks import in_turn, rest_slow
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_long_texts_are_joined_in_the_same_stretches_everywhere(
         assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3), 1))
 def test_whichever_program_is_the_last_one_the_bits_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = Texts.of_tree([-1, *range(40), 39, 38, 3], num_rows=9, prefix_len=4070, group=7)
     texts.texts[2:4] = [range(100), []]
@@ -164,8 +165,9 @@ def test_what_is_no_number_shows() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("length", [120, 134, 2055])  # the rows end in one split, in two, in two stretches
+@pytest.mark.parametrize(  # the rows end in one split, in two, in two stretches
+    ("value", "length"), in_turn([float("nan"), float("inf")], [120, 134, 2055])
+)
 def test_rows_of_a_text_do_not_depend_on_later_ones(length: int, value: float) -> None:
     texts = Texts.of_tree([-1], num_rows=1, prefix_len=length - 1).contiguous(0, num_rows=14)
     clean = texts.by_text_attention()

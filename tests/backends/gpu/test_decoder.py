@@ -138,10 +138,10 @@ def test_requests_that_need_the_host_between_steps_are_left_to_its_loop(device: 
 CASES = [
     pytest.param(PLAIN, GREEDY, id="none, greedy"),
     pytest.param(tree(), SAMPLED, id="tree, sampled"),
-    pytest.param(tree(looks_up=True, depth=1), GREEDY, id="lookup, greedy"),
+    pytest.param(tree(looks_up=True, depth=1), GREEDY, id="lookup, greedy", marks=pytest.mark.slow),
     pytest.param(tree(), FILTERED, id="tree, filtered", marks=pytest.mark.slow),
     pytest.param(tree(looks_up=True), replace(FILTERED, frequency_penalty=0.8), id="lookup, filtered and penalised"),
-    pytest.param(PLAIN, PENALISED, id="none, penalised"),
+    pytest.param(PLAIN, PENALISED, id="none, penalised", marks=pytest.mark.slow),
     pytest.param(tree(), PENALISED, id="tree, penalised", marks=pytest.mark.slow),
     pytest.param(PLAIN, SAMPLED, id="none, sampled", marks=pytest.mark.slow),
     pytest.param(tree(), GREEDY, id="tree, greedy", marks=pytest.mark.slow),

@@ -156,6 +156,7 @@ def lose_within_a_pass(group: PeerGroup) -> str:
     return "told"
 
 
+@pytest.mark.slow  # that an exchange ends, in one process: test_add_partials
 def test_a_pass_ends_when_a_rank_is_lost() -> None:
     assert run_ranks(2, "cpu", lose_within_a_pass) == ["told", "ended"]
 

@@ -36,8 +36,7 @@ def none() -> Iterator[DrafterContestant]:
 
 @pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
 def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
-    fixed = {"prompt_lookup": {}}.get(request.param, {"adaptive": False})
-    contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, **fixed})
+    contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, "adaptive": False})
     yield contestant
     contestant.close()
 

@@ -33,6 +33,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS, NATIVE_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
@@ -154,14 +155,14 @@ def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float
 
 
 MEMORY_CONFIGS = {
-    "drafts": layer_skip(**TREE, search="off"),
     "drafts and probes": layer_skip(**TREE, search="gated"),
     "a rounded copy": layer_skip(**TREE, search="gated", weights="int8"),
+    "drafts": layer_skip(**TREE, search="off"),
 }
 
 
 @pytest.mark.parametrize("kernels", NATIVE_SETS)
-@pytest.mark.parametrize("name", [*MEMORY_CONFIGS, "none"])
+@pytest.mark.parametrize("name", rest_slow([*MEMORY_CONFIGS, "none"], 2))
 def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernels: ModelBackend) -> None:
     weights = weights_of(spec=LONG_SPEC, dtype=torch.float32)
     target = tiny_runner(LONG_SPEC, weights, backend=kernels, capacity=NUM_SLOTS)

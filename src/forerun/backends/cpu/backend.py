@@ -17,6 +17,8 @@ from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
+from forerun.backends.cpu.probe import NativeProbe, select_tier
+from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
@@ -33,9 +35,14 @@ MAX_TOPK: Final = 16  # of the kernel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuBackend(Backend):
-    """Runs passes, samples and moves cache rows in the C library."""
+    """Runs passes, samples and moves cache rows in the C library.
+
+    Args:
+        input_bits: that inputs of linear layers whose weights are a file's codes are rounded to.
+    """
 
     name: str = "native"
+    input_bits: int = 16
     row_exact: bool = True
     thread_exact: bool = True
 
@@ -48,7 +55,15 @@ class CpuBackend(Backend):
         group: RankGroup | None = None,
     ) -> Executor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
-        return NativeExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+        program = build_program(spec, unused, is_shared=group is not None)
+        return NativeExecutor(spec, program, weights, cache, group, input_bits=self.input_bits)
+
+    def kernel_probe(self, executor: Executor) -> KernelProbe | None:
+        assert isinstance(executor, NativeExecutor), "an executor of this backend"
+        return NativeProbe(executor)
+
+    def select_tier(self, name: str | None) -> bool:
+        return select_tier(name)
 
     def group_memory(self, num_ranks: int) -> int | None:
         return shared_memory(num_ranks)
@@ -111,3 +126,4 @@ def keys_of(noise: KeyedRows | None, num_rows: int) -> NDArray[np.int32]:
 
 
 NATIVE = CpuBackend()
+EIGHT_BIT_INPUTS = CpuBackend(name="native, 8-bit inputs", input_bits=8)

@@ -1,13 +1,13 @@
 """The shared library of native kernels: found, checked and loaded once."""
 
-from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 9  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 10  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -45,6 +45,10 @@ def _declare(found: CDLL) -> CDLL:
     """Say what the functions take: a wrong call is then an error, not a crash."""
     found.forerun_tier.restype = c_char_p
     found.forerun_select_tier.argtypes = (c_char_p,)
+    found.forerun_read.argtypes = (c_void_p, c_int64, c_int)
+    found.forerun_read.restype = c_uint64
+    found.forerun_multiply_adds.argtypes = (c_int, c_int64, c_int)
+    found.forerun_multiply_adds.restype = c_int64
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
     found.forerun_pack.argtypes = (c_void_p, c_void_p)

@@ -5,7 +5,9 @@ so its bits depend neither on the other rows nor on the number of threads.
 """
 
 import weakref
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -43,8 +45,11 @@ class NativeExecutor(Executor):
         weights: WeightSource,
         cache: TreeCache,
         group: HostGroup | None = None,
+        *,
+        input_bits: int = 16,
     ) -> None:
-        self._spec, self._group, self._lowering = spec, group, Lowering(spec, program, weights, cache, group)
+        self._spec, self._group = spec, group
+        self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits)
         self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._pass = PassBuffers(self._lowering.sublayers)
@@ -66,6 +71,26 @@ class NativeExecutor(Executor):
         if self._group is not None:
             self._group.require_all()
         return output
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def lowering(self) -> Lowering:
+        """The program as the library has it."""
+        return self._lowering
+
+    @property
+    def fused_ops(self) -> Sequence[NativeOp]:
+        """The ops of a pass, as `run` runs them."""
+        return self._fused.ops
+
+    def calls(self, inputs: ForwardInput) -> list[Callable[[], None]]:
+        """One call for each of the fused ops, valid until the next pass is run: together, in order, they are a pass."""
+        logits = torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT])
+        one_pass = self._pass.fill(inputs, None)
+        return [partial(self._fused.run, one_pass, logits, op, op + 1) for op in range(len(self._fused.ops))]
 
     def _room_for_features(self, inputs: ForwardInput) -> Tensor:
         return torch.empty(len(inputs.token_ids), len(inputs.taps), self._spec.hidden_size)
@@ -98,7 +123,7 @@ class NativeProgram:
     """
 
     def __init__(self, lowering: Lowering, *, fuse: bool) -> None:
-        ops = lowering.lower(fuse=fuse)
+        ops = self.ops = lowering.lower(fuse=fuse)
         self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
         self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0

@@ -29,6 +29,7 @@ class NativeLinear(Structure):
         ("padded_in", c_int32),
         ("group", c_int32),
         ("paired", c_int32),
+        ("input_bits", c_int32),
         ("streams", c_int32),
     )
 

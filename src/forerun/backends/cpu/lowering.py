@@ -1,5 +1,6 @@
 """A program lowered to the library's ops: weights packed, norms and gates fused with the products beside them."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -34,6 +35,8 @@ class Lowering:
         weights: WeightSource,
         cache: TreeCache,
         group: HostGroup | None = None,
+        *,
+        input_bits: int = 16,
     ) -> None:
         self._spec, self._cache, self._group, self._last_ops = spec, cache, group, program[-2:]
         self._head: Weight | None = None
@@ -50,7 +53,7 @@ class Lowering:
         )
         self._linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
         self._cos_sin, self._table = bound.cos_sin_P2D, self._pack_table(bound.table)  # `bound` is not kept
-        self._stream_past_caches()
+        self._say_how_to_read(input_bits)
         self.shape = self._describe_model()
         self.holds = (self._linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
         self.widths = {
@@ -64,6 +67,16 @@ class Lowering:
             "partial": spec.hidden_size,
             "logits": sum(part.descriptor.num_out for part in self._linears[program[-1].weights].parts()),
         }
+
+    @property
+    def linears(self) -> Mapping[str, PackedLinear]:
+        """The packed weights by the names that the program has for them."""
+        return self._linears
+
+    @property
+    def cache(self) -> TreeCache:
+        """The cache that the program is bound to."""
+        return self._cache
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused, they are `ops` one by one."""
@@ -140,9 +153,10 @@ class Lowering:
             shape.table, shape.table_is_bf16 = self._table.data_ptr(), int(self._table.dtype == torch.bfloat16)
         return shape
 
-    def _stream_past_caches(self) -> None:
-        """Weights that no cache can hold until the next pass would only push out what is needed between passes."""
+    def _say_how_to_read(self, input_bits: int) -> None:
+        """Say what codes are multiplied with, and whether weights pass by the caches: those that no cache can hold until
+        the next pass would only push out what is needed between passes."""
         linears = [part for linear in self._linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
-            linear.descriptor.streams = streams
+            linear.descriptor.streams, linear.descriptor.input_bits = streams, input_bits

@@ -22,7 +22,7 @@ template <typename E> struct AttendCall {
     Visibility seen;
     const E *keys, *values;  // of slot 0 and this head
     int64_t slot_stride;     // elements
-    E* queries;
+    Query<E>* queries;
     int32_t *transposed, *slots;
     float *scores, *tree_tile, *partial;
 
@@ -73,14 +73,15 @@ template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, i
     }
 }
 
+// The queries of the rows as inputs of their products; what stands behind the last of a row is overwritten or never read.
 template <typename E> void round_queries(const AttendCall<E>& call, const float* q) {
     const int size = call.group * call.heads.head_dim, row_size = call.heads.num_heads * call.heads.head_dim;
     for (int row = 0; row < call.num_rows; row++) {
         const float* from = q + static_cast<int64_t>(call.t_begin + row) * row_size + call.kv_head * size;
-        E* to = call.queries + row * size;
+        Query<E>* to = call.queries + row * size;
         int i = 0;
-        for (; i + 16 <= size; i += 16) round_to(to + i, simd::load(from + i));
-        if (i < size) round_to_n(to + i, simd::load_n(from + i, size - i), size - i);
+        for (; i + 16 <= size; i += 16) Word<E>::store_inputs(to + i, simd::load(from + i));
+        if (i < size) Word<E>::store_inputs(to + i, simd::load_n(from + i, size - i));
     }
 }
 
@@ -96,7 +97,7 @@ template <typename E> void score_common(const AttendCall<E>& call, int n) {
         const int num_slots = least(TILE_SLOTS, n - s);
         transpose_tile(call, call.first_position + s, num_slots);
         for (int query = 0; query < call.num_queries; query += simd::BLOCK)
-            score_tile(least(simd::BLOCK, call.num_queries - query), call.queries + query * head_dim, head_dim,
+            score_tile<E>(least(simd::BLOCK, call.num_queries - query), call.queries + query * head_dim, head_dim,
                        call.transposed, (num_slots + 15) / 16, scale, call.scores + query * SCORE_STRIDE + s,
                        SCORE_STRIDE);
     }
@@ -133,7 +134,7 @@ template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
             uint64_t wanted = 0;
             for (int i = 0; i < num_queries; i++) wanted |= bits[(query + i) / call.group];
             if (!wanted) continue;
-            score_tile(num_queries, call.queries + query * head_dim, head_dim, call.transposed, (num_slots + 15) / 16,
+            score_tile<E>(num_queries, call.queries + query * head_dim, head_dim, call.transposed, (num_slots + 15) / 16,
                        score_scale(head_dim), call.tree_tile, TILE_SLOTS);
             for (int i = 0; i < num_queries; i++) {
                 const int row = (query + i) / call.group;
@@ -240,7 +241,7 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
     call.keys = static_cast<const E*>(cache.keys) + head;
     call.values = static_cast<const E*>(cache.values) + head;
     call.slot_stride = static_cast<int64_t>(heads.num_kv_heads) * heads.head_dim;
-    call.queries = reinterpret_cast<E*>(scratch + places.queries);
+    call.queries = reinterpret_cast<Query<E>*>(scratch + places.queries);
     call.transposed = reinterpret_cast<int32_t*>(scratch + places.keys);
     call.slots = reinterpret_cast<int32_t*>(scratch + places.slots);
     call.scores = reinterpret_cast<float*>(scratch + places.scores);

@@ -10,34 +10,32 @@
 namespace forerun {
 namespace {
 
-inline void round_to(float* to, simd::F a) { simd::store(to, a); }
-inline void round_to(uint16_t* to, simd::F a) { simd::store_bf16(to, a); }
-inline void round_to_n(float* to, simd::F a, int n) { simd::store_n(to, a, n); }
-inline void round_to_n(uint16_t* to, simd::F a, int n) { simd::store_bf16_n(to, a, n); }
 inline simd::F widen(const float* p) { return simd::load(p); }
 inline simd::F widen(const uint16_t* p) { return simd::load_bf16(p); }
 inline simd::F widen_n(const float* p, int n) { return simd::load_n(p, n); }
 inline simd::F widen_n(const uint16_t* p, int n) { return simd::load_bf16_n(p, n); }
 
-// Adds the products of one word of sixteen transposed keys with the same word of a query.
-struct FloatWord {
-    simd::F keys;
-    explicit FloatWord(const int32_t* p) : keys(simd::load(reinterpret_cast<const float*>(p))) {}
-    simd::F dot(simd::F sum, const float* query) const { return simd::fma(keys, simd::set1(*query), sum); }
-};
-struct Bf16Word {
-    simd::Bytes keys;
-    explicit Bf16Word(const int32_t* p) : keys(simd::load_bytes(p)) {}
-    simd::F dot(simd::F sum, const uint16_t* query) const { return simd::dot_bf16(sum, keys, query); }
-};
-
+// A word of sixteen transposed keys, the inputs that queries are held as, and the products of both added to a sum.
 template <typename E> struct Word;
-template <> struct Word<float> { using Keys = FloatWord; };
-template <> struct Word<uint16_t> { using Keys = Bf16Word; };
+template <> struct Word<float> {
+    using Input = float;
+    simd::F keys;
+    explicit Word(const int32_t* p) : keys(simd::load(reinterpret_cast<const float*>(p))) {}
+    simd::F dot(simd::F sum, const Input* query) const { return simd::fma(keys, simd::set1(*query), sum); }
+    static void store_inputs(Input* to, simd::F a) { simd::store(to, a); }
+};
+template <> struct Word<uint16_t> {
+    using Input = simd::Bf16Input;
+    simd::Bytes keys;
+    explicit Word(const int32_t* p) : keys(simd::load_bytes(p)) {}
+    simd::F dot(simd::F sum, const Input* query) const { return simd::dot_bf16(sum, keys, query); }
+    static void store_inputs(Input* to, simd::F a) { simd::store_bf16_inputs(to, a); }
+};
+template <typename E> using Query = typename Word<E>::Input;
 
 // scores[q][16 k + lane] for NQ queries and NK times sixteen transposed keys.
 template <int NQ, int NK, typename E>
-void score_block(const E* queries, int head_dim, const int32_t* keys, float scale, float* scores, int stride) {
+void score_block(const Query<E>* queries, int head_dim, const int32_t* keys, float scale, float* scores, int stride) {
     constexpr int ELEMENTS = 4 / sizeof(E);  // of a word
     simd::F sums[NQ][NK];
     FORERUN_UNROLL
@@ -47,7 +45,7 @@ void score_block(const E* queries, int head_dim, const int32_t* keys, float scal
     for (int i = 0; i < head_dim; i += ELEMENTS, keys += TILE_SLOTS) {
         FORERUN_UNROLL
         for (int k = 0; k < NK; k++) {
-            const typename Word<E>::Keys word(keys + PANEL * k);
+            const Word<E> word(keys + PANEL * k);
             FORERUN_UNROLL
             for (int q = 0; q < NQ; q++) sums[q][k] = word.dot(sums[q][k], queries + q * head_dim + i);
         }
@@ -60,26 +58,26 @@ void score_block(const E* queries, int head_dim, const int32_t* keys, float scal
 }
 
 template <int NQ, typename E>
-void score_vectors(const E* queries, int head_dim, const int32_t* keys, int num_vectors, float scale, float* scores,
+void score_vectors(const Query<E>* queries, int head_dim, const int32_t* keys, int num_vectors, float scale, float* scores,
                    int stride) {
     int k = 0;
     for (; k + simd::BLOCK <= num_vectors; k += simd::BLOCK)
-        score_block<NQ, simd::BLOCK>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+        score_block<NQ, simd::BLOCK, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
     for (; k + 2 <= num_vectors; k += 2)
-        score_block<NQ, 2>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+        score_block<NQ, 2, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
     for (; k < num_vectors; k++)
-        score_block<NQ, 1>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+        score_block<NQ, 1, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
 }
 
 // Scores of at most BLOCK queries with a tile of keys, num_vectors times sixteen.
 template <typename E>
-void score_tile(int num_queries, const E* queries, int head_dim, const int32_t* keys, int num_vectors, float scale,
+void score_tile(int num_queries, const Query<E>* queries, int head_dim, const int32_t* keys, int num_vectors, float scale,
                 float* scores, int stride) {
     switch (num_queries) {
-        case 1: return score_vectors<1>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        case 2: return score_vectors<2>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        case 3: return score_vectors<3>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        default: return score_vectors<4>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        case 1: return score_vectors<1, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        case 2: return score_vectors<2, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        case 3: return score_vectors<3, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+        default: return score_vectors<4, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
     }
 }
 

@@ -45,9 +45,9 @@ static constexpr const BlockLayout& layout_of(int32_t format) {
     return BLOCK_LAYOUTS[format - static_cast<int32_t>(Format::q4_0)];
 }
 
-// Bytes of a group of one row's inputs: their scale (float), what their sum adds (see prepare.h), and of whole numbers of
-// 16 bits the high bytes, then the low ones. With one byte, the logits of SmolLM2's file of Q4_1 are 5e-2 of their range
-// from those in float32, with two 3e-4; one row is bound by memory either way.
-static constexpr int input_group_bytes(int group) { return 8 + 2 * group; }
+// Bytes of a group of one row's inputs: their scale (float), what their sum adds (see prepare.h), and whole numbers of
+// `bits` bits: bytes in order, or 16 bits as the instruction set wants them (store_s16 of its page). Rounded to 8 bits,
+// the logits of SmolLM2's file of Q4_1 are 5e-2 of their range from those in float32, to 16 bits 3e-4.
+static constexpr int input_group_bytes(int group, int bits) { return 8 + group * bits / 8; }
 
 }  // namespace forerun

@@ -17,16 +17,16 @@ struct Tier {
 bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
+bool has_avx2_vnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-bool has_avx512_bf16() {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-}
+bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
-constexpr int MOST_TIERS = 4;
+constexpr int MOST_TIERS = 7;
 
 // Every tier that was compiled, the best first.
 int list_tiers(Tier* tiers) {
@@ -34,8 +34,14 @@ int list_tiers(Tier* tiers) {
 #ifdef FORERUN_HAS_avx512_bf16
     tiers[n++] = {kernels_avx512_bf16(), has_avx512_bf16()};
 #endif
+#ifdef FORERUN_HAS_avx512_vnni
+    tiers[n++] = {kernels_avx512_vnni(), has_avx512_vnni()};
+#endif
 #ifdef FORERUN_HAS_avx512
     tiers[n++] = {kernels_avx512(), has_avx512()};
+#endif
+#ifdef FORERUN_HAS_avx2_vnni
+    tiers[n++] = {kernels_avx2_vnni(), has_avx2_vnni()};
 #endif
 #ifdef FORERUN_HAS_avx2
     tiers[n++] = {kernels_avx2(), has_avx2()};
@@ -68,7 +74,7 @@ const Kernels& kernels() {
 }  // namespace forerun
 
 // Changes with every function or struct that Python sees, so that a library from before is noticed.
-FORERUN_EXPORT int forerun_version() { return 9; }
+FORERUN_EXPORT int forerun_version() { return 10; }
 
 // The name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }

@@ -36,6 +36,7 @@ struct Linear {
     int32_t format;     // a Format
     int32_t num_out, num_in, padded_in, group;
     int32_t paired;  // 0, or I: the weight is gate and up of I outputs each, their panels taking turns
+    int32_t input_bits;  // of blocks: 16, or 8, to which inputs are rounded where speed counts more
     int32_t streams;  // 1: the model exceeds the caches; its weights pass them by, so that other data stays there
 };
 
@@ -43,9 +44,9 @@ static inline int num_panels(const Linear& linear) {  // static: compiled with e
     return linear.paired ? 2 * ((linear.paired + PANEL - 1) / PANEL) : (linear.num_out + PANEL - 1) / PANEL;
 }
 
-// Rows as a linear of one format reads them; row t starts at values + t * stride.
-//   f32, int8_wide: float[padded_in]; bf16: uint16[padded_in]
-//   int8, int4: int8[padded_in], scales float[T][padded_in / group], sums int32[T][padded_in / group]
+// Rows as a linear of one format reads them; row t starts at values + t * stride. Numbers in them take input_bits() bits.
+//   f32, int8_wide: float[padded_in]; bf16: bfloat16[padded_in], or the same numbers as floats
+//   int8, int4: whole numbers, scales float[T][padded_in / group], sums int32[T][padded_in / group]
 //   blocks: groups of inputs, see blocks.h; group g of a row lies g * group_stride behind its first
 struct Rows {
     void* values;
@@ -99,6 +100,9 @@ struct TopTwo {
 struct Kernels {
     const char* name;
 
+    // Bits that each prepared input of a linear takes with this instruction set.
+    int (*input_bits)(const Linear& linear);
+
     // Rows t in [t_begin, t_end) of x [T][x_stride] into a linear's own form.
     void (*prepare)(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out);
 
@@ -148,8 +152,11 @@ int64_t attend_scratch_bytes(Heads heads);
 
 // One per instruction set; null where it was not compiled.
 const Kernels* kernels_portable();
+const Kernels* kernels_neon();
 const Kernels* kernels_avx2();
+const Kernels* kernels_avx2_vnni();
 const Kernels* kernels_avx512();
+const Kernels* kernels_avx512_vnni();
 const Kernels* kernels_avx512_bf16();
 
 }  // namespace forerun

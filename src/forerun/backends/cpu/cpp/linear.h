@@ -12,25 +12,19 @@
 namespace forerun {
 namespace {
 
-#if defined(FORERUN_TIER_AVX512) && defined(FORERUN_SMALL_TILES)
-constexpr int TILE_ROWS = 3, TILE_PANELS = 2;
-#elif defined(FORERUN_TIER_AVX512)
-constexpr int TILE_ROWS = 12, TILE_PANELS = 2;  // 24 sums in 32 registers
-#elif defined(FORERUN_TIER_AVX2)
-constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // eight halves of sums in 16 registers
-#else
-constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters
-#endif
-constexpr int FEWER_ROWS = TILE_ROWS < 8 ? TILE_ROWS : 8;  // where weights are unpacked, which takes registers
+using simd::TILE_PANELS;
+using simd::TILE_ROWS;
 constexpr int PAIR = 2;
 constexpr int CHUNK_ROWS = 96;  // rows that pass over one panel after the other
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
 constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same where arithmetic costs most: fewer sums to load and store
 constexpr int SUMS_STRIDE = PAIR * PANEL;
 
+// Tiles of up to `max_rows` rows and one or two panels. `inputs` and `step_bytes` are those of a step of a panel,
+// `input_bytes` those of an input where a row's inputs lie side by side.
 struct Tiles {
     void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
-    int max_rows, max_panels, inputs, input_bytes, step_bytes;
+    int max_rows, inputs, input_bytes, step_bytes;
     bool by_groups;
 };
 
@@ -43,31 +37,47 @@ constexpr void add_tiles(Tiles& tiles) {
 
 template <class Weight, int MAX_ROWS = TILE_ROWS>
 constexpr Tiles tiles_of() {
-    Tiles tiles{{}, MAX_ROWS, TILE_PANELS, Weight::INPUTS, Weight::INPUT_BYTES, STEP_BYTES, Weight::BY_GROUPS};
+    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::STEP_BYTES, Weight::BY_GROUPS};
     add_tiles<Weight, MAX_ROWS>(tiles);
     return tiles;
 }
 
-template <class Block, int R>
+template <class Block, int R, bool BY_BYTES>
 constexpr void add_block_tiles(Tiles& tiles) {
-    tiles.run[0][R - 1] = multiply_blocks<Block, R, 1>;
-    if constexpr (TILE_PANELS == 2) tiles.run[TILE_PANELS - 1][R - 1] = multiply_blocks<Block, R, TILE_PANELS>;
-    if constexpr (R > 1) add_block_tiles<Block, R - 1>(tiles);
+    tiles.run[0][R - 1] = multiply_blocks<Block, R, 1, BY_BYTES>;
+    if constexpr (TILE_PANELS == 2)
+        tiles.run[TILE_PANELS - 1][R - 1] = multiply_blocks<Block, R, TILE_PANELS, BY_BYTES>;
+    if constexpr (R > 1) add_block_tiles<Block, R - 1, BY_BYTES>(tiles);
 }
 
-template <Format FORMAT>
+template <Format FORMAT, int INPUT_BITS>
 constexpr Tiles tiles_of() {
-    constexpr BlockLayout layout = layout_of(static_cast<int32_t>(FORMAT));
-    Tiles tiles{{}, FEWER_ROWS, TILE_PANELS, layout.inputs, 0, layout.record_bytes(), false};
-    add_block_tiles<Block<FORMAT>, FEWER_ROWS>(tiles);
+    using B = Block<FORMAT>;
+    Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false};
+    add_block_tiles<B, simd::BLOCK_ROWS, are_bytes(B::LAYOUT, INPUT_BITS)>(tiles);
     return tiles;
 }
 
-constexpr Tiles TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
-                           tiles_of<Int8Wide, FEWER_ROWS>(), tiles_of<Format::q4_0>(), tiles_of<Format::q4_1>(),
-                           tiles_of<Format::q5_0>(), tiles_of<Format::q5_1>(), tiles_of<Format::q8_0>(),
-                           tiles_of<Format::q4_k>(), tiles_of<Format::q5_k>(),
-                           tiles_of<Format::q6_k>()};  // in the order of Format
+constexpr Tiles PLAIN_TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
+                                 tiles_of<Int8Wide, simd::BLOCK_ROWS>()};  // in the order of Format, as those below
+
+template <int INPUT_BITS>
+constexpr Tiles BLOCK_TILES[] = {
+    tiles_of<Format::q4_0, INPUT_BITS>(), tiles_of<Format::q4_1, INPUT_BITS>(), tiles_of<Format::q5_0, INPUT_BITS>(),
+    tiles_of<Format::q5_1, INPUT_BITS>(), tiles_of<Format::q8_0, INPUT_BITS>(), tiles_of<Format::q4_k, INPUT_BITS>(),
+    tiles_of<Format::q5_k, INPUT_BITS>(), tiles_of<Format::q6_k, INPUT_BITS>()};
+
+inline const Tiles& tiles_of(const Linear& linear) {
+    if (!is_blocks(linear.format)) return PLAIN_TILES[linear.format];
+    const int number = linear.format - static_cast<int32_t>(Format::q4_0);
+    return linear.input_bits == 8 ? BLOCK_TILES<8>[number] : BLOCK_TILES<16>[number];
+}
+
+// Bits that a prepared input takes.
+inline int input_bits(const Linear& linear) {
+    if (is_blocks(linear.format)) return are_bytes(layout_of(linear.format), linear.input_bits) ? 8 : 16;
+    return 8 * tiles_of(linear).input_bytes;
+}
 
 // What stays the same from tile to tile.
 struct Work {
@@ -77,7 +87,7 @@ struct Work {
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
 
-    Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(TILES[of.format]), x(rows) {
+    Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -132,10 +142,10 @@ void multiply_block(const Work& work, int row, int num_rows, int panel, int num_
     const int num_passes = (num_rows + work.tiles.max_rows - 1) / work.tiles.max_rows;
     for (int pass = 0, done = 0; pass < num_passes; pass++) {
         const int rows = (num_rows - done + num_passes - pass - 1) / (num_passes - pass);
-        for (int p = 0; p < num_panels; p += work.tiles.max_panels) {
-            const int panels = num_panels - p < work.tiles.max_panels ? num_panels - p : work.tiles.max_panels;
+        for (int p = 0; p < num_panels; p += TILE_PANELS) {
+            const int panels = num_panels - p < TILE_PANELS ? num_panels - p : TILE_PANELS;
             Stretch s = work.stretch(row + done, panel + p, step, sums + done * SUMS_STRIDE + p * PANEL);
-            s.ahead_step = (STEP_BYTES + num_passes - 1) / num_passes;
+            s.ahead_step = (LINE_BYTES + num_passes - 1) / num_passes;
             const int64_t num_bytes = static_cast<int64_t>(s.num_steps) * work.tiles.step_bytes;
             s.ahead = ahead + p * work.panel_bytes + num_bytes / num_passes * pass;
             work.tiles.run[panels - 1][rows - 1](s);

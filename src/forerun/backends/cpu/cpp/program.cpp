@@ -31,30 +31,33 @@ static bool is_grouped(const Linear& linear) {
 }
 
 // An odd number of cache lines: rows a power of two apart would all lie in the same sets of the cache.
-static int64_t row_stride(const Linear& linear) {
-    const bool is_bf16 = linear.format == static_cast<int32_t>(Format::bf16);
-    const int64_t bytes = static_cast<int64_t>(linear.padded_in) * (is_grouped(linear) ? 1 : is_bf16 ? 2 : 4);
-    return round_up(bytes, LINE) | LINE;
+static int64_t row_stride(const Linear& linear, int input_bits) {
+    return round_up(static_cast<int64_t>(linear.padded_in) * input_bits / 8, LINE) | LINE;
 }
 
+// The most bits that any instruction set's prepared inputs take, so that room for rows is room for those of all.
+static int most_input_bits(const Linear& linear) { return is_blocks(linear.format) || is_grouped(linear) ? 16 : 32; }
+
 int64_t rows_bytes(const Linear& linear, int num_rows) {
+    const int bits = most_input_bits(linear);
     if (is_blocks(linear.format))
-        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group) * num_rows;
+        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group, bits) * num_rows;
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
-    return (row_stride(linear) + groups * 8) * num_rows;
+    return (row_stride(linear, bits) + groups * 8) * num_rows;
 }
 
 Rows rows_in(char* memory, const Linear& linear, int num_rows) {
     Rows rows{};
+    const int bits = kernels().input_bits(linear);
     rows.values = memory;
     if (is_blocks(linear.format)) {  // a group of all rows, then the next: a tile finds its rows at fixed distances
-        rows.stride = input_group_bytes(linear.group);
+        rows.stride = input_group_bytes(linear.group, bits);
         rows.group_stride = rows.stride * num_rows;
         return rows;
     }
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
-    char* behind = memory + row_stride(linear) * num_rows;
-    rows.stride = row_stride(linear);
+    rows.stride = row_stride(linear, bits);
+    char* behind = memory + rows.stride * num_rows;
     rows.scales = reinterpret_cast<float*>(behind);
     rows.sums = reinterpret_cast<int32_t*>(behind + groups * num_rows * 4);
     return rows;

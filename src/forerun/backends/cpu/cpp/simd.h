@@ -11,10 +11,16 @@
 //   max, min              the second argument where either is NaN
 //   compress(a, mask)     the lanes that the bits of `mask` name, moved to the front; behind them anything
 //   transpose             words of some rows to the same words side by side, see each
-//   dot_bf16(s, w, x)     s[i] + w[2i] x[0] + w[2i+1] x[1]: 16 outputs' pairs of weights with one pair of inputs
-//   Dots, to_dots         16 int32 that dot_u8_s8 adds to, made of 16 int32
-//   dot_u8_s8(s, w, x)    s[i] + sum over j < 4 of w[4i+j] x[j], w unsigned, x signed, exact
-//   add_dots, times_256   Dots plus 16 int32; every one of them times 256
+//   Bf16Input, store_bf16_inputs  bfloat16 inputs as dot_bf16 reads them: as they are, or the same numbers as floats
+//   dot_bf16(s, w, x)     s[i] + w[2i+1] x[1], and to that + w[2i] x[0]: 16 outputs' pairs of weights with one pair
+//   Dots, to_dots         16 int32 that the dots below add to, made of 16 int32
+//   dot_s8(s, a, b, x)    s[i] + sum over j < 4 of a[4i+j] x[j] + b[4i+j] x[4+j], codes unsigned, x bytes, exact
+//   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs as store_s16 holds them, exact
+//   Codes, split          64 bytes of codes as dot_s16 reads them
+//   store_s16             sixteen inputs of 16 bits as dot_s16 reads them
+//   MOST_BITS_BY_BYTES    codes of so many bits may be multiplied by dot_s8
+//   TILE_ROWS, TILE_PANELS   the largest tile whose sums the registers hold beside what it reads
+//   BLOCK_ROWS            rows of the largest tile that unpacks codes as it goes
 //   low_nibbles, high_nibbles   of each byte
 //   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
 //   prefetch, prefetch_once     into all caches; or past them, for data that is read once

@@ -65,6 +65,10 @@ inline void store_bf16(uint16_t* p, F a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
 
+inline F rounded_bf16(F a) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(round_bf16(a.lo), 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(round_bf16(a.hi), 16))};
+}
 inline F load_bf16_n(const uint16_t* p, int n) {
     uint16_t all[16] = {};
     __builtin_memcpy(all, p, sizeof(uint16_t) * static_cast<unsigned>(n));
@@ -114,9 +118,9 @@ inline F load_s8(const int8_t* p) {
 inline F load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(read128(p)), _mm256_cvtph_ps(read128(p + 8))}; }
 inline F load_u8(const uint8_t* p) { return to_float(load_u8_int(p)); }
 inline void store_s8(int8_t* p, I a) {
-    int32_t all[16];
-    store_int(all, a);
-    for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(all[i] < -128 ? -128 : all[i] > 127 ? 127 : all[i]);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
 inline Mask less(F a, F b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
@@ -166,33 +170,71 @@ template <int LEFT>
 inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     return {_mm256_or_si256(a.lo, moved_bits<LEFT>(b.lo, mask)), _mm256_or_si256(a.hi, moved_bits<LEFT>(b.hi, mask))};
 }
-inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256i x) {
-    const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
+inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256 x_even, __m256 x_odd) {
     const __m256 w_even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
-    const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, high));
-    const __m256 x_even = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
-    const __m256 x_odd = _mm256_castsi256_ps(_mm256_and_si256(x, high));
-    return _mm256_fmadd_ps(w_odd, x_odd, _mm256_fmadd_ps(w_even, x_even, sum));
+    const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
+    return _mm256_fmadd_ps(w_even, x_even, _mm256_fmadd_ps(w_odd, x_odd, sum));
 }
-inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
-    const __m256i x = _mm256_set1_epi32(read_int(pair));
-    return {dot_bf16_half(sum.lo, w.lo, x), dot_bf16_half(sum.hi, w.hi, x)};
-}
-inline __m256i dot_u8_s8_half(__m256i sum, __m256i w, __m256i x_even, __m256i x_odd) {
-    const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xff)), w_odd = _mm256_srli_epi16(w, 8);
-    const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(w_even, x_even), _mm256_madd_epi16(w_odd, x_odd));
-    return _mm256_add_epi32(sum, both);
-}
-using Dots = I;
-inline Dots to_dots(I a) { return a; }
-inline Dots add_dots(Dots a, I b) { return add_int(a, b); }
-inline Dots times_256(Dots a) { return shift_left<8>(a); }
-inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
-    const __m256i x = _mm256_set1_epi32(read_int(four));
-    const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x_odd = _mm256_srai_epi16(x, 8);
-    return {dot_u8_s8_half(sum.lo, w.lo, x_even, x_odd), dot_u8_s8_half(sum.hi, w.hi, x_even, x_odd)};
+using Bf16Input = float;  // widened once, not for every weight
+inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
+inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
+    const __m256 even = _mm256_set1_ps(pair[0]), odd = _mm256_set1_ps(pair[1]);
+    return {dot_bf16_half(sum.lo, w.lo, even, odd), dot_bf16_half(sum.hi, w.hi, even, odd)};
 }
 
+using Dots = I;
+inline Dots to_dots(I a) { return a; }
+// The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
+struct Codes { __m256i even_lo, odd_lo, even_hi, odd_hi; };
+inline Codes split(Bytes b) {
+    const __m256i low = _mm256_set1_epi16(0xff);
+    return {_mm256_and_si256(b.lo, low), _mm256_srli_epi16(b.lo, 8), _mm256_and_si256(b.hi, low), _mm256_srli_epi16(b.hi, 8)};
+}
+inline void store_s16(char* p, I a) {
+    const __m256i mixed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);  // in order
+    const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(mixed, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+}
+// The same value, of which the compiler does not know what it is the sum of: GCC would add up many products side by side,
+// for which there are not registers enough.
+inline __m256i as_one_sum(__m256i sum) {
+#ifdef __GNUC__
+    asm("" : "+x"(sum));
+#endif
+    return sum;
+}
+inline __m256i add_pairs(__m256i sum, __m256i w, __m256i x) {
+#ifdef __AVXVNNI__
+    return _mm256_dpwssd_avx_epi32(sum, w, x);
+#else
+    return as_one_sum(_mm256_add_epi32(sum, _mm256_madd_epi16(w, x)));
+#endif
+}
+inline Dots dot_s16(Dots sum, Codes w, const char* x) {
+    const __m256i even = _mm256_set1_epi32(read_int(x)), odd = _mm256_set1_epi32(read_int(x + 4));
+    return {add_pairs(add_pairs(sum.lo, w.even_lo, even), w.odd_lo, odd),
+            add_pairs(add_pairs(sum.hi, w.even_hi, even), w.odd_hi, odd)};
+}
+inline __m256i dot_s8_half(__m256i sum, __m256i a, __m256i b, __m256i x, __m256i y) {
+#ifdef __AVXVNNI__
+    return _mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32(sum, a, x), b, y);
+#else  // four products of at most 63 x 127 in 16 bits
+    const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(b, y));
+    return as_one_sum(_mm256_add_epi32(sum, _mm256_madd_epi16(both, _mm256_set1_epi16(1))));
+#endif
+}
+inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
+    const __m256i first = _mm256_set1_epi32(read_int(x)), second = _mm256_set1_epi32(read_int(x + 4));
+    return {dot_s8_half(sum.lo, a.lo, b.lo, first, second), dot_s8_half(sum.hi, a.hi, b.hi, first, second)};
+}
+
+#ifdef __AVXVNNI__
+constexpr int MOST_BITS_BY_BYTES = 8;
+#else
+constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
+#endif
+constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
+constexpr int BLOCK_ROWS = 5;
 constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
 
 // As below, for 8 rows and 8 words at most.

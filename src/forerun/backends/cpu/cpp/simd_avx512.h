@@ -45,6 +45,9 @@ inline __m256i round_bf16(F a) {
 }
 inline void store_bf16(uint16_t* p, F a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_bf16(a)); }
 
+inline F rounded_bf16(F a) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(round_bf16(a)), 16))};
+}
 inline F load_bf16_n(const uint16_t* p, int n) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
@@ -109,36 +112,75 @@ inline int32_t read_int(const void* p) {
     __builtin_memcpy(&x, p, sizeof x);
     return x;
 }
-inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
 #ifdef __AVX512BF16__
+using Bf16Input = uint16_t;
+inline void store_bf16_inputs(Bf16Input* p, F a) { store_bf16(p, a); }
+inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
     return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(read_int(pair)))};
+}
 #else
-    const __m512i x = _mm512_set1_epi32(read_int(pair)), high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+using Bf16Input = float;  // widened once, not for every weight
+inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
+inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
     const __m512 w_even = _mm512_castsi512_ps(_mm512_slli_epi32(w.v, 16));
     const __m512 w_odd = _mm512_castsi512_ps(_mm512_and_si512(w.v, high));
-    const __m512 x_even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-    const __m512 x_odd = _mm512_castsi512_ps(_mm512_and_si512(x, high));
-    return {_mm512_fmadd_ps(w_odd, x_odd, _mm512_fmadd_ps(w_even, x_even, sum.v))};
-#endif
+    const __m512 odd_first = _mm512_fmadd_ps(w_odd, _mm512_set1_ps(pair[1]), sum.v);
+    return {_mm512_fmadd_ps(w_even, _mm512_set1_ps(pair[0]), odd_first)};
 }
+#endif
+
 // As GCC's own vector of int32: as __m512i it copies every sum before and after each instruction.
 struct Dots { __v16si v; };
 inline Dots to_dots(I a) { return {(__v16si)a.v}; }
-inline Dots add_dots(Dots a, I b) { return {a.v + (__v16si)b.v}; }
-inline Dots times_256(Dots a) { return {(__v16si)_mm512_slli_epi32((__m512i)a.v, 8)}; }
 inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
-inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
-    const __m512i x = _mm512_set1_epi32(read_int(four));
-#ifdef __AVX512VNNI__
-    return {(__v16si)_mm512_dpbusd_epi32((__m512i)sum.v, w.v, x)};
-#else
-    const __m512i w_even = _mm512_and_si512(w.v, _mm512_set1_epi16(0xff)), w_odd = _mm512_srli_epi16(w.v, 8);
-    const __m512i x_even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), x_odd = _mm512_srai_epi16(x, 8);
-    const __m512i both = _mm512_add_epi32(_mm512_madd_epi16(w_even, x_even), _mm512_madd_epi16(w_odd, x_odd));
-    return {sum.v + (__v16si)both};
-#endif
+// The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
+struct Codes { __m512i even, odd; };
+inline Codes split(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(b.v, 8)}; }
+inline void store_s16(char* p, I a) {
+    const __m256i words = _mm512_cvtsepi32_epi16(a.v);
+    const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
+#ifdef __AVX512VNNI__
+inline Dots dot_s16(Dots sum, Codes w, const char* x) {
+    const __m512i even = _mm512_set1_epi32(read_int(x)), odd = _mm512_set1_epi32(read_int(x + 4));
+    return {(__v16si)_mm512_dpwssd_epi32(_mm512_dpwssd_epi32((__m512i)sum.v, w.even, even), w.odd, odd)};
+}
+inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
+    const __m512i first = _mm512_set1_epi32(read_int(x)), second = _mm512_set1_epi32(read_int(x + 4));
+    return {(__v16si)_mm512_dpbusd_epi32(_mm512_dpbusd_epi32((__m512i)sum.v, a.v, first), b.v, second)};
+}
+constexpr int MOST_BITS_BY_BYTES = 8;
+#else
+// The same value, of which the compiler does not know what it is the sum of: GCC would add up many products side by side,
+// for which there are not registers enough.
+inline Dots as_one_sum(Dots sum) {
+#ifdef __GNUC__
+    asm("" : "+v"(sum.v));
+#endif
+    return sum;
+}
+inline Dots dot_s16(Dots sum, Codes w, const char* x) {
+    const __m512i even = _mm512_madd_epi16(w.even, _mm512_set1_epi32(read_int(x)));
+    const __m512i odd = _mm512_madd_epi16(w.odd, _mm512_set1_epi32(read_int(x + 4)));
+    return as_one_sum({sum.v + ((__v16si)even + (__v16si)odd)});
+}
+inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {  // four products of at most 63 x 127 in 16 bits
+    const __m512i first = _mm512_maddubs_epi16(a.v, _mm512_set1_epi32(read_int(x)));
+    const __m512i second = _mm512_maddubs_epi16(b.v, _mm512_set1_epi32(read_int(x + 4)));
+    return as_one_sum({sum.v + (__v16si)_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1))});
+}
+constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
+#endif
 
+#ifdef FORERUN_SMALL_TILES
+constexpr int TILE_ROWS = 3, BLOCK_ROWS = 12;
+#else
+constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
+constexpr int BLOCK_ROWS = 12;
+#endif
+constexpr int TILE_PANELS = 2;
 constexpr int BLOCK = 4;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
 
 // Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is

@@ -136,26 +136,46 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((b.v[i] << LEFTWARDS >> RIGHTWARDS) & mask);
     return a;
 }
-inline F dot_bf16(F sum, Bytes w, const uint16_t* pair) {
+using Bf16Input = float;
+inline void store_bf16_inputs(Bf16Input* p, F a) {
+    for (int i = 0; i < 16; i++) p[i] = as_float(static_cast<uint32_t>(round_bf16(a.v[i])) << 16);
+}
+inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
     uint32_t words[16];
     std::memcpy(words, w.v, sizeof words);
-    const float x_even = as_float(static_cast<uint32_t>(pair[0]) << 16);
-    const float x_odd = as_float(static_cast<uint32_t>(pair[1]) << 16);
     for (int i = 0; i < 16; i++) {
-        sum.v[i] += as_float(words[i] << 16) * x_even;
-        sum.v[i] += as_float(words[i] & 0xffff0000u) * x_odd;
+        sum.v[i] += as_float(words[i] & 0xffff0000u) * pair[1];
+        sum.v[i] += as_float(words[i] << 16) * pair[0];
     }
     return sum;
 }
 using Dots = I;
 inline Dots to_dots(I a) { return a; }
-inline Dots add_dots(Dots a, I b) { return add_int(a, b); }
-inline Dots times_256(Dots a) { return shift_left<8>(a); }
-inline Dots dot_u8_s8(Dots sum, Bytes w, const int8_t* four) {
+using Codes = Bytes;
+inline Codes split(Bytes b) { return b; }
+inline void store_s16(char* p, I a) {
+    int16_t words[16];
+    for (int i = 0; i < 16; i++) words[i] = static_cast<int16_t>(a.v[i]);
+    std::memcpy(p, words, sizeof words);
+}
+inline Dots dot_s16(Dots sum, Codes w, const char* x) {
+    int16_t four[4];
+    std::memcpy(four, x, sizeof four);
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 4; j++) sum.v[i] += static_cast<int32_t>(w.v[4 * i + j]) * four[j];
     return sum;
 }
+inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 4; j++) {
+            sum.v[i] += static_cast<int32_t>(a.v[4 * i + j]) * static_cast<int8_t>(x[j]);
+            sum.v[i] += static_cast<int32_t>(b.v[4 * i + j]) * static_cast<int8_t>(x[4 + j]);
+        }
+    return sum;
+}
+constexpr int MOST_BITS_BY_BYTES = 8;
+constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
+constexpr int BLOCK_ROWS = 2;
 
 constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
 

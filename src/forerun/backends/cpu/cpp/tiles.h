@@ -10,7 +10,7 @@
 namespace forerun {
 namespace {
 
-constexpr int STEP_BYTES = 64;  // weights of a panel that one step of a tile reads
+constexpr int LINE_BYTES = 64;
 
 // What a tile reads and where its sums lie. Pointers are those of the first row, the first panel and the first input.
 struct Stretch {
@@ -20,7 +20,7 @@ struct Stretch {
     int64_t row_bytes;
     int num_steps;
     bool streams;       // what is fetched ahead is to leave no trace in the caches but the first
-    const char* ahead;  // weights that are wanted next, fetched `ahead_step` bytes further with every step
+    const char* ahead;  // weights that are wanted next, fetched `ahead_step` bytes further with every line
     int64_t ahead_step;
     float* sums;  // [R][sums_stride], panels side by side
     int64_t sums_stride;
@@ -39,7 +39,7 @@ struct Stretch {
 
 struct Float32 {
     static constexpr bool BY_GROUPS = false;
-    static constexpr int INPUTS = 1, INPUT_BYTES = 4;
+    static constexpr int INPUTS = 1, INPUT_BYTES = 4, STEP_BYTES = 64;
     static simd::F dot(simd::F sum, const char* w, const char* x) {
         return simd::fma(simd::load(reinterpret_cast<const float*>(w)),
                          simd::set1(*reinterpret_cast<const float*>(x)), sum);
@@ -48,16 +48,16 @@ struct Float32 {
 
 struct Bfloat16 {
     static constexpr bool BY_GROUPS = false;
-    static constexpr int INPUTS = 2, INPUT_BYTES = 2;
+    static constexpr int INPUTS = 2, INPUT_BYTES = sizeof(simd::Bf16Input), STEP_BYTES = 64;
     static simd::F dot(simd::F sum, const char* w, const char* x) {
-        return simd::dot_bf16(sum, simd::load_bytes(w), reinterpret_cast<const uint16_t*>(x));
+        return simd::dot_bf16(sum, simd::load_bytes(w), reinterpret_cast<const simd::Bf16Input*>(x));
     }
 };
 
 // The weight's byte in the low end of 2^23 is the float 2^23 + byte; less 2^23 + 128 it is the value.
 struct Int8Wide {
     static constexpr bool BY_GROUPS = false;
-    static constexpr int INPUTS = 4, INPUT_BYTES = 4;
+    static constexpr int INPUTS = 4, INPUT_BYTES = 4, STEP_BYTES = 64;
     static simd::F value(simd::I byte) {
         const simd::I low = simd::and_int(byte, simd::set1_int(0xff));
         return simd::sub(simd::from_bits(simd::or_int(low, simd::set1_int(0x4b000000))), simd::set1(8388736.0f));
@@ -73,37 +73,44 @@ struct Int8Wide {
 };
 
 struct Int8 {
-    static constexpr bool BY_GROUPS = true;
-    static constexpr int INPUTS = 4, INPUT_BYTES = 1;
+    static constexpr bool BY_GROUPS = true, BY_BYTES = simd::MOST_BITS_BY_BYTES >= 8;
+    static constexpr int INPUTS = 8, INPUT_BYTES = BY_BYTES ? 1 : 2, STEP_BYTES = 128;
     static simd::Dots start(const uint8_t*, int32_t input_sum) {
         return simd::to_dots(simd::set1_int(-128 * input_sum));
     }
     static simd::Dots dot(simd::Dots sum, const char* w, const char* x) {
-        return simd::dot_u8_s8(sum, simd::load_bytes(w), reinterpret_cast<const int8_t*>(x));
+        const simd::Bytes first = simd::load_bytes(w), second = simd::load_bytes(w + 64);
+        if constexpr (BY_BYTES) return simd::dot_s8(sum, first, second, x);
+        return simd::dot_s16(simd::dot_s16(sum, simd::split(first), x), simd::split(second), x + 8);
     }
     static simd::F factor(const float*, float input_scale) { return simd::set1(input_scale); }
 };
 
 struct Int4 {
     static constexpr bool BY_GROUPS = true;
-    static constexpr int INPUTS = 8, INPUT_BYTES = 1;
+    static constexpr int INPUTS = 8, INPUT_BYTES = 1, STEP_BYTES = 64;
     static simd::Dots start(const uint8_t* zeros, int32_t input_sum) {
         return simd::to_dots(simd::mul_int(simd::load_u8_int(zeros), simd::set1_int(-input_sum)));
     }
     static simd::Dots dot(simd::Dots sum, const char* w, const char* x) {
         const simd::Bytes both = simd::load_bytes(w);
-        const int8_t* input = reinterpret_cast<const int8_t*>(x);
-        sum = simd::dot_u8_s8(sum, simd::low_nibbles(both), input);
-        return simd::dot_u8_s8(sum, simd::high_nibbles(both), input + 4);
+        return simd::dot_s8(sum, simd::low_nibbles(both), simd::high_nibbles(both), x);
     }
     static simd::F factor(const float* scales, float input_scale) {
         return simd::mul(simd::load(scales), simd::set1(input_scale));
     }
 };
 
-template <bool STREAMS>
-inline void fetch(const char* ahead) {
-    STREAMS ? simd::prefetch_once(ahead) : simd::prefetch(ahead);
+// Fetches one step's share of what is wanted next.
+template <class Weight, int P, bool STREAMS>
+FORERUN_INLINE const char* fetch(const char* ahead, int64_t panel_bytes, int64_t ahead_step) {
+    FORERUN_UNROLL
+    for (int line = 0; line < Weight::STEP_BYTES / LINE_BYTES; line++, ahead += ahead_step) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++)
+            STREAMS ? simd::prefetch_once(ahead + p * panel_bytes) : simd::prefetch(ahead + p * panel_bytes);
+    }
+    return ahead;
 }
 
 // Inputs that are floats: one sum from the first input to the last.
@@ -118,17 +125,15 @@ void multiply(const Stretch& s) {
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, row_bytes = s.row_bytes, ahead_step = s.ahead_step;
     for (int step = 0; step < s.num_steps; step++) {
-        FORERUN_UNROLL
-        for (int p = 0; p < P; p++) fetch<STREAMS>(ahead + p * panel_bytes);
+        ahead = fetch<Weight, P, STREAMS>(ahead, panel_bytes, ahead_step);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
             FORERUN_UNROLL
             for (int p = 0; p < P; p++)
                 total[r][p] = Weight::dot(total[r][p], w + p * panel_bytes, x + r * row_bytes);
         }
-        w += STEP_BYTES;
+        w += Weight::STEP_BYTES;
         x += Weight::INPUTS * Weight::INPUT_BYTES;
-        ahead += ahead_step;
     }
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
@@ -153,17 +158,15 @@ void multiply_groups(const Stretch& s) {
         }
         int step = s.group_steps;
         do {
-            FORERUN_UNROLL
-            for (int p = 0; p < P; p++) fetch<STREAMS>(ahead + p * panel_bytes);
+            ahead = fetch<Weight, P, STREAMS>(ahead, panel_bytes, ahead_step);
             FORERUN_UNROLL
             for (int r = 0; r < R; r++) {
                 FORERUN_UNROLL
                 for (int p = 0; p < P; p++)
                     total[r][p] = Weight::dot(total[r][p], w + p * panel_bytes, x + r * row_bytes);
             }
-            w += STEP_BYTES;
-            x += Weight::INPUTS;
-            ahead += ahead_step;
+            w += Weight::STEP_BYTES;
+            x += Weight::INPUTS * Weight::INPUT_BYTES;
         } while (--step);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {

@@ -1,8 +1,8 @@
 // A tile of a block format: the products of R rows with P panels over some records, added to sums in memory.
 //
-// A row's inputs are whole numbers of 16 bits by groups, in two planes of bytes: a group's products are exact sums of
-// integers, first with the high bytes, then, times 256, with the low ones. Only their scaling rounds, once to a group and in
-// the order of the groups.
+// A row's inputs are whole numbers of 16 or of 8 bits by groups, so a group's products are exact sums of integers. Only
+// their scaling rounds, once for each group and in the order of the groups. That is why every instruction set and every
+// way to hold inputs gives the same bits.
 #pragma once
 #include "blocks.h"
 #include "simd.h"
@@ -11,11 +11,17 @@
 namespace forerun {
 namespace {
 
+// How a row's inputs of a format are held: by bytes where they have 8 bits and the instruction set gains by it.
+constexpr bool are_bytes(const BlockLayout& layout, int input_bits) {
+    return input_bits == 8 && layout.bits <= simd::MOST_BITS_BY_BYTES;
+}
+
 template <Format FORMAT>
 struct Block {
     static constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
-    static constexpr int GROUP = LAYOUT.group, GROUPS = LAYOUT.groups(), VECTORS = GROUP / 4;
-    static constexpr int BITS = LAYOUT.bits, LINES = LAYOUT.record_bytes() / 64;
+    static constexpr int GROUP = LAYOUT.group, GROUPS = LAYOUT.groups(), VECTORS = GROUP / 4, BITS = LAYOUT.bits;
+    static constexpr int HEADER_BYTES = LAYOUT.header_bytes(), GROUP_BYTES = LAYOUT.group_bytes();
+    static constexpr int RECORD_BYTES = LAYOUT.record_bytes();
     static constexpr bool HAS_MINIMA = LAYOUT.has_minima;
 
     // Scales and minima of the group at hand, and those of the whole record that they are made of.
@@ -58,47 +64,50 @@ struct Block {
     }
 };
 
-// Adds the products of one plane of R rows' bytes, from x on, with P panels' codes.
-template <class Block, int R, int P, int V = 0>
-FORERUN_INLINE void add_plane(simd::Dots (&totals)[R][P], const char* packed, int64_t panel_bytes, const char* x) {
-    if constexpr (V < Block::VECTORS) {
-        simd::Bytes codes[P];
+// Adds the products of R rows' inputs of a group, from x on, with P panels' codes.
+template <class B, int R, int P, bool BY_BYTES, int V = 0>
+FORERUN_INLINE void add_products(simd::Dots (&totals)[R][P], const char* packed, int64_t panel_bytes, const char* x) {
+    constexpr int ROW = input_group_bytes(B::GROUP, BY_BYTES ? 8 : 16);
+    if constexpr (V < B::VECTORS && BY_BYTES) {
+        simd::Bytes first[P], second[P];
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) codes[p] = Block::template codes<V>(packed + p * panel_bytes);
+        for (int p = 0; p < P; p++) {
+            first[p] = B::template codes<V>(packed + p * panel_bytes);
+            second[p] = B::template codes<V + 1>(packed + p * panel_bytes);
+        }
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
-            const char* four = x + r * input_group_bytes(Block::GROUP) + 4 * V;
             FORERUN_UNROLL
             for (int p = 0; p < P; p++)
-                totals[r][p] = simd::dot_u8_s8(totals[r][p], codes[p], reinterpret_cast<const int8_t*>(four));
+                totals[r][p] = simd::dot_s8(totals[r][p], first[p], second[p], x + r * ROW + 4 * V);
         }
-        add_plane<Block, R, P, V + 1>(totals, packed, panel_bytes, x);
+        add_products<B, R, P, BY_BYTES, V + 2>(totals, packed, panel_bytes, x);
+    } else if constexpr (V < B::VECTORS) {
+        simd::Codes codes[P];
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) codes[p] = simd::split(B::template codes<V>(packed + p * panel_bytes));
+        FORERUN_UNROLL
+        for (int r = 0; r < R; r++) {
+            FORERUN_UNROLL
+            for (int p = 0; p < P; p++) totals[r][p] = simd::dot_s16(totals[r][p], codes[p], x + r * ROW + 8 * V);
+        }
+        add_products<B, R, P, BY_BYTES, V + 1>(totals, packed, panel_bytes, x);
     }
 }
 
 // Adds the products of R rows' groups of inputs, from x on, with P panels' codes to sums.
-template <class Block, int R, int P>
-FORERUN_INLINE void multiply_group(const Block* blocks, const char* packed, int64_t panel_bytes, const char* x, float* sums,
-                    int64_t sums_stride) {
-    constexpr int ROW = input_group_bytes(Block::GROUP);
+template <class B, int R, int P, bool BY_BYTES>
+FORERUN_INLINE void multiply_group(const B* blocks, const char* packed, int64_t panel_bytes, const char* x,
+                                   float* sums, int64_t sums_stride) {
+    constexpr int ROW = input_group_bytes(B::GROUP, BY_BYTES ? 8 : 16);
     simd::Dots totals[R][P];
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
+        const int32_t start = B::HAS_MINIMA ? 0 : *reinterpret_cast<const int32_t*>(x + r * ROW + 4);
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(0));
+        for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(start));
     }
-    add_plane<Block>(totals, packed, panel_bytes, x + 8);
-    packed = simd::anew(packed);  // codes are made twice: there are not registers enough to keep them
-    FORERUN_UNROLL
-    for (int r = 0; r < R; r++) {
-        const simd::I start = simd::set1_int(*reinterpret_cast<const int32_t*>(x + r * ROW + 4));
-        FORERUN_UNROLL
-        for (int p = 0; p < P; p++) {
-            totals[r][p] = simd::times_256(totals[r][p]);
-            if constexpr (!Block::HAS_MINIMA) totals[r][p] = simd::add_dots(totals[r][p], start);
-        }
-    }
-    add_plane<Block>(totals, packed, panel_bytes, x + 8 + Block::GROUP);
+    add_products<B, R, P, BY_BYTES>(totals, packed, panel_bytes, x + 8);
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
         const float* factors = reinterpret_cast<const float*>(x + r * ROW);
@@ -107,24 +116,25 @@ FORERUN_INLINE void multiply_group(const Block* blocks, const char* packed, int6
             float* at = sums + r * sums_stride + p * PANEL;
             const simd::F factor = simd::mul(blocks[p].scale, simd::set1(factors[0]));
             simd::F sum = simd::fma(simd::to_float(totals[r][p]), factor, simd::load(at));
-            if constexpr (Block::HAS_MINIMA) sum = simd::fma(blocks[p].minimum, simd::set1(factors[1]), sum);
+            if constexpr (B::HAS_MINIMA) sum = simd::fma(blocks[p].minimum, simd::set1(factors[1]), sum);
             simd::store(at, sum);
         }
     }
 }
 
-template <class Block, int R, int P>
+template <class B, int R, int P, bool BY_BYTES>
 void multiply_blocks(const Stretch& s) {
+    constexpr int LINES = B::RECORD_BYTES / LINE_BYTES;
     const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
     const int64_t panel_bytes = s.panel_bytes, group_stride = s.group_stride, ahead_step = s.ahead_step;
     const bool streams = s.streams;
     for (int step = 0; step < s.num_steps; step++) {
-        Block blocks[P];
+        B blocks[P];
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) blocks[p].take_record(record + p * panel_bytes);
-        const char* packed = record + Block::LAYOUT.header_bytes();
-        for (int group = 0; group < Block::GROUPS; group++) {
-            const int num_lines = (group + 1) * Block::LINES / Block::GROUPS - group * Block::LINES / Block::GROUPS;
+        const char* packed = record + B::HEADER_BYTES;
+        for (int group = 0; group < B::GROUPS; group++) {
+            const int num_lines = (group + 1) * LINES / B::GROUPS - group * LINES / B::GROUPS;
             for (int line = 0; line < num_lines; line++, ahead += ahead_step) {
                 FORERUN_UNROLL
                 for (int p = 0; p < P; p++)
@@ -132,11 +142,11 @@ void multiply_blocks(const Stretch& s) {
             }
             FORERUN_UNROLL
             for (int p = 0; p < P; p++) blocks[p].take_group(record + p * panel_bytes, group);
-            multiply_group<Block, R, P>(blocks, packed, panel_bytes, x, s.sums, s.sums_stride);
-            packed += Block::LAYOUT.group_bytes();
+            multiply_group<B, R, P, BY_BYTES>(blocks, packed, panel_bytes, x, s.sums, s.sums_stride);
+            packed += B::GROUP_BYTES;
             x += group_stride;
         }
-        record += Block::LAYOUT.record_bytes();
+        record += B::RECORD_BYTES;
     }
 }
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from forerun.backends.torch.ops import Linear
 from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
+from forerun.runtime.processor import has_fast_bfloat16
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
@@ -30,10 +31,11 @@ def can_prepack(weight_OI: Tensor) -> bool:
 
     Small float32 products lose more by its calls than they win by its layout.
     """
-    is_cpu = weight_OI.device.type == "cpu"
-    is_large = weight_OI.numel() >= 1 << 18
-    is_faster = weight_OI.dtype == torch.bfloat16 or (weight_OI.dtype == torch.float32 and is_large)
-    return is_cpu and torch._C._has_mkldnn and is_faster
+    if weight_OI.device.type != "cpu" or not torch._C._has_mkldnn:
+        return False
+    if weight_OI.dtype == torch.bfloat16:
+        return has_fast_bfloat16()
+    return weight_OI.dtype == torch.float32 and weight_OI.numel() >= 1 << 18
 
 
 def prepacked(weight_OI: Tensor, bias_O: Tensor | None) -> Linear:

@@ -15,8 +15,9 @@ from forerun.model.weights import Weight
 
 # A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
 # count fixed and every row aligned alike they do not: neither the row's index nor the other rows' values change them
-# (measured in fp32, bf16 and fp64; with rows of odd length, half of all fp64 shapes depended on the index).
-ROWS_PER_BLOCK = 8
+# (measured in fp32, bf16 and fp64; with rows of odd length, half of all fp64 shapes depended on the index). Of eight
+# rows MKL computes the last two by other code on CPUs with AVX2 alone, where it takes six at once; of four it does not.
+ROWS_PER_BLOCK = 4
 FEATURES_PER_STEP = 16
 
 

@@ -1,0 +1,124 @@
+"""The native kernels of a pass one by one, in the order and with the fusions of the pass itself."""
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.executor import NativeExecutor
+from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, OP_KINDS, NativeOp
+from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
+from forerun.model.blocks import BLOCKS
+from forerun.model.inputs import ForwardInput
+
+KIND_NAMES: Final = {number: name for name, number in OP_KINDS.items()}
+FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
+INPUT_NUMBERS: Final[Mapping[InputKind, int]] = {"float32": 0, "bfloat16": 1, "int16": 2, "int8": 3}  # cpp/peak.cpp
+# What a format's weights are multiplied with, see cpp/kernels.h; those of blocks with whole numbers of 16 bits.
+INPUTS: Final[Mapping[str, InputKind]] = {
+    "float32": "float32", "bfloat16": "bfloat16", "int8": "int8", "int4": "int8", "int8_wide": "float32",
+    **dict.fromkeys(BLOCKS, "int16"),
+}  # fmt: skip
+
+
+class NativeProbe(KernelProbe):
+    """The kernels of one executor, on torch's number of threads."""
+
+    def __init__(self, executor: NativeExecutor) -> None:
+        self._executor = executor
+        linears = executor.lowering.linears
+        self._linears = {linear.descriptor.weights: (name, linear) for name, linear in linears.items()}
+
+    @property
+    def tier(self) -> str:
+        name: bytes = library().forerun_tier()
+        return name.decode()
+
+    def work(self, inputs: ForwardInput) -> list[OpWork]:
+        return [self._work_of(op, inputs) for op in self._executor.fused_ops if is_run(op, inputs)]
+
+    def time_ops(self, inputs: ForwardInput) -> OpTimes:
+        assert not inputs.taps, "a tap that is no part of the pass shows what a call takes"
+        ops_s, calls_s = [], []
+        calls = list(zip(self._executor.fused_ops, self._executor.calls(inputs), strict=True))
+        next(call for op, call in calls if is_tap(op))()  # wakes the threads, which is no op's time
+        for op, call in calls:
+            if is_run(op, inputs):
+                ops_s.append(seconds_of(call))
+            elif is_tap(op):
+                calls_s.append(seconds_of(call))
+        return OpTimes(ops_s=ops_s, call_s=median(calls_s))
+
+    def read(self, memory: Tensor) -> None:
+        library().forerun_read(memory.data_ptr(), memory.nbytes, torch.get_num_threads())
+
+    def multiply_adds(self, inputs: InputKind, num_rounds: int) -> int:
+        number: int = library().forerun_multiply_adds(INPUT_NUMBERS[inputs], num_rounds, torch.get_num_threads())
+        return number
+
+    def _work_of(self, op: NativeOp, inputs: ForwardInput) -> OpWork:
+        kind = KIND_NAMES[op.kind]
+        if kind == "tree_attention":
+            num_bytes, multiply_adds = self._attention_work(inputs)
+            return OpWork(name=kind, weights="", num_bytes=num_bytes, multiply_adds=multiply_adds, inputs="float32")
+        if kind != "linear":
+            return OpWork(name=kind, weights="", num_bytes=0, multiply_adds=0, inputs="float32")
+        name, linear = self._linears[op.linear.weights]
+        num_rows = inputs.num_logit_rows if op.after_select else len(inputs.token_ids)
+        formats = formats_of(linear)
+        return OpWork(
+            name=fused_name(op, name.rpartition(".")[2]),
+            weights=" and ".join(formats),
+            num_bytes=sum(part.num_bytes for part in linear.parts()),
+            multiply_adds=num_rows * sum(part.descriptor.num_out for part in linear.parts()) * op.linear.num_in,
+            inputs=INPUTS[formats[0]],
+        )
+
+    def _attention_work(self, inputs: ForwardInput) -> tuple[int, int]:
+        """Bytes of the keys and values of one layer that the pass reads, each counted once, and products."""
+        spec, keys = self._executor.spec, self._executor.lowering.cache.keys_LSKD
+        num_rows = len(inputs.token_ids)
+        num_slots = inputs.first_slot + num_rows
+        if inputs.ancestry is None:
+            num_seen = sum(range(inputs.first_slot + 1, num_slots + 1))
+        else:
+            num_seen = num_rows * inputs.prefix_len + int(inputs.ancestry.sum())
+        num_bytes = 2 * num_slots * spec.num_kv_heads * spec.head_dim * keys.element_size()
+        return num_bytes, 2 * num_seen * spec.num_heads * spec.head_dim
+
+
+def select_tier(name: str | None) -> bool:
+    """Take the kernels of another instruction set from now on, the best for None; False where they cannot run here."""
+    return bool(library().forerun_select_tier(None if name is None else name.encode()))
+
+
+def formats_of(linear: PackedLinear) -> list[str]:
+    """The formats of a weight's parts, each once."""
+    return list(dict.fromkeys(FORMAT_NAMES[part.descriptor.format] for part in linear.parts()))
+
+
+def fused_name(op: NativeOp, name: str) -> str:
+    """A linear's name with what is fused with it."""
+    before = "norm + " if op.norm else ""
+    after = " + silu_mul" if op.epilogue == EPILOGUES["silu_mul"] else ""
+    return f"{before}{name}{after}"
+
+
+def is_tap(op: NativeOp) -> bool:
+    return bool(op.kind == OP_KINDS["tap"])
+
+
+def is_run(op: NativeOp, inputs: ForwardInput) -> bool:
+    """True for an op of this pass, which has no taps."""
+    return not is_tap(op) and not (op.after_select and not inputs.num_logit_rows)
+
+
+def seconds_of(call: Callable[[], None]) -> float:
+    began = perf_counter()
+    call()
+    return perf_counter() - began

@@ -1,0 +1,111 @@
+"""What the ops of a model's passes took, beside what this machine's memory and instructions can do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """All ops of one kind in a pass, those of its layers summed.
+
+    Args:
+        name: what they compute.
+        weights: the format of their weights; "" where they have none.
+        num_ops: how many there are.
+        num_bytes: of the weights, or of keys and values, that they read.
+        multiply_adds: products that they add up.
+        time_s: what they take.
+        peak_per_s: products a second that the instructions for these weights reach at most; None: not known.
+    """
+
+    name: str
+    weights: str
+    num_ops: int
+    num_bytes: int
+    multiply_adds: int
+    time_s: float
+    peak_per_s: float | None
+
+    def read_share(self, read_bytes_per_s: float) -> float | None:
+        """Bytes over the time, as a share of the reading speed; None where nothing is read that counts."""
+        return self.num_bytes / self.time_s / read_bytes_per_s if self.num_bytes and self.time_s else None
+
+    @property
+    def peak_share(self) -> float | None:
+        """Products over the time, as a share of the peak."""
+        if not self.multiply_adds or not self.time_s or not self.peak_per_s:
+            return None
+        return self.multiply_adds / self.time_s / self.peak_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCosts:
+    """One kind of pass: so many rows behind a text, or a whole prompt, whose passes are summed.
+
+    Args:
+        pass_s: of the pass in one call.
+    """
+
+    is_prompt: bool
+    num_rows: int
+    pass_s: float
+    ops: Sequence[OpCost]
+
+    @property
+    def name(self) -> str:
+        return f"prompt {self.num_rows}" if self.is_prompt else str(self.num_rows)
+
+    @property
+    def ops_s(self) -> float:
+        return sum(op.time_s for op in self.ops)
+
+    @property
+    def left_s(self) -> float:
+        """What the pass takes beside its ops: barriers, its call, and the error of all these measurements."""
+        return self.pass_s - self.ops_s
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(op.num_bytes for op in self.ops)
+
+    def peak_s(self) -> float | None:
+        """The time in which the instructions alone could add up the products; None where a peak is not known."""
+        working = [op for op in self.ops if op.multiply_adds]
+        if any(not op.peak_per_s for op in working):
+            return None
+        return sum(op.multiply_adds / op.peak_per_s for op in working if op.peak_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCosts:
+    """All that `forerun bench kernels` measured.
+
+    Args:
+        context: tokens before the rows of a pass that is no prompt.
+        read_bytes_per_s: of memory that no cache holds.
+        peaks_per_s: products a second by what weights are multiplied with; instructions not known are left out.
+        repeats: how often each pass was measured.
+        foreign_load: share of a core that other programs took, see `bench.run.machine`.
+    """
+
+    model: str
+    dtype: str
+    tier: str
+    num_threads: int
+    context: int
+    read_bytes_per_s: float
+    peaks_per_s: Mapping[str, float]
+    repeats: int
+    passes: Sequence[PassCosts]
+    foreign_load: float
+    machine: Mapping[str, str | int | float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything with the shares, for JSON."""
+        whole = asdict(self)
+        for written, costs in zip(whole["passes"], self.passes, strict=True):
+            written |= {"ops_s": costs.ops_s, "left_s": costs.left_s}
+            for entry, op in zip(written["ops"], costs.ops, strict=True):
+                entry |= {"read_share": op.read_share(self.read_bytes_per_s), "peak_share": op.peak_share}
+        return whole

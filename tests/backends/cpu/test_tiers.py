@@ -1,0 +1,106 @@
+"""All instruction sets of this machine give the same bits: products of every format, and whole passes.
+
+The portable kernels are left out: they multiply and add floats in two roundings, for want of an instruction.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
+from forerun.backends.cpu.binding import fault, library
+from forerun.model.blocks import BLOCKS
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from tests.backends.cpu.conftest import TIERS
+from tests.backends.cpu.test_block_weights import BlockSource, spec_of
+from tests.backends.cpu.test_linear import FORMATS, packed, random_tensor, weight_of
+
+pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+SHAPES: Final = ((33, 100), (50, 640), (70, 1152), (96, 256))
+FEW_ROWS: Final = (1, 2, 3, 5, 8, 13, 40)
+FUSED: Final = tuple(tier for tier in TIERS if tier != "portable")
+
+
+@pytest.fixture(autouse=True)
+def best_tier_afterwards() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    if fault() is None:
+        library().forerun_select_tier(None)
+
+
+def tiers_here() -> list[str]:
+    return [tier for tier in FUSED if library().forerun_select_tier(tier.encode())]
+
+
+def differing(name: str, shape: tuple[int, int], num_rows: int, seed: int) -> tuple[int, list[str]]:
+    """How many products were compared with those of the first instruction set on one thread, and which differed."""
+    num_checks, wrong, expected = 0, [], None
+    linear = packed(name, weight_of(name, *shape))
+    x_TI = random_tensor(num_rows, linear.descriptor.num_in, seed=seed)
+    for tier in tiers_here():
+        library().forerun_select_tier(tier.encode())
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            y_TO = linear(x_TI)
+            expected = y_TO if expected is None else expected
+            num_checks += 1
+            if not torch.equal(y_TO, expected):
+                wrong.append(f"{tier}, {name}, {shape}, {num_rows} rows, {num_threads} threads")
+    return num_checks, wrong
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_have_the_same_bits_with_every_instruction_set(name: str) -> None:
+    for shape in SHAPES[1:3]:
+        for num_rows in FEW_ROWS:
+            assert differing(name, shape, num_rows, seed=num_rows)[1] == []
+
+
+@pytest.mark.slow
+def test_fifty_thousand_products_have_the_same_bits_with_every_instruction_set() -> None:
+    num_checks, wrong = 0, []
+    for seed in range(4):
+        for name in FORMATS:
+            for shape in SHAPES:
+                for num_rows in (*range(1, 65), 100, 200):
+                    compared, faults = differing(name, shape, num_rows, seed)
+                    num_checks, wrong = num_checks + compared, wrong + faults
+    assert wrong == []
+    assert num_checks >= 50_000 or len(tiers_here()) < 3, num_checks
+
+
+def logits_of(types: tuple[str, ...], dtype: torch.dtype, num_rows: int, *, bits: int) -> Tensor:
+    torch.manual_seed(3)
+    spec = spec_of(is_tied=True)
+    backend = EIGHT_BIT_INPUTS if bits == 8 else NATIVE
+    source = BlockSource(spec, types, "Q8_0")  # type: ignore[arg-type]
+    runner = Runner(spec, source, backend=backend, capacity=256, dtype=dtype, device="cpu")
+    token_ids = [idx % spec.vocab_size for idx in range(num_rows)]
+    runner.cache.reserve(num_rows)
+    inputs = ForwardInput(
+        token_ids=token_ids, positions=list(range(num_rows)), first_slot=0, prefix_len=0, ancestry=None,
+        num_logit_rows=num_rows,
+    )  # fmt: skip
+    with torch.inference_mode():
+        return runner.forward(inputs).logits
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("types", [("Q4_1",), tuple(BLOCKS)], ids="+".join)
+def test_whole_passes_have_the_same_bits_with_every_instruction_set(
+    types: tuple[str, ...], dtype: torch.dtype, bits: int
+) -> None:
+    for num_rows in (1, 9, 150):
+        expected = None
+        for tier in tiers_here():
+            library().forerun_select_tier(tier.encode())
+            logits = logits_of(types, dtype, num_rows, bits=bits)
+            expected = logits if expected is None else expected
+            assert torch.equal(logits, expected), (tier, num_rows)
