@@ -33,7 +33,7 @@ NUM_TOKENS = 40
 
 
 class RandomTurns(Chooser):
-    """Gives every round to a random drafter, or none, and lets another one guess: changes in the middle of everything."""
+    """Gives every round to a random drafter, or none, and lets another one guess."""
 
     rng = random.Random(0)
 

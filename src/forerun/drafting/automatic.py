@@ -85,7 +85,7 @@ class AutomaticDrafter(Drafter):
         self._readers = [drafter for name, drafter in self._drafters.items() if self.chooser.may_read(name)]
 
     def prefill(self) -> bool:
-        return any([reader.prefill() for reader in self._readers])
+        return any(reader.prefill() for reader in self._readers)
 
     def propose(self) -> TokenTree:
         turn, costs = self.chooser.turn, self.chooser.costs

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import log
 
 from forerun.core.pace import Pace
@@ -20,7 +21,7 @@ def machine(**by_rows: float) -> Pace:
     """Seconds of a pass by its rows, in milliseconds as `r1=10, r8=20`; linear between."""
     points = sorted((int(rows[1:]), ms / 1e3) for rows, ms in by_rows.items())
     steps = []
-    for (low, low_s), (high, high_s) in zip(points, points[1:], strict=False):
+    for (low, low_s), (high, high_s) in pairwise(points):
         steps += [(rows, low_s + (high_s - low_s) * (rows - low) / (high - low)) for rows in range(low, high)]
     return Pace(steps=(*steps, points[-1]))
 
