@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
@@ -56,7 +56,8 @@ def worker(
     """
     unused = read_skips(skip)
     require_sense(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
-    given = {"num_threads": 1, "inputs": "int8"} | engine_settings(machine)  # a draft's rounding changes no token
+    given: dict[str, Any] = {"num_threads": 1, "inputs": "int8"}  # a draft's rounding changes no token
+    given |= engine_settings(machine)
     config = EngineConfig(target=model, drafter=NoDrafter(), target_ranks=ranks, **given)
     if role == "target":
         be_rank(config, join, key_file, control, parent)

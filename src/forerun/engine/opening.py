@@ -211,8 +211,8 @@ def require_codes(config: EngineConfig, checkpoint: Checkpoint, choice: BackendC
         return
     if not checkpoint.has_codes:
         raise ConfigError(
-            f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of {config.target} '
-            f"are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
+            f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of '
+            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
         )
     if not runs_native(checkpoint.dtype, read_device(config.device).torch_device, conditions_of(config)):
         raise ConfigError(

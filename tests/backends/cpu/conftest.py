@@ -7,7 +7,6 @@ import pytest
 
 from forerun.backends.cpu.binding import fault, library
 
-
 TIERS: Final = ("portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16")
 
 

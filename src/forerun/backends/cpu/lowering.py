@@ -154,8 +154,8 @@ class Lowering:
         return shape
 
     def _say_how_to_read(self, input_bits: int) -> None:
-        """Say what codes are multiplied with, and whether weights pass by the caches: those that no cache can hold until
-        the next pass would only push out what is needed between passes."""
+        """Set the bits of codes' inputs, and let weights that no cache can hold until the next pass bypass the caches,
+        where they would only push out what is needed between passes."""
         linears = [part for linear in self._linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
