@@ -9,7 +9,6 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
-from forerun.drafting import automatic
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -19,7 +18,6 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import LEARNING, TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.speculation.economy.choice import Chooser, DraftTurn
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import rest_slow
@@ -30,22 +28,6 @@ from tests.varied import draft_model
 SPEC = plain_spec(num_layers=4)
 PROMPT = [3, 1, 4, 1, 5]
 NUM_TOKENS = 40
-
-
-class RandomTurns(Chooser):
-    """Gives every round to a random drafter, or none, and lets another one guess."""
-
-    rng = random.Random(0)
-
-    def _next_turn(self) -> DraftTurn:
-        super()._next_turn()
-        drafter, watched = self.rng.sample([*self._names, None], 2)
-        return DraftTurn(drafter=drafter, most_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
-
-
-@pytest.fixture
-def random_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "Chooser", RandomTurns)
 
 
 def weights_of(seed: int) -> Weights:
@@ -168,8 +150,8 @@ def test_where_rows_cost_as_much_as_passes_rounds_are_plain() -> None:
 
 def test_a_drafter_by_its_name_shares_what_is_known_of_the_machine() -> None:
     drafter = drafter_on(target_of(1), draft_seed=1)
-    single = drafter.alone("recycling")
+    single = drafter.each_alone()["recycling"]
     assert list(single.drafters) == ["recycling"]
     assert single.chooser.costs is drafter.chooser.costs
     assert drafter.round_plan is None
-    assert drafter.alone("draft").round_plan is not None
+    assert drafter.each_alone()["draft"].round_plan is not None

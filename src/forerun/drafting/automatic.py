@@ -55,8 +55,11 @@ class AutomaticDrafter(Drafter):
     def round_plan(self) -> RoundPlan | None:
         return next(iter(self._drafters.values())).round_plan if len(self._drafters) == 1 else None
 
-    def alone(self, name: str) -> "AutomaticDrafter":
-        """One of the drafters, with what is known of it and of the machine."""
+    def each_alone(self) -> Mapping[str, "AutomaticDrafter"]:
+        """Of several drafters each for itself, by name, with what is known of it and of the machine."""
+        return {name: self._alone(name) for name in self._drafters} if len(self._drafters) > 1 else {}
+
+    def _alone(self, name: str) -> "AutomaticDrafter":
         single = AutomaticDrafter({name: self._drafters[name]})
         known = {kind: {name: speeds[name]} for kind, speeds in self.chooser.speeds().items() if name in speeds}
         single._choose_by(self.chooser.costs, known)

@@ -93,12 +93,12 @@ class LearntFile:
 
     def forget_if_outdated(self, target: Runner) -> None:
         """Drop the pass times where a pass takes another time than it did. Empties the cache."""
-        known = self.learnt.paces.get(ONE_ROW)
-        if known is not None:
-            ratio = measure_pace(target, ONE_ROW, budget_s=0.0).step_s(1) / known.step_s(1)
-            if 1.0 / DRIFT < ratio < DRIFT:
-                return
-        self.learnt.paces.clear()
+        if self._path is None:
+            return
+        known, newest = self.learnt.paces.get(ONE_ROW), measure_pace(target, ONE_ROW, budget_s=0.0)
+        if known is not None and 1.0 / DRIFT < newest.step_s(1) / known.step_s(1) < DRIFT:
+            return
+        self.learnt.paces = {ONE_ROW: newest}
         self.learnt.context_s = None
 
     def restore(self, drafter: Drafter) -> None:
@@ -156,7 +156,7 @@ def _parse(file: JsonFile, about: About) -> Learnt:
     context_s = file.number("context_s", least=0.0) if file.has("context_s") else None
     speeds = {kind: _parse_speeds(file.nested("speeds").nested(kind)) for kind in TEMPERATURE_CLASSES}
     saved = file.nested("saved_s")
-    saved_s = {name: saved.number(name) for name in saved.values}
+    saved_s = {name: saved.number(name, least=0.0) for name in saved.values}
     return Learnt(paces=_parse_paces(file), context_s=context_s, speeds=speeds, saved_s=saved_s)
 
 

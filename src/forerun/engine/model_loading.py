@@ -202,6 +202,22 @@ def conditions_of(config: EngineConfig) -> Conditions:
     )
 
 
+def require_codes(config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice) -> None:
+    """Raise ConfigError where inputs of 8 bits are asked for and nothing would be multiplied with them."""
+    if config.inputs == "int16":
+        return
+    if not checkpoint.has_codes:
+        raise ConfigError(
+            f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of '
+            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
+        )
+    if not runs_native(checkpoint.dtype, read_device(config.device).torch_device, conditions_of(config)):
+        raise ConfigError(
+            f'inputs "int8" is for the CPU\'s native kernels, and {config.target} runs on {choice.backend.name}: leave '
+            "it out, or install the kernels (see the README)"
+        )
+
+
 def weight_format_of(name: WeightsName) -> WeightFormat:
     """The weight format of linear layers."""
     return "plain" if name == "stored" else name

@@ -10,12 +10,12 @@ from typing import Final
 import torch
 
 import forerun
-from forerun.backends.choose import BackendChoice, runs_native
+from forerun.backends.choose import BackendChoice
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter
-from forerun.core.errors import ConfigError, NumericalError
+from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
 from forerun.decoding.decoder import Decoder, Request, play
@@ -26,7 +26,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
-from forerun.engine.model_loading import Checkpoint, Progress, conditions_of, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, Progress, require_codes, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
@@ -179,9 +179,7 @@ def named_decoders(
     target: Runner, drafter: Drafter, plain: Sequence[Decoder], *, baseline: PlainBaseline | None, pace: Pace | None
 ) -> Mapping[str, Sequence[Decoder]]:
     """The decoders of requests that say who drafts."""
-    held: dict[str, AutomaticDrafter] = {}
-    if isinstance(drafter, AutomaticDrafter) and len(drafter.drafters) > 1:
-        held = {name: drafter.alone(name) for name in drafter.drafters}
+    held = drafter.each_alone() if isinstance(drafter, AutomaticDrafter) else {}
     return {PLAIN: plain, **{name: (HostDecoder(target, single, baseline, pace),) for name, single in held.items()}}
 
 
@@ -202,22 +200,6 @@ def warn_of_missing_kernels(choice: BackendChoice) -> None:
             "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
             "from the plain one where two tokens are nearly tied",
             choice.missing,
-        )
-
-
-def require_codes(config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice) -> None:
-    """Raise ConfigError where inputs of 8 bits are asked for and nothing would be multiplied with them."""
-    if config.inputs == "int16":
-        return
-    if not checkpoint.has_codes:
-        raise ConfigError(
-            f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of '
-            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
-        )
-    if not runs_native(checkpoint.dtype, read_device(config.device).torch_device, conditions_of(config)):
-        raise ConfigError(
-            f'inputs "int8" is for the CPU\'s native kernels, and {config.target} runs on {choice.backend.name}: leave '
-            "it out, or install the kernels (see the README)"
         )
 
 

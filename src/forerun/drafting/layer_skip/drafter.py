@@ -104,7 +104,7 @@ class LayerSkipDrafter(Drafter):
         if config.adaptive:
             shared, draft = RoundCosts(target, TUNED.round_s), costs.draft(self._search.skipped, costs.context)
             self._guessed.rule = WidthRule(shared, draft, expansion_s=TUNED.expansion_s)
-            self._schedule.payoff = Alone(shared)
+            self._schedule.choice = Alone(shared)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -159,15 +159,15 @@ class LayerSkipDrafter(Drafter):
 
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
-        draft, rule, payoff = self._draft, self._guessed.rule, self._schedule.payoff
+        draft, rule, choice = self._draft, self._guessed.rule, self._schedule.choice
         if draft.first_guess is not None:
             self._search.take_guess(draft.skipped, draft.first_guess == acceptance.tokens[0])
         was_hit = draft.tell()
         elapsed_s = self._elapsed_s()
         if rule is not None:
             rule.end_round(len(acceptance.path), elapsed_s)
-        if payoff is not None:
-            payoff.measure(len(acceptance.tokens), elapsed_s)
+        if choice is not None:
+            choice.measure(len(acceptance.tokens), elapsed_s)
         self._search.take_time(elapsed_s)
         return DraftReport(was_hit=was_hit)
 
