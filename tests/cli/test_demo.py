@@ -1,10 +1,14 @@
-"""forerun demo: the same answer twice, with both times."""
+"""forerun demo: what drafting gains here, and an answer plain and drafted with both times."""
 
 import json
 import re
 
 import pytest
 
+from forerun.cli.comparison import Comparison, Written
+from forerun.core.pace import Pace
+from forerun.engine.learnt import LearntFile
+from forerun.speculation.economy.costs import RoundCosts
 from tests.cli.conftest import Run, RunProcess
 
 
@@ -15,7 +19,8 @@ def sections(shown: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.cli.demo.REPEAT_S", 0.1)
+    monkeypatch.setattr("forerun.cli.comparison.FEWEST", 2)
+    monkeypatch.setattr("forerun.cli.comparison.ENOUGH_S", 0.1)
 
 
 def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run: Run, target: str) -> None:
@@ -30,7 +35,7 @@ def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run:
     of_plain = r"plain +[0-9.]+ s, [0-9]+ tokens/s, 24 passes; first token after .*"
     assert re.fullmatch(of_plain, rows[0])
     assert rows[1].startswith("prompt_lookup")
-    assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast \(each the best of [0-9]+ times\)", rows[2])
+    assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast \(2 times each, in turn slice by slice\)", rows[2])
     plain_speed, drafted_speed = (float(row.partition(" s, ")[2].split()[0]) for row in rows[:2])
     assert float(rows[2].split()[4]) == pytest.approx(drafted_speed / plain_speed, rel=0.1)
 
@@ -40,6 +45,39 @@ def test_no_answer_is_drafted_from_the_same_one_before_it(run: Run, target: str)
     alone = json.loads(run("chat", target, "-q", "one two one two", "--json", *flags).stdout)["stats"]["num_rounds"]
     shown = run("demo", target, "-p", "one two one two", *flags).stdout
     assert re.search(r"^recycling .* tokens/s, (\d+) passes", shown, re.M)[1] == str(alone)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("rows_s", "said"), [(4.6, "takes 4.6 times as long as writing one\n"), (1.2, "too few tokens")]
+)
+def test_where_nothing_gains_it_says_so_and_why(
+    run: Run, target: str, monkeypatch: pytest.MonkeyPatch, rows_s: float, said: str
+) -> None:
+    pace = Pace(steps=((1, 1e3), (2, 1e3 * rows_s), (4, 1e3 * rows_s)))  # beside which what rounds take is nothing
+    monkeypatch.setattr(LearntFile, "measure", lambda self, target, widths, budget_s=0.0: pace)
+    monkeypatch.setattr("forerun.cli.comparison.LEAST_GAIN", 1e9)
+    monkeypatch.setattr(RoundCosts, "measure", lambda self, num_rows, seconds, num_rounds=1: None)
+    shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
+    assert shown.exit_code == 0, shown.output
+    assert "--- with the drafter" not in shown.stdout
+    assert "this machine writes fastest without drafting: verifying 4 tokens" in shown.stdout
+    assert said in shown.stdout
+
+
+def test_where_it_gains_the_drafter_that_won_is_named(
+    run: Run, target: str, monkeypatch: pytest.MonkeyPatch, random_turns: None
+) -> None:
+    monkeypatch.setattr(Comparison, "gains", True)
+    shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
+    assert re.search(r"^--- with the drafter auto: (recycling|prompt_lookup) ---$", shown.stdout, re.M)
+
+
+def test_stalls_of_single_slices_decide_nothing() -> None:
+    plain = Written(None, [], [[1.0, 1.0, 9.0], [1.0, 1.0, 1.0], [5.0, 1.0, 1.0]])  # type: ignore[arg-type]
+    drafted = Written(None, [], [[0.5, 0.5, 0.5], [0.5, 0.5, 7.0], [0.5, 0.5, 0.5]])  # type: ignore[arg-type]
+    found = Comparison(plain, drafted)
+    assert found.ratio == 2.0
+    assert found.gains
 
 
 def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:
