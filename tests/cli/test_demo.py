@@ -2,6 +2,7 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run:
     assert rows[1].startswith("prompt_lookup")
     assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast \(2 times each, in turn slice by slice\)", rows[2])
     plain_speed, drafted_speed = (float(row.partition(" s, ")[2].split()[0]) for row in rows[:2])
-    assert float(rows[2].split()[4]) == pytest.approx(drafted_speed / plain_speed, rel=0.1)
+    assert float(rows[2].split()[4]) <= 1.1 * drafted_speed / plain_speed
 
 
 def test_no_answer_is_drafted_from_the_same_one_before_it(run: Run, target: str) -> None:
@@ -72,12 +73,30 @@ def test_where_it_gains_the_drafter_that_won_is_named(
     assert re.search(r"^--- with the drafter auto: (recycling|prompt_lookup) ---$", shown.stdout, re.M)
 
 
+def side(num_rounds: int, slices_s: list[list[float]]) -> Written:
+    """Answers of 90 tokens that took so many rounds."""
+    stats = Mock(tokens_per_round=90 / num_rounds)
+    return Written(Mock(), [Mock(stats=stats)] * len(slices_s), slices_s)
+
+
 def test_stalls_of_single_slices_decide_nothing() -> None:
-    plain = Written(None, [], [[1.0, 1.0, 9.0], [1.0, 1.0, 1.0], [5.0, 1.0, 1.0]])  # type: ignore[arg-type]
-    drafted = Written(None, [], [[0.5, 0.5, 0.5], [0.5, 0.5, 7.0], [0.5, 0.5, 0.5]])  # type: ignore[arg-type]
+    plain = side(90, [[1.0, 1.0, 2.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    drafted = side(30, [[0.5, 0.5, 0.5], [0.5, 0.5, 1.0], [0.5, 0.5, 0.5]])
     found = Comparison(plain, drafted)
     assert found.ratio == 2.0
     assert found.gains
+
+
+def test_what_scatters_as_much_as_it_gains_is_no_gain() -> None:
+    plain = side(90, [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    assert not Comparison(plain, side(60, [[0.5, 0.5], [0.9, 0.9], [1.5, 1.5]])).gains
+
+
+def test_no_gain_exceeds_the_tokens_of_a_round() -> None:
+    plain = side(90, [[2.0, 2.0]] * 3)
+    found = Comparison(plain, side(89, [[1.0, 1.0]] * 3))
+    assert found.ratio == 90 / 89
+    assert not found.gains
 
 
 def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:

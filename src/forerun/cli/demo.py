@@ -126,4 +126,5 @@ def _numbers(writer: Written) -> str:
     first = writer.results[0].stats
     speed = first.num_new_tokens / writer.seconds
     passes = median(result.stats.num_rounds for result in writer.results)
-    return f"{writer.seconds:.2f} s, {speed:.0f} tokens/s, {passes:.0f} passes; first token after {first.first_token_s:.2f} s"
+    waited = f"first token after {first.first_token_s:.2f} s"
+    return f"{writer.seconds:.2f} s, {speed:.0f} tokens/s, {passes:.0f} passes; {waited}"
