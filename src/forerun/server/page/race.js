@@ -15,6 +15,7 @@ const EXAMPLE = "Write a Python function that returns the mean of every column o
 const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
 const SHORT = 64; // tokens of the run before: with the plain run behind, it shows how much the machine varies
 const LEAST_NOISE = 0.02; // share of a speed that two equal runs on a quiet machine differ by
+const UNKNOWN_NOISE = 0.1; // where there is only one plain run to go by
 
 export class Race {
   #controller = null;
@@ -180,7 +181,7 @@ export function compare(drafted, plainRuns) {
   const speeds = plainRuns.map((run) => run.tokensPerSecond).filter(Boolean);
   if (!drafted.tokensPerSecond || !speeds.length) return null;
   const mean = speeds.reduce((sum, speed) => sum + speed, 0) / speeds.length;
-  const noise = (Math.max(...speeds) - Math.min(...speeds)) / mean + LEAST_NOISE;
+  const noise = speeds.length > 1 ? (Math.max(...speeds) - Math.min(...speeds)) / mean + LEAST_NOISE : UNKNOWN_NOISE;
   // No round is shorter than a plain one: what exceeds the tokens of a round is other load on the machine.
   return { ratio: Math.min(drafted.tokensPerSecond / mean, drafted.tokensPerRound ?? Infinity), noise };
 }
