@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from forerun.cli.comparison import Comparison, Written
+from forerun.cli.comparison import SpeedComparison, Written
 from forerun.core.pace import Pace
 from forerun.engine.learnt import LearntFile
 from forerun.speculation.economy.costs import RoundCosts
@@ -36,9 +36,11 @@ def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run:
     of_plain = r"plain +[0-9.]+ s, [0-9]+ tokens/s, 24 passes; first token after .*"
     assert re.fullmatch(of_plain, rows[0])
     assert rows[1].startswith("prompt_lookup")
-    assert re.fullmatch(r"the same 24 tokens, [0-9.]+ times as fast \(2 times each, in turn slice by slice\)", rows[2])
+    assert re.fullmatch(
+        r"the same 24 tokens, [0-9.]+ times as fast \([0-9]+ times each, in turn slice by slice\)", rows[2]
+    )
     plain_speed, drafted_speed = (float(row.partition(" s, ")[2].split()[0]) for row in rows[:2])
-    assert float(rows[2].split()[4]) <= 1.1 * drafted_speed / plain_speed
+    assert float(rows[2].split()[4]) <= 1.1 * drafted_speed / plain_speed + 0.01
 
 
 def test_no_answer_is_drafted_from_the_same_one_before_it(run: Run, target: str) -> None:
@@ -68,7 +70,7 @@ def test_where_nothing_gains_it_says_so_and_why(
 def test_where_it_gains_the_drafter_that_won_is_named(
     run: Run, target: str, monkeypatch: pytest.MonkeyPatch, random_turns: None
 ) -> None:
-    monkeypatch.setattr(Comparison, "gains", True)
+    monkeypatch.setattr(SpeedComparison, "gains", True)
     shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
     assert re.search(r"^--- with the drafter auto: (recycling|prompt_lookup) ---$", shown.stdout, re.M)
 
@@ -82,19 +84,19 @@ def side(num_rounds: int, slices_s: list[list[float]]) -> Written:
 def test_stalls_of_single_slices_decide_nothing() -> None:
     plain = side(90, [[1.0, 1.0, 2.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
     drafted = side(30, [[0.5, 0.5, 0.5], [0.5, 0.5, 1.0], [0.5, 0.5, 0.5]])
-    found = Comparison(plain, drafted)
+    found = SpeedComparison(plain, drafted)
     assert found.ratio == 2.0
     assert found.gains
 
 
 def test_what_scatters_as_much_as_it_gains_is_no_gain() -> None:
     plain = side(90, [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-    assert not Comparison(plain, side(60, [[0.5, 0.5], [0.9, 0.9], [1.5, 1.5]])).gains
+    assert not SpeedComparison(plain, side(60, [[0.5, 0.5], [0.9, 0.9], [1.5, 1.5]])).gains
 
 
 def test_no_gain_exceeds_the_tokens_of_a_round() -> None:
     plain = side(90, [[2.0, 2.0]] * 3)
-    found = Comparison(plain, side(89, [[1.0, 1.0]] * 3))
+    found = SpeedComparison(plain, side(89, [[1.0, 1.0]] * 3))
     assert found.ratio == 90 / 89
     assert not found.gains
 

@@ -43,7 +43,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SpeedComparison:
     """Both sides of all comparisons."""
 
     plain: Written
@@ -80,7 +80,7 @@ class Comparison:
 
 def compare(
     plain: "Engine", drafting: "Engine", asked: "Prompt", params: SamplingParams, report: Callable[[int, int], None]
-) -> Comparison:
+) -> SpeedComparison:
     """Write the answer by both until enough is known.
 
     A first comparison is left out: in its answer the drafters are tried. No answer is drafted from the one before it.
@@ -102,7 +102,7 @@ def compare(
                 side.results.append(result)
                 side.slices_s.append(slices_s)
         number += 1
-    return Comparison(*sides)
+    return SpeedComparison(*sides)
 
 
 def let_forget(engine: "Engine") -> None:
@@ -111,7 +111,7 @@ def let_forget(engine: "Engine") -> None:
     engine.drafter.restore(b"")
 
 
-def winner_of(found: Comparison, name: str) -> str:
+def winner_of(found: SpeedComparison, name: str) -> str:
     """The name of the drafter, with the one of several that drafted most."""
     rounds = Counter[str]()
     for result in found.drafted.results:
@@ -120,7 +120,7 @@ def winner_of(found: Comparison, name: str) -> str:
     return f"{name}: {max(rounds, key=rounds.__getitem__)}" if rounds else name
 
 
-def reason(drafting: "Engine", found: Comparison) -> str:
+def reason(drafting: "Engine", found: SpeedComparison) -> str:
     """Why drafting gains nothing here."""
     drafter = drafting.drafter
     if isinstance(drafter, AutomaticDrafter):

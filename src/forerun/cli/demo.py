@@ -11,7 +11,7 @@ import typer
 from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
-from forerun.cli.comparison import Comparison, Written, compare, let_forget, reason, winner_of
+from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget, reason, winner_of
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
@@ -109,7 +109,7 @@ def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, titl
         raise typer.Exit(INTERRUPTED)
 
 
-def _tell(found: Comparison, winner: str, drafting: "Engine") -> None:
+def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
     """Both times, whether the texts are equal, the ratio, and where drafting gains nothing why."""
     print()
     print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])

@@ -115,7 +115,8 @@ def test_a_race_with_a_drafter_in_another_process_ends_with_equal_texts(browser:
 
 # What the race finds of speeds: of the drafted run, of the plain runs, and the drafted tokens of a round.
 COMPARE = """([drafted, plain, perRound]) => import("./page/race.js").then(({ compare }) =>
-  compare({ tokensPerSecond: drafted, tokensPerRound: perRound }, plain.map((tokensPerSecond) => ({ tokensPerSecond }))))"""
+  compare({ tokensPerSecond: drafted, tokensPerRound: perRound },
+    plain.map((tokensPerSecond) => ({ tokensPerSecond }))))"""
 
 
 @pytest.mark.parametrize(
