@@ -202,7 +202,7 @@ def conditions_of(config: EngineConfig) -> Conditions:
     )
 
 
-def require_codes(config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice) -> None:
+def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
     """Raise ConfigError where inputs of 8 bits are asked for and nothing would be multiplied with them."""
     if config.inputs == "int16":
         return
@@ -213,8 +213,8 @@ def require_codes(config: EngineConfig, checkpoint: Checkpoint, choice: BackendC
         )
     if not runs_native(checkpoint.dtype, read_device(config.device).torch_device, conditions_of(config)):
         raise ConfigError(
-            f'inputs "int8" is for the CPU\'s native kernels, and {config.target} runs on {choice.backend.name}: leave '
-            "it out, or install the kernels (see the README)"
+            f'inputs "int8" is for the CPU\'s native kernels, which do not run {config.target} here: leave it out, or '
+            "install the kernels (see the README)"
         )
 
 

@@ -98,7 +98,7 @@ def open_engine(
     eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
-    require_codes(config, checkpoint, choice)
+    require_codes(checkpoint, config)
     learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load(num_rows: int) -> Runner:

@@ -52,11 +52,12 @@ struct Weight {
             const int block = layout_of(linear.format).file_inputs;
             linear.num_in = (linear.num_in + block - 1) / block * block;
             fill_blocks(random);
+            linear.input_bits = below(random, 2) ? 16 : 8;
         } else {
             fill(random, format);
         }
         for (int n = 0; n < linear.num_out; n++) bias.push_back(normal(random));
-        const bool rounds = format == Format::int8 || format == Format::int4;
+        const bool rounds = format == Format::int8 || format == Format::int4 || linear.input_bits == 8;
         tolerance = format == Format::bf16 ? 0.005 : rounds ? 0.03 : 1e-4;
         const Source source{bytes.data(), scales.data(), zeros.data(), bias.data()};
         if (!forerun_pack(&linear, &source)) std::abort();
@@ -159,7 +160,7 @@ bool check(Random& random, Format format) {
 }  // namespace
 
 int main() {
-    for (const char* tier : {"portable", "avx2", "avx512", "avx512_bf16"}) {
+    for (const char* tier : {"portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"}) {
         if (!forerun_select_tier(tier)) continue;
         Random random(1);
         for (int round = 0; round < 260; round++)

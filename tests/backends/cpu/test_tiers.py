@@ -1,15 +1,19 @@
-"""All instruction sets of this machine give the same bits: products of every format, and whole passes.
+"""All instruction sets give the same bits: products of every format, and whole passes; those of Arm in an emulator.
 
 The portable kernels are left out: they multiply and add floats in two roundings, for want of an instruction.
 """
 
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 import torch
 from torch import Tensor
 
+import forerun
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault, library
 from forerun.model.blocks import BLOCKS
@@ -20,6 +24,8 @@ from tests.backends.cpu.test_block_weights import BlockSource, spec_of
 from tests.backends.cpu.test_linear import FORMATS, packed, random_tensor, weight_of
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
+CPP: Final = Path(forerun.__file__).parent / "backends/cpu"
+ARM: Final = ("aarch64-linux-gnu-g++", "qemu-aarch64", "cmake")
 SHAPES: Final = ((33, 100), (50, 640), (70, 1152), (96, 256))
 FEW_ROWS: Final = (1, 2, 3, 5, 8, 13, 40)
 FUSED: Final = tuple(tier for tier in TIERS if tier != "portable")
@@ -104,3 +110,32 @@ def test_whole_passes_have_the_same_bits_with_every_instruction_set(
             logits = logits_of(types, dtype, num_rows, bits=bits)
             expected = logits if expected is None else expected
             assert torch.equal(logits, expected), (tier, num_rows)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def bits_by_tier(folder: Path, library_path: Path, compiler: str, *emulator: str) -> dict[str, str]:
+    """What tests/backends/cpu/tier_bits.cpp prints for each instruction set."""
+    source, program = Path(__file__).with_name("tier_bits.cpp"), folder / f"bits_{compiler}"
+    run(compiler, "-O1", "-std=c++17", f"-I{CPP / 'cpp'}", source, library_path, "-o", program, cwd=folder)
+    lines = run("env", f"LD_LIBRARY_PATH={library_path.parent}", *emulator, program, cwd=folder).splitlines()
+    return {tier: rest for tier, _, rest in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(any(shutil.which(name) is None for name in ARM), reason=f"needs {', '.join(ARM)}")
+def test_arm_has_the_same_bits_in_an_emulator(tmp_path: Path) -> None:
+    run("cmake", "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={ARM[0]}", CPP,
+        cwd=tmp_path)  # fmt: skip
+    run("cmake", "--build", ".", cwd=tmp_path)
+    arm = bits_by_tier(
+        tmp_path, tmp_path / "libforerun_native.so", ARM[0], "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu",
+        "-E", f"LD_LIBRARY_PATH={tmp_path}",
+    )  # fmt: skip
+    here = bits_by_tier(tmp_path, next(CPP.glob("libforerun_native.*")), "g++")
+    assert set(arm) == {"neon"}
+    assert set(here.values()) == set(arm.values()), (here, arm)

@@ -59,18 +59,33 @@ inline uint64_t of_chunk(uint64_t bits, int next) {
     return bits;
 }
 
-// Keys of n <= TILE_SLOTS slots to columns: word i of slot s comes to transposed[i * TILE_SLOTS + s].
+// Words of two bfloat16 to two floats: word i comes to rows 2 i and 2 i + 1 of `to`, whose second half the words are.
+inline void widen_tile(const int32_t* words, int num_words, int num_vectors, int32_t* to) {
+    for (int i = 0; i < num_words; i++)
+        for (int k = 0; k < num_vectors; k++) {
+            const simd::I both = simd::load_int(words + i * TILE_SLOTS + k * PANEL);
+            simd::store_int(to + 2 * i * TILE_SLOTS + k * PANEL, simd::shift_left<16>(both));
+            simd::store_int(to + (2 * i + 1) * TILE_SLOTS + k * PANEL,
+                            simd::and_int(both, simd::set1_int(static_cast<int32_t>(0xffff0000))));
+        }
+}
+
+// Keys of n <= TILE_SLOTS slots to columns: word i of slot s comes to transposed[i * TILE_SLOTS + s], or its two halves
+// as floats to rows 2 i and 2 i + 1.
 template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, int n) {
+    constexpr bool WIDENS = sizeof(E) == 2 && !simd::HAS_BF16_DOT;
     const int num_words = call.heads.head_dim * static_cast<int>(sizeof(E)) / 4;
     const int64_t row_bytes = call.slot_stride * static_cast<int64_t>(sizeof(E));
+    int32_t* words = call.transposed + (WIDENS ? num_words * TILE_SLOTS : 0);
     for (int s = 0; s < n; s += 16) {
         const char* from = reinterpret_cast<const char*>(call.keys + (slot + s) * call.slot_stride);
         for (int w = 0; w < num_words; w += 16) {
             for (int row = 0; row < 16; row++) simd::prefetch(from + (TILE_SLOTS + row) * row_bytes + 4 * w);
             simd::transpose(from + 4 * w, row_bytes, least(16, n - s), least(16, num_words - w),
-                            call.transposed + w * TILE_SLOTS + s, TILE_SLOTS);
+                            words + w * TILE_SLOTS + s, TILE_SLOTS);
         }
     }
+    if (WIDENS) widen_tile(words, num_words, (n + PANEL - 1) / PANEL, call.transposed);
 }
 
 // The queries of the rows as inputs of their products; what stands behind the last of a row is overwritten or never read.
@@ -96,8 +111,8 @@ template <typename E> void score_common(const AttendCall<E>& call, int n) {
     for (int s = 0; s < n; s += TILE_SLOTS) {
         const int num_slots = least(TILE_SLOTS, n - s);
         transpose_tile(call, call.first_position + s, num_slots);
-        for (int query = 0; query < call.num_queries; query += simd::BLOCK)
-            score_tile<E>(least(simd::BLOCK, call.num_queries - query), call.queries + query * head_dim, head_dim,
+        for (int query = 0; query < call.num_queries; query += simd::BLOCK_QUERIES)
+            score_tile<E>(least(simd::BLOCK_QUERIES, call.num_queries - query), call.queries + query * head_dim, head_dim,
                        call.transposed, (num_slots + 15) / 16, scale, call.scores + query * SCORE_STRIDE + s,
                        SCORE_STRIDE);
     }
@@ -129,8 +144,8 @@ template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
         if (!any) continue;
         const int num_slots = 64 - __builtin_clzll(any);
         transpose_tile(call, call.seen.prefix_len + slot, num_slots);
-        for (int query = 0; query < call.num_queries; query += simd::BLOCK) {
-            const int num_queries = least(simd::BLOCK, call.num_queries - query);
+        for (int query = 0; query < call.num_queries; query += simd::BLOCK_QUERIES) {
+            const int num_queries = least(simd::BLOCK_QUERIES, call.num_queries - query);
             uint64_t wanted = 0;
             for (int i = 0; i < num_queries; i++) wanted |= bits[(query + i) / call.group];
             if (!wanted) continue;
@@ -166,9 +181,9 @@ template <typename E> void mix(const AttendCall<E>& call, int query_begin, int q
     const int head_dim = call.heads.head_dim;
     for (int d = 0, next = 0; d < head_dim; d = next) {
         Values<E> once = values;
-        for (int query = query_begin; query < query_end; query += simd::BLOCK) {
-            const int num_queries = least(simd::BLOCK, query_end - query);
-            float* mixed[simd::BLOCK];
+        for (int query = query_begin; query < query_end; query += simd::BLOCK_QUERIES) {
+            const int num_queries = least(simd::BLOCK_QUERIES, query_end - query);
+            float* mixed[simd::BLOCK_QUERIES];
             for (int i = 0; i < num_queries; i++) mixed[i] = call.part(query + i) + 2;
             next = mix_some(once, num_queries, call.scores + query * SCORE_STRIDE + first, mixed, d, head_dim);
             once.ahead = 0;  // the next queries find the values near

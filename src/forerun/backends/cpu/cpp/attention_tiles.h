@@ -18,17 +18,33 @@ inline simd::F widen_n(const uint16_t* p, int n) { return simd::load_bf16_n(p, n
 // A word of sixteen transposed keys, the inputs that queries are held as, and the products of both added to a sum.
 template <typename E> struct Word;
 template <> struct Word<float> {
+    static constexpr int VECTORS = 1;  // of the transposed keys
     using Input = float;
     simd::F keys;
     explicit Word(const int32_t* p) : keys(simd::load(reinterpret_cast<const float*>(p))) {}
     simd::F dot(simd::F sum, const Input* query) const { return simd::fma(keys, simd::set1(*query), sum); }
     static void store_inputs(Input* to, simd::F a) { simd::store(to, a); }
 };
-template <> struct Word<uint16_t> {
-    using Input = simd::Bf16Input;
+template <bool AS_THEY_ARE> struct Bf16Word;
+template <> struct Bf16Word<true> {
+    static constexpr int VECTORS = 1;
     simd::Bytes keys;
-    explicit Word(const int32_t* p) : keys(simd::load_bytes(p)) {}
-    simd::F dot(simd::F sum, const Input* query) const { return simd::dot_bf16(sum, keys, query); }
+    explicit Bf16Word(const int32_t* p) : keys(simd::load_bytes(p)) {}
+    simd::F dot(simd::F sum, const simd::Bf16Input* query) const { return simd::dot_bf16(sum, keys, query); }
+};
+template <> struct Bf16Word<false> {  // widened once for all queries; odd ones first, as dot_bf16 does
+    static constexpr int VECTORS = 2;
+    simd::F even, odd;
+    explicit Bf16Word(const int32_t* p)
+        : even(simd::load(reinterpret_cast<const float*>(p))),
+          odd(simd::load(reinterpret_cast<const float*>(p + TILE_SLOTS))) {}
+    simd::F dot(simd::F sum, const float* query) const {
+        return simd::fma(even, simd::set1(query[0]), simd::fma(odd, simd::set1(query[1]), sum));
+    }
+};
+template <> struct Word<uint16_t> : Bf16Word<simd::HAS_BF16_DOT> {
+    using Input = simd::Bf16Input;
+    explicit Word(const int32_t* p) : Bf16Word<simd::HAS_BF16_DOT>(p) {}
     static void store_inputs(Input* to, simd::F a) { simd::store_bf16_inputs(to, a); }
 };
 template <typename E> using Query = typename Word<E>::Input;
@@ -42,7 +58,7 @@ void score_block(const Query<E>* queries, int head_dim, const int32_t* keys, flo
     for (int q = 0; q < NQ; q++)
         FORERUN_UNROLL
         for (int k = 0; k < NK; k++) sums[q][k] = simd::zero();
-    for (int i = 0; i < head_dim; i += ELEMENTS, keys += TILE_SLOTS) {
+    for (int i = 0; i < head_dim; i += ELEMENTS, keys += Word<E>::VECTORS * TILE_SLOTS) {
         FORERUN_UNROLL
         for (int k = 0; k < NK; k++) {
             const Word<E> word(keys + PANEL * k);
@@ -61,24 +77,20 @@ template <int NQ, typename E>
 void score_vectors(const Query<E>* queries, int head_dim, const int32_t* keys, int num_vectors, float scale, float* scores,
                    int stride) {
     int k = 0;
-    for (; k + simd::BLOCK <= num_vectors; k += simd::BLOCK)
-        score_block<NQ, simd::BLOCK, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
-    for (; k + 2 <= num_vectors; k += 2)
-        score_block<NQ, 2, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
+    for (; k + simd::BLOCK_VECTORS <= num_vectors; k += simd::BLOCK_VECTORS)
+        score_block<NQ, simd::BLOCK_VECTORS, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
     for (; k < num_vectors; k++)
         score_block<NQ, 1, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
 }
 
-// Scores of at most BLOCK queries with a tile of keys, num_vectors times sixteen.
-template <typename E>
+// Scores of at most NQ queries with a tile of keys, num_vectors times sixteen.
+template <typename E, int NQ = simd::BLOCK_QUERIES>
 void score_tile(int num_queries, const Query<E>* queries, int head_dim, const int32_t* keys, int num_vectors, float scale,
                 float* scores, int stride) {
-    switch (num_queries) {
-        case 1: return score_vectors<1, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        case 2: return score_vectors<2, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        case 3: return score_vectors<3, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-        default: return score_vectors<4, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
-    }
+    if (num_queries == NQ)
+        score_vectors<NQ, E>(queries, head_dim, keys, num_vectors, scale, scores, stride);
+    else if constexpr (NQ > 1)
+        score_tile<E, NQ - 1>(num_queries, queries, head_dim, keys, num_vectors, scale, scores, stride);
 }
 
 // Some slots' values of one head: those listed, or `count` slots in a row where `slots` is null.
@@ -122,30 +134,28 @@ void mix_block(const Values<E>& values, const float* weights, float* const* mixe
             IS_WHOLE ? simd::store(mixed[q] + d + 16 * v, sums[q][v]) : simd::store_n(mixed[q] + d, sums[q][v], lanes);
 }
 
-template <int NV, bool IS_WHOLE, typename E>
+template <int NV, bool IS_WHOLE, typename E, int NQ = simd::BLOCK_QUERIES>
 void mix_queries(const Values<E>& values, int num_queries, const float* weights, float* const* mixed, int d,
                  int lanes) {
-    switch (num_queries) {
-        case 1: return mix_block<1, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
-        case 2: return mix_block<2, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
-        case 3: return mix_block<3, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
-        default: return mix_block<4, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
-    }
+    if (num_queries == NQ)
+        mix_block<NQ, NV, IS_WHOLE>(values, weights, mixed, d, lanes);
+    else if constexpr (NQ > 1)
+        mix_queries<NV, IS_WHOLE, E, NQ - 1>(values, num_queries, weights, mixed, d, lanes);
 }
 
-// At most BLOCK queries, BLOCK vectors from dimension d on; returns the dimension behind those done.
+// At most BLOCK_QUERIES queries, BLOCK_VECTORS vectors from dimension d on; returns the dimension behind those done.
 template <typename E>
 int mix_some(const Values<E>& values, int num_queries, const float* weights, float* const* mixed, int d, int head_dim) {
     const int left = head_dim - d;
-    if (left >= 16 * simd::BLOCK)
-        mix_queries<simd::BLOCK, true>(values, num_queries, weights, mixed, d, 16);
-    else if (left >= 32)
-        mix_queries<2, true>(values, num_queries, weights, mixed, d, 16);
-    else if (left >= 16)
-        mix_queries<1, true>(values, num_queries, weights, mixed, d, 16);
+    if (left >= PANEL * simd::BLOCK_VECTORS) {
+        mix_queries<simd::BLOCK_VECTORS, true>(values, num_queries, weights, mixed, d, PANEL);
+        return d + PANEL * simd::BLOCK_VECTORS;
+    }
+    if (left >= PANEL)
+        mix_queries<1, true>(values, num_queries, weights, mixed, d, PANEL);
     else
         mix_queries<1, false>(values, num_queries, weights, mixed, d, left);
-    return left >= 16 * simd::BLOCK ? d + 16 * simd::BLOCK : left >= 32 ? d + 32 : d + 16;
+    return d + PANEL;
 }
 
 }  // namespace

@@ -5,6 +5,11 @@
 
 #include "export.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace forerun {
 namespace {
 
@@ -26,11 +31,24 @@ bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vn
 bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
+#if defined(__aarch64__)
+bool has_neon() {  // with the dot product, which Apple's processors all have
+#ifdef __linux__
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#else
+    return true;
+#endif
+}
+#endif
+
 constexpr int MOST_TIERS = 7;
 
 // Every tier that was compiled, the best first.
 int list_tiers(Tier* tiers) {
     int n = 0;
+#ifdef FORERUN_HAS_neon
+    tiers[n++] = {kernels_neon(), has_neon()};
+#endif
 #ifdef FORERUN_HAS_avx512_bf16
     tiers[n++] = {kernels_avx512_bf16(), has_avx512_bf16()};
 #endif
@@ -61,6 +79,15 @@ const Kernels* find(const char* name) {
 std::atomic<const Kernels*> chosen{nullptr};
 
 }  // namespace
+
+bool can_stream() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    static const bool is_amd = __builtin_cpu_is("amd");
+    return is_amd;
+#else
+    return true;
+#endif
+}
 
 const Kernels& kernels() {
     const Kernels* table = chosen.load(std::memory_order_acquire);

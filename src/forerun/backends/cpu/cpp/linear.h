@@ -4,6 +4,7 @@
 // rows pass over them, as many at a time as the registers hold. Every pass also fetches its share of the block that
 // comes next, so that one pass costs what reading the weights costs.
 #pragma once
+#include "dispatch.h"
 #include "kernels.h"
 #include "simd.h"
 #include "tiles.h"
@@ -18,6 +19,7 @@ constexpr int PAIR = 2;
 constexpr int CHUNK_ROWS = 96;  // rows that pass over one panel after the other
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
 constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same where arithmetic costs most: fewer sums to load and store
+constexpr int MANY_ROWS = 16;  // from so many on, codes are unpacked once for all
 constexpr int SUMS_STRIDE = PAIR * PANEL;
 
 // Tiles of up to `max_rows` rows and one or two panels. `inputs` and `step_bytes` are those of a step of a panel,
@@ -26,6 +28,7 @@ struct Tiles {
     void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
     int max_rows, inputs, input_bytes, step_bytes;
     bool by_groups;
+    void (*run_many[TILE_PANELS])(const Stretch&, int num_rows);  // of blocks, for as many rows as there are; or null
 };
 
 template <class Weight, int R>
@@ -37,7 +40,7 @@ constexpr void add_tiles(Tiles& tiles) {
 
 template <class Weight, int MAX_ROWS = TILE_ROWS>
 constexpr Tiles tiles_of() {
-    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::STEP_BYTES, Weight::BY_GROUPS};
+    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::STEP_BYTES, Weight::BY_GROUPS, {}};
     add_tiles<Weight, MAX_ROWS>(tiles);
     return tiles;
 }
@@ -53,8 +56,11 @@ constexpr void add_block_tiles(Tiles& tiles) {
 template <Format FORMAT, int INPUT_BITS>
 constexpr Tiles tiles_of() {
     using B = Block<FORMAT>;
-    Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false};
-    add_block_tiles<B, simd::BLOCK_ROWS, are_bytes(B::LAYOUT, INPUT_BITS)>(tiles);
+    Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false, {}};
+    constexpr bool BY_BYTES = are_bytes(B::LAYOUT, INPUT_BITS);
+    add_block_tiles<B, simd::BLOCK_ROWS, BY_BYTES>(tiles);
+    tiles.run_many[0] = multiply_many<B, 1, BY_BYTES>;
+    if constexpr (TILE_PANELS == 2) tiles.run_many[TILE_PANELS - 1] = multiply_many<B, TILE_PANELS, BY_BYTES>;
     return tiles;
 }
 
@@ -86,8 +92,11 @@ struct Work {
     Rows x;
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
+    bool streams, is_many;
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
+        streams = linear.streams && can_stream();
+        is_many = tiles.run_many[0] && num_rows >= MANY_ROWS;
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -110,7 +119,7 @@ struct Work {
         const int64_t panel_group = (static_cast<int64_t>(panel) * row_groups + step / group_steps) * PANEL;
         Stretch s{};
         s.weights = weights(panel, step);
-        s.streams = linear.streams;
+        s.streams = streams;
         s.panel_bytes = panel_bytes;
         const int64_t first_input = static_cast<int64_t>(step) * tiles.inputs;
         s.inputs = static_cast<const char*>(x.values) + row * x.stride +
@@ -139,6 +148,14 @@ struct Work {
 // Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the block that follows.
 void multiply_block(const Work& work, int row, int num_rows, int panel, int num_panels, int step, const char* ahead,
                     float* sums) {
+    if (work.is_many) {
+        for (int p = 0; p < num_panels; p += TILE_PANELS) {
+            Stretch s = work.stretch(row, panel + p, step, sums + p * PANEL);
+            s.ahead = ahead + p * work.panel_bytes;
+            work.tiles.run_many[num_panels - p < TILE_PANELS ? 0 : TILE_PANELS - 1](s, num_rows);
+        }
+        return;
+    }
     const int num_passes = (num_rows + work.tiles.max_rows - 1) / work.tiles.max_rows;
     for (int pass = 0, done = 0; pass < num_passes; pass++) {
         const int rows = (num_rows - done + num_passes - pass - 1) / (num_passes - pass);

@@ -11,16 +11,19 @@
 //   max, min              the second argument where either is NaN
 //   compress(a, mask)     the lanes that the bits of `mask` name, moved to the front; behind them anything
 //   transpose             words of some rows to the same words side by side, see each
-//   Bf16Input, store_bf16_inputs  bfloat16 inputs as dot_bf16 reads them: as they are, or the same numbers as floats
+//   Bf16Input, store_bf16_inputs  bfloat16 inputs as dot_bf16 reads them: as they are, or the same numbers as floats;
+//                         HAS_BF16_DOT where the former, as an instruction multiplies them
 //   dot_bf16(s, w, x)     s[i] + w[2i+1] x[1], and to that + w[2i] x[0]: 16 outputs' pairs of weights with one pair
 //   Dots, to_dots         16 int32 that the dots below add to, made of 16 int32
 //   dot_s8(s, a, b, x)    s[i] + sum over j < 4 of a[4i+j] x[j] + b[4i+j] x[4+j], codes unsigned, x bytes, exact
 //   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs as store_s16 holds them, exact
 //   Codes, split          64 bytes of codes as dot_s16 reads them
+//   codes_of_8_bits       bytes of weights as the dots take them: as they are, or less 128 where SIGNED_CODES
 //   store_s16             sixteen inputs of 16 bits as dot_s16 reads them
 //   MOST_BITS_BY_BYTES    codes of so many bits may be multiplied by dot_s8
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums the registers hold beside what it reads
-//   BLOCK_ROWS            rows of the largest tile that unpacks codes as it goes
+//   BLOCK_QUERIES, BLOCK_VECTORS   the same of attention: queries, and vectors of scores or of values
+//   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes as it goes, and of one that reads them unpacked
 //   low_nibbles, high_nibbles   of each byte
 //   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
 //   prefetch, prefetch_once     into all caches; or past them, for data that is read once
@@ -59,6 +62,8 @@ inline const char* anew(const char* p) {
 
 #if defined(FORERUN_TIER_AVX512)
 #include "simd_avx512.h"
+#elif defined(FORERUN_TIER_NEON)
+#include "simd_neon.h"
 #elif defined(FORERUN_TIER_AVX2)
 #include "simd_avx2.h"
 #else

@@ -152,6 +152,10 @@ inline float max_of(F a) {
 }
 
 inline Bytes load_bytes(const void* p) { return {read256(p), read256(static_cast<const char*>(p) + 32)}; }
+inline void store_bytes(char* p, Bytes b) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), b.lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), b.hi);
+}
 inline Bytes low_nibbles(Bytes b) {
     const __m256i mask = _mm256_set1_epi8(15);
     return {_mm256_and_si256(b.lo, mask), _mm256_and_si256(b.hi, mask)};
@@ -175,6 +179,7 @@ inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256 x_even, __m256 x_odd) 
     const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
     return _mm256_fmadd_ps(w_even, x_even, _mm256_fmadd_ps(w_odd, x_odd, sum));
 }
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;  // widened once, not for every weight
 inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
@@ -186,9 +191,19 @@ using Dots = I;
 inline Dots to_dots(I a) { return a; }
 // The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
 struct Codes { __m256i even_lo, odd_lo, even_hi, odd_hi; };
+constexpr bool SIGNED_CODES = false;
+inline Bytes codes_of_8_bits(Bytes b) { return b; }
 inline Codes split(Bytes b) {
     const __m256i low = _mm256_set1_epi16(0xff);
     return {_mm256_and_si256(b.lo, low), _mm256_srli_epi16(b.lo, 8), _mm256_and_si256(b.hi, low), _mm256_srli_epi16(b.hi, 8)};
+}
+inline Codes load_codes(const char* p) { return {read256(p), read256(p + 32), read256(p + 64), read256(p + 96)}; }
+inline void store_codes(char* p, Codes c) {
+    __m256i* to = reinterpret_cast<__m256i*>(p);
+    _mm256_storeu_si256(to, c.even_lo);
+    _mm256_storeu_si256(to + 1, c.odd_lo);
+    _mm256_storeu_si256(to + 2, c.even_hi);
+    _mm256_storeu_si256(to + 3, c.odd_hi);
 }
 inline void store_s16(char* p, I a) {
     const __m256i mixed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);  // in order
@@ -234,8 +249,8 @@ constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
 #endif
 constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
-constexpr int BLOCK_ROWS = 5;
-constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6;
+constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // sums that fit into the registers beside what they are made of
 
 // As below, for 8 rows and 8 words at most.
 inline void transpose_8(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {

@@ -99,6 +99,7 @@ inline float sum(F a) {
 inline float max_of(F a) { return _mm512_reduce_max_ps(a.v); }
 
 inline Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_bytes(char* p, Bytes b) { _mm512_storeu_si512(p, b.v); }
 inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
 template <int LEFT>
@@ -113,12 +114,14 @@ inline int32_t read_int(const void* p) {
     return x;
 }
 #ifdef __AVX512BF16__
+constexpr bool HAS_BF16_DOT = true;
 using Bf16Input = uint16_t;
 inline void store_bf16_inputs(Bf16Input* p, F a) { store_bf16(p, a); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
     return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(read_int(pair)))};
 }
 #else
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;  // widened once, not for every weight
 inline void store_bf16_inputs(Bf16Input* p, F a) { store(p, rounded_bf16(a)); }
 inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
@@ -136,7 +139,14 @@ inline Dots to_dots(I a) { return {(__v16si)a.v}; }
 inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
 // The codes of inputs 0 and 2, and those of inputs 1 and 3, as pairs of 16 bits.
 struct Codes { __m512i even, odd; };
+constexpr bool SIGNED_CODES = false;
+inline Bytes codes_of_8_bits(Bytes b) { return b; }
 inline Codes split(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(b.v, 8)}; }
+inline Codes load_codes(const char* p) { return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 64)}; }
+inline void store_codes(char* p, Codes c) {
+    _mm512_storeu_si512(p, c.even);
+    _mm512_storeu_si512(p + 64, c.odd);
+}
 inline void store_s16(char* p, I a) {
     const __m256i words = _mm512_cvtsepi32_epi16(a.v);
     const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
@@ -175,13 +185,13 @@ constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does n
 #endif
 
 #ifdef FORERUN_SMALL_TILES
-constexpr int TILE_ROWS = 3, BLOCK_ROWS = 12;
+constexpr int TILE_ROWS = 3, BLOCK_ROWS = 3, UNPACKED_ROWS = 3;
 #else
 constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
-constexpr int BLOCK_ROWS = 12;
+constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;
 #endif
 constexpr int TILE_PANELS = 2;
-constexpr int BLOCK = 4;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_QUERIES = 4, BLOCK_VECTORS = 4;  // sums that fit into the registers beside what they are made of
 
 // Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
 // written in whole vectors: what stands behind the last row is anything.

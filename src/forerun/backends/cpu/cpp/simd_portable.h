@@ -122,6 +122,7 @@ inline Bytes load_bytes(const void* p) {
     std::memcpy(b.v, p, sizeof b.v);
     return b;
 }
+inline void store_bytes(char* p, Bytes b) { std::memcpy(p, b.v, sizeof b.v); }
 inline Bytes low_nibbles(Bytes b) {
     for (auto& x : b.v) x &= 15;
     return b;
@@ -136,6 +137,7 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((b.v[i] << LEFTWARDS >> RIGHTWARDS) & mask);
     return a;
 }
+constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;
 inline void store_bf16_inputs(Bf16Input* p, F a) {
     for (int i = 0; i < 16; i++) p[i] = as_float(static_cast<uint32_t>(round_bf16(a.v[i])) << 16);
@@ -152,7 +154,11 @@ inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
 using Dots = I;
 inline Dots to_dots(I a) { return a; }
 using Codes = Bytes;
+constexpr bool SIGNED_CODES = false;
+inline Bytes codes_of_8_bits(Bytes b) { return b; }
 inline Codes split(Bytes b) { return b; }
+inline Codes load_codes(const char* p) { return load_bytes(p); }
+inline void store_codes(char* p, Codes c) { std::memcpy(p, c.v, sizeof c.v); }
 inline void store_s16(char* p, I a) {
     int16_t words[16];
     for (int i = 0; i < 16; i++) words[i] = static_cast<int16_t>(a.v[i]);
@@ -175,9 +181,9 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 }
 constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
-constexpr int BLOCK_ROWS = 2;
+constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 
-constexpr int BLOCK = 2;  // BLOCK^2 partial sums, and what they are made from, fit into the registers
+constexpr int BLOCK_QUERIES = 2, BLOCK_VECTORS = 2;  // sums that fit into the registers beside what they are made of
 
 // Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` may be
 // written in whole vectors: what stands behind the last row is anything.

@@ -76,10 +76,11 @@ struct Int8 {
     static constexpr bool BY_GROUPS = true, BY_BYTES = simd::MOST_BITS_BY_BYTES >= 8;
     static constexpr int INPUTS = 8, INPUT_BYTES = BY_BYTES ? 1 : 2, STEP_BYTES = 128;
     static simd::Dots start(const uint8_t*, int32_t input_sum) {
-        return simd::to_dots(simd::set1_int(-128 * input_sum));
+        return simd::to_dots(simd::set1_int(simd::SIGNED_CODES ? 0 : -128 * input_sum));
     }
     static simd::Dots dot(simd::Dots sum, const char* w, const char* x) {
-        const simd::Bytes first = simd::load_bytes(w), second = simd::load_bytes(w + 64);
+        const simd::Bytes first = simd::codes_of_8_bits(simd::load_bytes(w));
+        const simd::Bytes second = simd::codes_of_8_bits(simd::load_bytes(w + 64));
         if constexpr (BY_BYTES) return simd::dot_s8(sum, first, second, x);
         return simd::dot_s16(simd::dot_s16(sum, simd::split(first), x), simd::split(second), x + 8);
     }

@@ -2,7 +2,7 @@
 //
 // A row's inputs are whole numbers of 16 or of 8 bits by groups, so a group's products are exact sums of integers. Only
 // their scaling rounds, once for each group and in the order of the groups. That is why every instruction set and every
-// way to hold inputs gives the same bits.
+// way to hold codes and inputs gives the same bits.
 #pragma once
 #include "blocks.h"
 #include "simd.h"
@@ -23,6 +23,7 @@ struct Block {
     static constexpr int HEADER_BYTES = LAYOUT.header_bytes(), GROUP_BYTES = LAYOUT.group_bytes();
     static constexpr int RECORD_BYTES = LAYOUT.record_bytes();
     static constexpr bool HAS_MINIMA = LAYOUT.has_minima;
+    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !(BITS == 8 && simd::SIGNED_CODES);  // of codes; signed ones: none
 
     // Scales and minima of the group at hand, and those of the whole record that they are made of.
     simd::F scale, minimum, record_scale, record_minimum;
@@ -54,13 +55,58 @@ struct Block {
 
     // Codes of the V-th four inputs of a group, of all sixteen outputs.
     template <int V>
-    static simd::Bytes codes(const char* packed) {
-        if constexpr (BITS == 8) return simd::load_bytes(packed + V * 64);
+    static simd::Bytes bytes(const char* packed) {
+        if constexpr (BITS == 8) return simd::codes_of_8_bits(simd::load_bytes(packed + V * 64));
         const simd::Bytes both = simd::load_bytes(packed + V / 2 * 64);
         const simd::Bytes low = V % 2 ? simd::high_nibbles(both) : simd::low_nibbles(both);
         if constexpr (BITS == 4) return low;
         constexpr int NUM_BITS = BITS - 4, MASK = ((1 << NUM_BITS) - 1) << 4;
         return simd::add_bits<4 - V * NUM_BITS>(low, simd::load_bytes(packed + VECTORS * 32), MASK);
+    }
+    template <int V>
+    static simd::Codes codes(const char* packed) {
+        return simd::split(bytes<V>(packed));
+    }
+};
+
+// A group of one or two panels whose codes need no more work and whose scales are floats: many rows share the work.
+template <class From, bool BY_BYTES, int P>
+struct Unpacked {
+    static constexpr int GROUP = From::GROUP, VECTORS = From::VECTORS;
+    static constexpr int VECTOR_BYTES = BY_BYTES ? 64 : sizeof(simd::Codes);
+    static constexpr bool HAS_MINIMA = From::HAS_MINIMA, HAS_OFFSET = From::HAS_OFFSET;
+
+    struct Factors {
+        simd::F scale, minimum;
+    };
+    Factors factors[P];
+    alignas(64) char packed[P][VECTORS * VECTOR_BYTES];
+
+    void take(const From* blocks, const char* from, int64_t panel_bytes) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++) {
+            factors[p].scale = blocks[p].scale;
+            if constexpr (HAS_MINIMA) factors[p].minimum = blocks[p].minimum;
+            take_codes<0>(packed[p], from + p * panel_bytes);
+        }
+    }
+    template <int V>
+    static FORERUN_INLINE void take_codes(char* to, const char* from) {
+        if constexpr (V < VECTORS) {
+            if constexpr (BY_BYTES)
+                simd::store_bytes(to + V * VECTOR_BYTES, From::template bytes<V>(from));
+            else
+                simd::store_codes(to + V * VECTOR_BYTES, From::template codes<V>(from));
+            take_codes<V + 1>(to, from);
+        }
+    }
+    template <int V>
+    static simd::Bytes bytes(const char* from) {
+        return simd::load_bytes(from + V * VECTOR_BYTES);
+    }
+    template <int V>
+    static simd::Codes codes(const char* from) {
+        return simd::load_codes(from + V * VECTOR_BYTES);
     }
 };
 
@@ -72,8 +118,8 @@ FORERUN_INLINE void add_products(simd::Dots (&totals)[R][P], const char* packed,
         simd::Bytes first[P], second[P];
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) {
-            first[p] = B::template codes<V>(packed + p * panel_bytes);
-            second[p] = B::template codes<V + 1>(packed + p * panel_bytes);
+            first[p] = B::template bytes<V>(packed + p * panel_bytes);
+            second[p] = B::template bytes<V + 1>(packed + p * panel_bytes);
         }
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
@@ -85,7 +131,7 @@ FORERUN_INLINE void add_products(simd::Dots (&totals)[R][P], const char* packed,
     } else if constexpr (V < B::VECTORS) {
         simd::Codes codes[P];
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) codes[p] = simd::split(B::template codes<V>(packed + p * panel_bytes));
+        for (int p = 0; p < P; p++) codes[p] = B::template codes<V>(packed + p * panel_bytes);
         FORERUN_UNROLL
         for (int r = 0; r < R; r++) {
             FORERUN_UNROLL
@@ -96,14 +142,14 @@ FORERUN_INLINE void add_products(simd::Dots (&totals)[R][P], const char* packed,
 }
 
 // Adds the products of R rows' groups of inputs, from x on, with P panels' codes to sums.
-template <class B, int R, int P, bool BY_BYTES>
-FORERUN_INLINE void multiply_group(const B* blocks, const char* packed, int64_t panel_bytes, const char* x,
+template <class B, int R, int P, bool BY_BYTES, class Factors>
+FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed, int64_t panel_bytes, const char* x,
                                    float* sums, int64_t sums_stride) {
     constexpr int ROW = input_group_bytes(B::GROUP, BY_BYTES ? 8 : 16);
     simd::Dots totals[R][P];
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
-        const int32_t start = B::HAS_MINIMA ? 0 : *reinterpret_cast<const int32_t*>(x + r * ROW + 4);
+        const int32_t start = B::HAS_OFFSET ? *reinterpret_cast<const int32_t*>(x + r * ROW + 4) : 0;
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(start));
     }
@@ -114,9 +160,9 @@ FORERUN_INLINE void multiply_group(const B* blocks, const char* packed, int64_t 
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) {
             float* at = sums + r * sums_stride + p * PANEL;
-            const simd::F factor = simd::mul(blocks[p].scale, simd::set1(factors[0]));
+            const simd::F factor = simd::mul(factors_of[p].scale, simd::set1(factors[0]));
             simd::F sum = simd::fma(simd::to_float(totals[r][p]), factor, simd::load(at));
-            if constexpr (B::HAS_MINIMA) sum = simd::fma(blocks[p].minimum, simd::set1(factors[1]), sum);
+            if constexpr (B::HAS_MINIMA) sum = simd::fma(factors_of[p].minimum, simd::set1(factors[1]), sum);
             simd::store(at, sum);
         }
     }
@@ -147,6 +193,43 @@ void multiply_blocks(const Stretch& s) {
             x += group_stride;
         }
         record += B::RECORD_BYTES;
+    }
+}
+
+// Adds the products of num_rows rows, R at a time, with an unpacked group.
+template <class U, int R, int P, bool BY_BYTES>
+void multiply_unpacked(const U& group, const char* x, int num_rows, float* sums, int64_t sums_stride) {
+    constexpr int ROW = input_group_bytes(U::GROUP, BY_BYTES ? 8 : 16);
+    int row = 0;
+    for (; row + R <= num_rows; row += R)
+        multiply_group<U, R, P, BY_BYTES>(group.factors, group.packed[0], sizeof group.packed[0], x + row * ROW,
+                                          sums + row * sums_stride, sums_stride);
+    if constexpr (R > 1)
+        if (row < num_rows)
+            multiply_unpacked<U, R - 1, P, BY_BYTES>(group, x + row * ROW, num_rows - row,
+                                                           sums + row * sums_stride, sums_stride);
+}
+
+// The products of many rows with P panels: each group is unpacked once, and all rows pass over it in the first-level
+// cache.
+template <class B, int P, bool BY_BYTES>
+void multiply_many(const Stretch& s, int num_rows) {
+    constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
+    const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
+    Unpacked<B, BY_BYTES, P> unpacked;
+    for (int step = 0; step < s.num_steps; step++, record += B::LAYOUT.record_bytes()) {
+        for (int line = 0; line < LINES; line++, ahead += LINE_BYTES)
+            for (int p = 0; p < P; p++)
+                s.streams ? simd::prefetch_once(ahead + p * s.panel_bytes) : simd::prefetch(ahead + p * s.panel_bytes);
+        B blocks[P];
+        for (int p = 0; p < P; p++) blocks[p].take_record(record + p * s.panel_bytes);
+        for (int group = 0; group < B::GROUPS; group++, x += s.group_stride) {
+            for (int p = 0; p < P; p++) blocks[p].take_group(record + p * s.panel_bytes, group);
+            const char* packed = record + B::LAYOUT.header_bytes() + group * B::LAYOUT.group_bytes();
+            unpacked.take(blocks, packed, s.panel_bytes);
+            multiply_unpacked<Unpacked<B, BY_BYTES, P>, simd::UNPACKED_ROWS, P, BY_BYTES>(unpacked, x, num_rows, s.sums,
+                                                                                         s.sums_stride);
+        }
     }
 }
 
