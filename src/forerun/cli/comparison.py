@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import Generation
-from forerun.drafting.automatic import PLAIN, AutomaticDrafter
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -113,6 +112,8 @@ def let_forget(engine: "Engine") -> None:
 
 def winner_of(found: SpeedComparison, name: str) -> str:
     """The name of the drafter, with the one of several that drafted most."""
+    from forerun.drafting.automatic import PLAIN  # brings torch along
+
     rounds = Counter[str]()
     for result in found.drafted.results:
         rounds += Counter(result.stats.rounds_by)
@@ -122,6 +123,8 @@ def winner_of(found: SpeedComparison, name: str) -> str:
 
 def reason(drafting: "Engine", found: SpeedComparison) -> str:
     """Why drafting gains nothing here."""
+    from forerun.drafting.automatic import AutomaticDrafter  # brings torch along
+
     drafter = drafting.drafter
     if isinstance(drafter, AutomaticDrafter):
         costs = drafter.chooser.costs

@@ -53,7 +53,7 @@ def demo(
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="Another question, or text to continue.")] = None,
 ) -> None:
-    """Find what drafting gains on this machine, and write an answer plain and drafted, with both speeds."""
+    """Write an answer plain and drafted, and compare the speeds."""
     target = model_options.choose(model)
     config = replace(engine_options.config(target, drafter_options.config(target)), measures_speedup=False)
     sampling.params()  # complains before the model is loaded
