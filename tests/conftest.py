@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -54,6 +55,15 @@ def keep_caches_apart() -> None:
 
 
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}
+
+
+@pytest.fixture
+def random_turns() -> Iterator[None]:
+    """Who drafts is drawn at random, in drafters that are made in this test."""
+    from tests.random_turns import turns_at_random  # brings torch along
+
+    with turns_at_random():
+        yield
 
 
 @pytest.fixture(scope="session")

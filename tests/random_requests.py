@@ -14,6 +14,7 @@ from forerun.core.config import DTypeName, Exactness, KernelsName, WeightsName
 from forerun.core.drafter_config import Automatic, DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
 from tests.random_settings import STOPS, edited, random_params
+from tests.random_turns import turns_at_random
 from tests.textbook import gumbel, pick
 from tests.varied import Varied, draft_model, layer_skip, prompt_lookup, recycling, varied
 
@@ -87,7 +88,8 @@ class Contest:
 
     @staticmethod
     def _drafted(config: EngineConfig, chosen: Varied) -> Engine:
-        return Engine(replace(config, drafter=chosen.config), policies=chosen.policies)
+        with turns_at_random():
+            return Engine(replace(config, drafter=chosen.config), policies=chosen.policies)
 
     def close(self) -> None:
         for engine in (self.plain, *self.engines.values()):

@@ -7,8 +7,8 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
+from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
-from forerun.drafting import automatic
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -18,8 +18,6 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import LEARNING, TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.speculation.contest import Contest
-from forerun.speculation.payoff import TRIAL
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import rest_slow
@@ -30,21 +28,6 @@ from tests.varied import draft_model
 SPEC = plain_spec(num_layers=4)
 PROMPT = [3, 1, 4, 1, 5]
 NUM_TOKENS = 40
-
-
-class RandomTurns(Contest):
-    """Gives every round to a random drafter, so that they change in the middle of everything."""
-
-    rng = random.Random(0)
-
-    def measure(self, num_tokens: int, seconds: float) -> None:
-        super().measure(num_tokens, seconds)
-        self._current = self.rng.choice(list(self._records))
-
-
-@pytest.fixture
-def random_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "Contest", RandomTurns)
 
 
 def weights_of(seed: int) -> Weights:
@@ -126,13 +109,13 @@ def test_a_request_may_end_while_any_of_them_has_the_turn() -> None:
 def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() -> None:
     target = target_of(1)
     drafter = drafter_on(target, draft_seed=1)
-    rounds_of(drafter, target, SamplingParams(), 0, PROMPT)
-    speeds = drafter.speeds()
+    for number in range(4):
+        rounds_of(drafter, target, SamplingParams(), number, PROMPT)
+    speeds = drafter.chooser.speeds()
     assert set(speeds) == {"greedy"}
-    best = max(speeds["greedy"], key=speeds["greedy"].__getitem__)
-    known = {"greedy": {**speeds["greedy"], best: 100 * speeds["greedy"][best]}}
+    known = {"greedy": dict.fromkeys(drafter.drafters, 1.1) | {"draft": 100.0}}
     later = AutomaticDrafter(drafter.drafters, known)  # type: ignore[arg-type]
-    assert rounds_of(later, target, SamplingParams(), 0, PROMPT)[0].stats.drafted_by in (best, "none")
+    assert rounds_of(later, target, SamplingParams(), 0, PROMPT)[0].stats.drafted_by in ("draft", "none")
 
 
 def test_recycling_among_several_sees_what_the_target_names() -> None:
@@ -148,31 +131,27 @@ def test_recycling_that_waits_sees_a_part_of_what_the_target_names() -> None:
     drafter = AutomaticDrafter({"prompt_lookup": PromptLookupDrafter(PromptLookup()), "recycling": recycling})
     drafter.begin(PROMPT, SamplingParams(), None)
     seen = []
-    for token_id in range(TRIAL):
+    for token_id in range(LEARNING):
         drafter.propose()
         seen.append(drafter.num_successors)
         drafter.accept(Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
     assert [place + 1 for place, number in enumerate(seen) if number] == [LEARNING]
 
 
-class Rests(NoneDrafter):
-    """A drafter that found out that it does not pay, and counts how often it was asked to try again."""
-
-    num_asked = 0
-
-    def try_again(self) -> None:
-        self.num_asked += 1
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._root = acceptance.bonus_token
+def test_where_rows_cost_as_much_as_passes_rounds_are_plain() -> None:
+    target = target_of(1)
+    drafter = AutomaticDrafter(
+        {"recycling": TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)}
+    )
+    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-3), (16, 16e-3))))
+    plain = [len(rounds_of(drafter, target, SamplingParams(temperature=1.0), seed, PROMPT)) for seed in range(4)]
+    assert plain[-1] == NUM_TOKENS
 
 
-def test_whoever_is_tried_drafts_even_where_it_rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or it would be judged by the plain rounds that it plays meanwhile."""
-    clock = iter(range(1_000_000))
-    monkeypatch.setattr(automatic, "perf_counter", lambda: float(next(clock)))
-    target, first, second = target_of(1), Rests(), Rests()
-    drafter = AutomaticDrafter({"first": first, "second": second})
-    rounds_of(drafter, target, SamplingParams(max_new_tokens=NUM_TOKENS), 1, PROMPT)
-    assert second.num_asked >= 1
-    assert first.num_asked == 0
+def test_a_drafter_by_its_name_shares_what_is_known_of_the_machine() -> None:
+    drafter = drafter_on(target_of(1), draft_seed=1)
+    single = drafter.each_alone()["recycling"]
+    assert list(single.drafters) == ["recycling"]
+    assert single.chooser.costs is drafter.chooser.costs
+    assert drafter.round_plan is None
+    assert drafter.each_alone()["draft"].round_plan is not None

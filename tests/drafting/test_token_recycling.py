@@ -17,7 +17,6 @@ from forerun.drafting.successor_table import HEADER, NUM_KEPT, ROW, SuccessorTab
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise, gumbel_rows
-from forerun.speculation.walk import walk
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -109,19 +108,6 @@ def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
     drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
     num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
     assert sum(num_drafted[-60:]) <= 0.1 * 60
-
-
-def test_most_plain_rounds_keep_no_row() -> None:
-    drafter = drafter_of(policy=NO_CHAIN)
-    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-9), (16, 1e9))))  # no round of ours is so fast
-    drafter.begin([3], GREEDY, None)
-    resting = []
-    for _ in range(200):
-        tree = drafter.propose()
-        if not drafter._is_drafting:
-            resting.append(drafter.num_successors > 0)
-        drafter.accept(walk(tree, [4] * len(tree)))
-    assert 0 < sum(resting) < len(resting) / 3
 
 
 def test_rows_of_rejected_nodes_teach_too() -> None:

@@ -28,6 +28,7 @@ from forerun import (
 from forerun.backends.cpu.binding import fault
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
+from tests.random_turns import turns_at_random
 from tests.varied import NO_LOOKUP
 
 PROMPT = "the cat sat on the mat and the cat "
@@ -43,7 +44,7 @@ def plain_engine(target: str) -> Iterator[Engine]:
 @pytest.fixture(scope="module", params=["draft_model", "prompt_lookup"])
 def engine(request: pytest.FixtureRequest, target: str, draft: str) -> Iterator[Engine]:
     drafter = {"draft_model": DraftModel(model=draft), "prompt_lookup": PromptLookup(adaptive=False)}[request.param]
-    with Engine(EngineConfig(target=target, drafter=drafter, dtype="float64")) as engine:
+    with turns_at_random(), Engine(EngineConfig(target=target, drafter=drafter, dtype="float64")) as engine:
         yield engine
 
 

@@ -28,9 +28,11 @@ def test_a_draft_is_listed_under_the_vocabulary_that_lies_beside_it(fingerprint:
 
 
 def test_a_target_is_drafted_for_whatever_it_is_called_and_a_draft_is_not() -> None:
-    both = ["draft_model", "recycling"]
+    both = ["draft_model", "recycling", "prompt_lookup"]
     assert drafters_of(str(builtin_folder(BUILTIN_TARGET))) == drafters_of(BUILTIN_TARGET) == both
-    assert drafters_of(BUILTIN_DRAFT) == ["recycling"], "a draft of its own size would cost what it brings"
+    assert drafters_of(BUILTIN_DRAFT) == ["recycling", "prompt_lookup"], (
+        "a draft of its own size would cost what it brings"
+    )
 
 
 @pytest.mark.parametrize("num_more", [-64, 64])
@@ -41,12 +43,12 @@ def test_a_draft_whose_map_is_of_another_number_of_ids_is_not_taken(
     vocabulary = random_map(random.Random(1), num_ids, num_draft=num_ids // 2)
     draft = write_mapped(tmp_path / "draft", builtin_folder(BUILTIN_DRAFT), vocabulary)
     monkeypatch.setitem(BUILTIN_FOLDERS, BUILTIN_DRAFT, str(draft))
-    assert drafters_of(BUILTIN_TARGET) == ["draft_model", "recycling"]
+    assert drafters_of(BUILTIN_TARGET) == ["draft_model", "recycling", "prompt_lookup"]
     resized = torch.arange(num_ids + num_more, dtype=torch.int32) % num_ids
     same_tokens = VocabularyMap(target_ids=resized, draft_ids=resized.clone())
     other = write_mapped(tmp_path / "target", target, same_tokens)
     (other / MAP_NAME).unlink()
-    assert drafters_of(str(other)) == ["recycling"]
+    assert drafters_of(str(other)) == ["recycling", "prompt_lookup"]
 
 
 def drafters_of(target: str) -> list[str]:

@@ -19,11 +19,12 @@ from forerun.model.runner import Runner
 
 ABOUT = {"model": "m", "threads": 2}
 GOOD: dict[str, Any] = {
-    "version": 1,
+    "version": 2,
     "about": ABOUT,
     "context_s": 1e-7,
     "paces": [[[1, 0.005], [8, 0.006]], [[1, 0.005]]],
     "speeds": {"greedy": {"prompt_lookup": 1.3}, "below 1": {}},
+    "saved_s": {"recycling": 0.02},
 }
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n"
 
@@ -41,13 +42,24 @@ def test_a_good_file_is_believed(tmp_path: Path) -> None:
     assert learnt.context_s == 1e-7
     assert {rows: pace.step_s(1) for rows, pace in learnt.paces.items()} == {(1, 8): 0.005, (1,): 0.005}
     assert learnt.speeds["greedy"] == {"prompt_lookup": 1.3}
+    assert learnt.saved_s == {"recycling": 0.02}
+
+
+def test_a_file_of_an_older_version_is_left_aside_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        learnt = open_file(tmp_path, GOOD | {"version": 1}).learnt
+    assert (learnt.paces, learnt.speeds, learnt.saved_s) == ({}, {}, {})
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
     "content",
     [
         "", "{", "[]", "null", "[" * 5000, '{"version": 1', "\0" * 100, " " * (MAX_BYTES + 1),
-        {}, GOOD | {"version": 2}, GOOD | {"version": True}, GOOD | {"about": {}}, GOOD | {"about": None},
+        {}, GOOD | {"version": 3}, GOOD | {"version": 0}, GOOD | {"version": True},
+        GOOD | {"about": {}}, GOOD | {"about": None},
         GOOD | {"context_s": -1.0}, GOOD | {"context_s": "x"}, GOOD | {"context_s": 1e300},
         GOOD | {"paces": None}, GOOD | {"paces": {}}, GOOD | {"paces": [1]}, GOOD | {"paces": [[]]},
         GOOD | {"paces": [[[1]]]}, GOOD | {"paces": [[[1, "a"]]]}, GOOD | {"paces": [[[0, 0.1]]]},
@@ -55,6 +67,7 @@ def test_a_good_file_is_believed(tmp_path: Path) -> None:
         GOOD | {"paces": [[[1, 1e999]]]}, GOOD | {"speeds": []}, GOOD | {"speeds": {"greedy": 3}},
         GOOD | {"speeds": {"greedy": {"prompt_lookup": 0}}}, GOOD | {"speeds": {"greedy": {"prompt_lookup": "fast"}}},
         GOOD | {"speeds": {"greedy": {"prompt_lookup": 1e9}}}, GOOD | {"speeds": {"greedy": {"prompt_lookup": True}}},
+        GOOD | {"saved_s": 3}, GOOD | {"saved_s": {"recycling": -1.0}}, GOOD | {"saved_s": {"recycling": "x"}},
     ],
     ids=lambda content: str(content)[-60:],
 )  # fmt: skip

@@ -36,6 +36,7 @@ def values_of(logprobs: list[TokenLogprob]) -> list[float]:
     return [value for item in logprobs for value in (item.logprob, *(value for _, value in item.top))]
 
 
+@pytest.mark.usefixtures("random_turns")
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_drafter_gives_the_numbers_of_plain_decoding(plain: Engine, name: str) -> None:
     chosen: Varied = DRAFTERS[name]

@@ -15,6 +15,7 @@ from forerun import (
     Parallel,
     SamplingParams,
 )
+from tests.random_turns import turns_at_random
 from tests.varied import draft_model, engine_with, layer_skip, prompt_lookup, recycling, varied
 
 PROMPT = "def add(a, b):"
@@ -42,7 +43,7 @@ def plain() -> Generation:
 
 @pytest.fixture(scope="module", params=DRAFTERS)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with engine_with(DRAFTERS[request.param], **SETTINGS) as engine:
+    with turns_at_random(), engine_with(DRAFTERS[request.param], **SETTINGS) as engine:
         yield engine
 
 
@@ -51,7 +52,7 @@ def test_a_perfect_prediction_comes_true_token_by_token(engine: Engine, plain: G
     stats = result.stats
     assert result.token_ids == plain.token_ids
     assert stats.rounds_by["prediction"] >= 1
-    assert stats.num_predicted_accepted >= 40
+    assert stats.num_predicted_accepted >= 32, "of 48; how many rows a round has depends on the machine"
     assert stats.num_predicted_accepted + stats.num_rounds >= len(plain.token_ids)
     assert stats.num_predicted_rejected <= stats.num_drafted - stats.num_accepted + engine.drafter.verify_width
 
@@ -76,14 +77,15 @@ def test_plain_decoding_can_be_asked_for_in_between(engine: Engine, plain: Gener
     assert first.stats.num_drafted > 0 < last.stats.num_drafted
 
 
+@pytest.mark.usefixtures("random_turns")
 def test_auto_can_be_told_which_of_its_drafters_drafts(plain: Generation) -> None:
     with Engine(EngineConfig(drafter=Automatic(), **SETTINGS)) as engine:  # type: ignore[arg-type]
-        for name in ("recycling", "draft_model"):
+        for name in ("recycling", "draft_model", "prompt_lookup"):
             result = engine.generate(PROMPT, PARAMS, drafter=name, owner="me")
             assert result.token_ids == plain.token_ids
             assert result.stats.num_drafted > 0
             assert result.stats.rounds_by == {}, "the other one had no turn"
-        with pytest.raises(ConfigError, match=r"'layer_skip'.*name none or draft_model or recycling"):
+        with pytest.raises(ConfigError, match=r"'layer_skip'.*name none or draft_model or recycling or prompt_lookup"):
             engine.stream(PROMPT, PARAMS, drafter="layer_skip")
 
 

@@ -47,6 +47,7 @@ def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[li
     return [result.token_ids for result in results], sum(result.stats.num_accepted for result in results)
 
 
+@pytest.mark.usefixtures("random_turns")
 @pytest.mark.parametrize("weights", FORMATS)
 def test_every_drafter_writes_the_text_of_the_same_rounded_target(
     target: str, draft: str, weights: WeightsName

@@ -1,10 +1,9 @@
-"""forerun demo: the same answer twice, plain and drafted, with both times."""
+"""forerun demo: an answer plain and drafted, once it is known what drafting gains here, with both times."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
+from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget, reason, winner_of
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
@@ -23,7 +23,6 @@ from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
-from forerun.core.steps import Generation, GenerationStats
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -41,21 +40,6 @@ QUESTION: Final = (
 TEXT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
 OF_TEXT: Final = SamplingParams(temperature=0.5, seed=7)  # greedy texts of the built-in model repeat themselves
 NUM_TOKENS: Final = 160  # a second or two on two cores
-REPEAT_S: Final = 3.0  # for which both are written again, unseen: a single time can be off by half
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerTimes:
-    """An engine and its answers, the first of which was shown."""
-
-    engine: "Engine"
-    about: About
-    results: list[Generation]
-
-    @property
-    def best(self) -> GenerationStats:
-        """Of the answer that took least: whatever else the machine does only adds to its time."""
-        return min((result.stats for result in self.results), key=lambda stats: stats.decode_s)
 
 
 @shows_errors
@@ -69,7 +53,7 @@ def demo(
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="Another question, or text to continue.")] = None,
 ) -> None:
-    """Write an answer twice, plain and drafted, and compare the speeds."""
+    """Write an answer plain and drafted, and compare the speeds."""
     target = model_options.choose(model)
     config = replace(engine_options.config(target, drafter_options.config(target)), measures_speedup=False)
     sampling.params()  # complains before the model is loaded
@@ -78,32 +62,25 @@ def demo(
         text = prompt or (QUESTION if is_chat else TEXT)
         _introduce(target, text)
         asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
-        both: list[AnswerTimes] = []
         fresh = _with_nothing_learnt(config.drafter, opened.enter_context(TemporaryDirectory()))
-        for drafter in (NoDrafter(), fresh):
-            engine = opened.enter_context(open_engine(replace(config, drafter=drafter)))
-            params = _params(sampling, engine, OF_TEXT if text is TEXT else engine.default_sampling)
-            both.append(_show_answer(engine, asked, params))
-        plain, drafted = both
-        _write_again(both, asked, params)
-    _compare(plain, drafted)
+        plain = opened.enter_context(open_engine(replace(config, drafter=NoDrafter())))
+        params = _params(sampling, plain, OF_TEXT if text is TEXT else plain.default_sampling)
+        _show_answer(plain, asked, params, "plain decoding", show_plainly)
+        drafting = opened.enter_context(open_engine(replace(config, drafter=fresh)))
+        with progress("finding what drafting gains on this machine") as report:
+            found = compare(plain, drafting, asked, params, report)
+        winner = winner_of(found, About.of(drafting).drafter)
+        if not isinstance(fresh, Automatic) or found.gains:
+            explain_marks()
+            let_forget(drafting)
+            show = origin_shower(drafting.tokenizer)
+            _show_answer(drafting, asked, params, f"with the drafter {winner}", show)
+        _tell(found, winner, drafting)
 
 
 def _with_nothing_learnt(drafter: DrafterConfig, folder: str) -> DrafterConfig:
     """The drafter as at its very first start: at the next one it would have this very answer from the last demo."""
     return replace(drafter, learnt=folder) if isinstance(drafter, Automatic) else drafter
-
-
-def _write_again(both: Sequence[AnswerTimes], asked: "Prompt", params: SamplingParams) -> None:
-    """The same answers unseen, in turn, so that what else the machine does meets both."""
-    began = perf_counter()
-    with progress("writing both again, for their times") as report:
-        while (passed := perf_counter() - began) < REPEAT_S:
-            report(int(1e3 * passed), int(1e3 * REPEAT_S))
-            for writer in both:
-                writer.engine.forget()
-                writer.engine.drafter.restore(b"")  # so that no answer is drafted from the same one before it
-                writer.results.append(writer.engine.generate(asked, params))
 
 
 def _params(sampling: SamplingOptions, engine: "Engine", default: SamplingParams) -> SamplingParams:
@@ -122,36 +99,32 @@ def _introduce(target: str, text: str) -> None:
         print(f"--- the prompt ---\n{text}", flush=True)
 
 
-def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams) -> AnswerTimes:
-    """The answer on stdout as it is written, what was drafted marked."""
-    about, is_drafted = About.of(engine), not isinstance(engine.config.drafter, NoDrafter)
-    print(f"\n--- {f'with the drafter {about.drafter}' if is_drafted else 'plain decoding'} ---", flush=True)
-    note(str(about))
-    if is_drafted:
-        explain_marks()
-    show: Show = origin_shower(engine.tokenizer) if is_drafted else show_plainly
+def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, title: str, show: Show) -> None:
+    """The answer on stdout as it is written."""
+    print(f"\n--- {title} ---", flush=True)
+    note(str(About.of(engine)))
     with wrapped("stdout"):
-        result, is_interrupted = write_answer(lambda: engine.stream(asked, params), show)
+        _, is_interrupted = write_answer(lambda: engine.stream(asked, params), show)
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
-    return AnswerTimes(engine=engine, about=about, results=[result])
 
 
-def _compare(plain: AnswerTimes, drafted: AnswerTimes) -> None:
-    """Both times, whether the texts are equal, and the ratio."""
+def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
+    """Both times, whether the texts are equal, the ratio, and where drafting gains nothing why."""
     print()
-    print_rows([("plain", _numbers(plain)), (drafted.about.drafter, _numbers(drafted))])
-    texts = {result.token_ids for writer in (plain, drafted) for result in writer.results}
-    if len(texts) > 1:
+    print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])
+    if found.num_tokens is None:
         print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")
         return
-    ratio, num_times = plain.best.decode_s / drafted.best.decode_s, len(plain.results)
-    print(f"the same {len(texts.pop())} tokens, {ratio:.2f} times as fast (each the best of {num_times} times)")
+    times = f"{len(found.ratios)} times each, in turn slice by slice"
+    print(f"the same {found.num_tokens} tokens, {found.ratio:.2f} times as fast ({times})")
+    if not found.gains:
+        print(f"this machine writes fastest without drafting: {reason(drafting, found)}")
 
 
-def _numbers(writer: AnswerTimes) -> str:
-    best, first = writer.best, writer.results[0].stats
-    return (
-        f"{best.decode_s:.2f} s, {best.tokens_per_s:.0f} tokens/s, {best.num_rounds} passes; "
-        f"first token after {first.first_token_s:.2f} s"
-    )
+def _numbers(writer: Written) -> str:
+    first = writer.results[0].stats
+    speed = first.num_new_tokens / writer.seconds
+    passes = median(result.stats.num_rounds for result in writer.results)
+    waited = f"first token after {first.first_token_s:.2f} s"
+    return f"{writer.seconds:.2f} s, {speed:.0f} tokens/s, {passes:.0f} passes; {waited}"

@@ -1,65 +1,76 @@
-"""Several drafters over one target, of which the fastest drafts."""
+"""Drafters over one target, of which the one that brings most tokens a second drafts, or none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final
 
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.core.pace import Pace
+from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.drafting.token_recycling import LEARNING
 from forerun.model.inputs import ForwardInput
+from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.contest import Contest
-from forerun.speculation.payoff import TEMPERATURE_CLASSES, TemperatureClass, class_of
+from forerun.speculation.economy.choice import NOTHING_SAVED, Chooser, Speeds
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-PLAIN: Final = "none"  # in reports: the round's drafter proposed nothing
-Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
+PLAIN: Final = "none"  # in reports: nothing was proposed in the round
 
 
 class AutomaticDrafter(Drafter):
-    """Hands every round to one of its drafters: the fastest at this temperature, by seconds per token so far.
+    """Does in every round what its `Chooser` says: one of its drafters proposes, or none; one may be watched.
 
-    The others are only told the tokens, and read what they lack when it is their turn. Each of them stops drafting
-    where plain rounds are faster, so plain decoding needs no place among them.
+    Those that do not propose are only told the tokens, and read what they lack when it is their turn.
 
     Args:
         drafters: by name, the likeliest winner first; each can be told of tokens that it did not propose.
-        known: their speeds in tokens per time of a bare pass, from an earlier start.
+        known: their speeds in tokens in the time of a plain round, from an earlier start.
+        saved_s: seconds for watching them that were left then.
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter], known: Speeds | None = None) -> None:
-        self._drafters, self._known = drafters, known or {}
+    def __init__(
+        self, drafters: Mapping[str, Drafter], known: Speeds | None = None,
+        saved_s: Mapping[str, float] = NOTHING_SAVED,
+    ) -> None:  # fmt: skip
+        self._drafters, self._known, self._saved_s = drafters, known, saved_s
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
-        self._pass_s, self._num_rounds = 1.0, 0
-        self._contests = self._fresh_contests()
-        self._contest, self._current = self._contests["greedy"], next(iter(drafters.values()))
+        self._num_rounds = 0
+        free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
+        self.chooser = Chooser(tuple(drafters), free, known)
+        self._current: Drafter | None = None
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
         """The drafters by name."""
         return self._drafters
 
-    def speeds(self) -> Speeds:
-        """What each was found to write in the time of a bare pass, in tokens, by class of temperatures."""
-        found = {kind: contest.speeds() for kind, contest in self._contests.items()}
-        return {
-            kind: {name: self._pass_s / token_s for name, token_s in speeds.items()}
-            for kind, speeds in found.items()
-            if speeds
-        }
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        return next(iter(self._drafters.values())).round_plan if len(self._drafters) == 1 else None
+
+    def each_alone(self) -> Mapping[str, "AutomaticDrafter"]:
+        """Of several drafters each for itself, by name, with what is known of it and of the machine."""
+        return {name: self._alone(name) for name in self._drafters} if len(self._drafters) > 1 else {}
+
+    def _alone(self, name: str) -> "AutomaticDrafter":
+        single = AutomaticDrafter({name: self._drafters[name]})
+        known = {kind: {name: speeds[name]} for kind, speeds in self.chooser.speeds().items() if name in speeds}
+        single._choose_by(self.chooser.costs, known)
+        return single
 
     def adapt(self, measure: Measure) -> None:
+        costs = RoundCosts(measure(widths_up_to(self.verify_width)))
         for drafter in self._drafters.values():
             drafter.adapt(measure)
-        self._pass_s = measure((1,), budget_s=0.0).step_s(1)
-        self._contests = self._fresh_contests()  # what the warm-up took says nothing
+            drafter.share_costs(costs)
+        self._choose_by(costs, self._known)  # warm-up times are not representative, so they are discarded
 
     def change_owner(self, owner: str) -> None:
         for drafter in self._drafters.values():
@@ -70,35 +81,38 @@ class AutomaticDrafter(Drafter):
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._contest = self._contests[class_of(params.temperature)]
+        self._root = prompt_ids[-1]
         for drafter in self._drafters.values():
             drafter.begin(prompt_ids, params, noise)
-        self._current = self._drafters[self._contest.current]
+        self.chooser.begin(params.temperature)
+        self._readers = [drafter for name, drafter in self._drafters.items() if self.chooser.may_read(name)]
 
     def prefill(self) -> bool:
-        return self._current.prefill()
+        return any(reader.prefill() for reader in self._readers)
 
     def propose(self) -> TokenTree:
-        chosen = self._drafters[self._contest.current]
-        if chosen is not self._current:
-            self._current = chosen
-            while chosen.prefill():  # the text so far is read once, which says nothing of its speed from here on
-                pass
-        if self._contest.is_trial:  # else a drafter that rests would be judged by plain rounds
-            chosen.try_again()
-        self._began = perf_counter()
-        tree = chosen.propose()
+        turn, costs = self.chooser.turn, self.chooser.costs
+        if turn.watched is not None:
+            began, costs.allowed_rows = perf_counter(), len(costs.pass_s)
+            guess = caught_up(self._drafters[turn.watched]).propose()
+            self.chooser.watch(guess, perf_counter() - began)
+        self._began, costs.allowed_rows = perf_counter(), turn.most_rows
+        self._current = None if turn.drafter is None else self._drafters[turn.drafter]
+        tree = TokenTree(self._root) if self._current is None else caught_up(self._current).propose()
+        if len(tree) > turn.most_rows:
+            tree = tree.select(tree.best(turn.most_rows))
         self._num_rounds += 1
-        self.num_successors = chosen.num_successors
-        if not chosen.num_successors and self._num_rounds % LEARNING == 0:
+        self.num_successors = 0 if self._current is None else self._current.num_successors
+        if not self.num_successors and self._num_rounds % LEARNING == 0:
             self.num_successors = max(drafter.num_successors for drafter in self._drafters.values())
-        self._name = self._contest.current if len(tree) > 1 else PLAIN
+        self._num_rows, self._proposed = len(tree), perf_counter()
         return tree
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        return self._current.extend(inputs) if self._current.adds_rows else inputs
+        return self._current.extend(inputs) if self._current is not None and self._current.adds_rows else inputs
 
     def observe(self, logits_EV: Tensor) -> None:
+        assert self._current is not None, "nobody added rows"
         self._current.observe(logits_EV)
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
@@ -106,16 +120,26 @@ class AutomaticDrafter(Drafter):
             drafter.observe_successors(tree, successors)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        report = self._current.accept(acceptance)
-        self._contest.measure(len(acceptance.tokens), perf_counter() - self._began)
+        self._root, name = acceptance.bonus_token, self.chooser.turn.drafter
+        report = DraftReport() if self._current is None else self._current.accept(acceptance)
         for drafter in self._drafters.values():
             if drafter is not self._current:
                 drafter.note(acceptance)
-        return replace(report, drafted_by=self._name)
+        self.chooser.measure(
+            num_rows=self._num_rows,
+            token_ids=acceptance.tokens,
+            proposal_s=self._proposed - self._began,
+            round_s=perf_counter() - self._proposed,
+        )
+        if len(self._drafters) == 1:
+            return report
+        return replace(report, drafted_by=PLAIN if name is None or self._num_rows == 1 else name)
 
     def note(self, acceptance: Acceptance) -> None:
+        self._root = acceptance.bonus_token
         for drafter in self._drafters.values():
             drafter.note(acceptance)
+        self.chooser.follow(acceptance.tokens)
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return max(drafter.num_unknown(token_ids) for drafter in self._drafters.values())
@@ -134,9 +158,15 @@ class AutomaticDrafter(Drafter):
         for drafter in self._drafters.values():
             drafter.close()
 
-    def _fresh_contests(self) -> dict[TemperatureClass, Contest]:
-        names = tuple(self._drafters)
-        return {kind: Contest(names, self._known_seconds(kind)) for kind in TEMPERATURE_CLASSES}
+    def _choose_by(self, costs: RoundCosts, known: Speeds | None) -> None:
+        self.chooser = Chooser(tuple(self._drafters), costs, known, self._reading_s, self._saved_s)
 
-    def _known_seconds(self, kind: TemperatureClass) -> dict[str, float]:
-        return {name: self._pass_s / speed for name, speed in self._known.get(kind, {}).items()}
+    def _reading_s(self, name: str) -> float:
+        return self._drafters[name].reading_s
+
+
+def caught_up(drafter: Drafter) -> Drafter:
+    """The drafter, after it has read the text that it had not read."""
+    while drafter.prefill():
+        pass
+    return drafter

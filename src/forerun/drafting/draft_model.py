@@ -1,7 +1,6 @@
 """A best-first tree of a smaller model, grown in turn with verification (SpecExec, arXiv 2406.02532)."""
 
 from collections.abc import Sequence
-from time import perf_counter
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
@@ -15,7 +14,8 @@ from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import Payoff, PayoffByTemperature, WidthRule
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -43,11 +43,8 @@ class DraftModelDrafter(Drafter):
         rows = OwnRows(runner, serial_rows(config))
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
-        self._runner, self._config, self._policy, self._began = runner, config, policy, 0.0
-        self._owner = ""
-        self._payoffs: PayoffByTemperature | None = None  # None: always draft
-        self._payoff: Payoff | None = None
-        self._is_drafting = True
+        self._runner, self._config, self._policy, self._owner = runner, config, policy, ""
+        self._row_s = 0.0  # seconds of a row of text that is read
 
     @property
     def round_plan(self) -> RoundPlan:
@@ -60,7 +57,17 @@ class DraftModelDrafter(Drafter):
 
     def take_paces(self, target: Pace, draft: Pace) -> None:
         """Choose widths by these pass times from now on."""
-        self._guessed.rule, self._payoffs = WidthRule(target, draft), PayoffByTemperature(target.step_s(1))
+        most_rows, pass_s = draft.steps[-1]
+        self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
+
+    def share_costs(self, costs: RoundCosts) -> None:
+        if self._guessed.rule is not None:
+            self._guessed.rule.costs = costs
+
+    @property
+    def reading_s(self) -> float:
+        num_rows = self._draft.num_tokens - len(self._runner.cached_ids)
+        return self._row_s * num_rows if num_rows > MAX_CATCH_UP else 0.0
 
     def change_owner(self, owner: str) -> None:
         self._owner = owner
@@ -70,28 +77,16 @@ class DraftModelDrafter(Drafter):
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise, self._owner)
-        self._payoff = None if self._payoffs is None else self._payoffs.at(params.temperature)
-        self._root = prompt_ids[-1]
 
     def prefill(self) -> bool:
         return self._draft.prefill()
 
-    def try_again(self) -> None:
-        if self._payoff is not None:
-            self._payoff.try_again()
-
     def propose(self) -> TokenTree:
-        self._began = perf_counter()
-        self._is_drafting = self._payoff is None or self._payoff.should_draft()
-        if not self._is_drafting:  # early exit: while drafting does not pay, a round must cost what a plain one does
-            return TokenTree(self._root)
         self._draft.tell()
         if self._guessed.rule is not None:
             self._guessed.rule.begin_round()
         self._grow()
-        proposal = self._guessed.proposal()
-        self._proposed = perf_counter()
-        return proposal
+        return self._guessed.proposal()
 
     def _grow(self) -> None:
         while self.prefill():  # catch up on text committed in rounds without an expansion
@@ -101,21 +96,13 @@ class DraftModelDrafter(Drafter):
                 break
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        if self._payoff is not None and self._is_drafting:
-            self._payoff.see_verification(perf_counter() - self._proposed)
-        self._root = acceptance.bonus_token
         self._draft.note(acceptance.tokens)
-        was_hit = self._draft.tell() if self._is_drafting else False
-        elapsed_s = perf_counter() - self._began
-        if self._guessed.rule is not None and self._is_drafting:
-            self._guessed.rule.end_round(elapsed_s)
-        if self._payoff is not None:
-            self._payoff.measure(len(acceptance.tokens), elapsed_s)
-        return DraftReport(was_hit=was_hit)
+        if self._guessed.rule is not None:
+            self._guessed.rule.end_round(len(acceptance.path))
+        return DraftReport(was_hit=self._draft.tell())
 
     def note(self, acceptance: Acceptance) -> None:
         self._draft.note(acceptance.tokens)
-        self._root = acceptance.bonus_token
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return self._draft.num_unknown(token_ids)

@@ -18,6 +18,7 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -167,9 +168,14 @@ class Drafter(Protocol):
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
-    def try_again(self) -> None:
-        """Draft in the next round, even where drafting did not pay before. Only who stands among several is asked."""
+    def share_costs(self, costs: RoundCosts) -> None:
+        """From now on take the target's times from here, where its rounds are measured for all drafters."""
         return
+
+    @property
+    def reading_s(self) -> float:
+        """Seconds that it needs to read text before its next proposal; 0 if little is missing."""
+        return 0.0
 
     def state(self) -> bytes:
         """What this drafter has learnt of its target and would know at its next start; empty if that is nothing."""

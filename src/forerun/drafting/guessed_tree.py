@@ -10,8 +10,8 @@ from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
-from forerun.speculation.payoff import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 
 MOST_KINDS: Final = 4  # of requests, of which it is kept what the draft said

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import exp, fsum
-from time import perf_counter
 from typing import Final
 
 from torch import Tensor
@@ -16,7 +15,8 @@ from forerun.drafting.predicted_text import PredictedText
 from forerun.model.inputs import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.payoff import WidthRule, blend, rows_to_verify
+from forerun.speculation.economy.costs import blend
+from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -61,7 +61,7 @@ class PredictedDrafter(Drafter):
         return self._other.prefill()
 
     def propose(self) -> TokenTree:
-        self._began, self._is_followed = perf_counter(), False
+        self._is_followed = False
         tree = self._predicted()
         if len(tree) > 1 and fsum(map(exp, tree.log_probs)) >= self._other_tokens:
             self._is_followed, self.adds_rows, self.num_successors = True, False, 0
@@ -84,7 +84,7 @@ class PredictedDrafter(Drafter):
         if self._is_followed:
             self._other.note(acceptance)
             if self._rule is not None:
-                self._rule.end_round(perf_counter() - self._began)
+                self._rule.end_round(len(acceptance.path))
         else:
             report = self._other.accept(acceptance)
             self._other_tokens = blend(self._other_tokens, len(acceptance.tokens))

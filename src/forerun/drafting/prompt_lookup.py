@@ -1,15 +1,16 @@
 """Draft by looking up what followed the last few tokens earlier in the text."""
 
 from collections.abc import Sequence
-from time import perf_counter
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
+from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import WidthRule, rows_to_verify
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -26,14 +27,17 @@ class PromptLookupDrafter(Drafter):
 
     def adapt(self, measure: Measure) -> None:
         if self._is_adaptive:
-            self._rule = WidthRule(measure((1, self.verify_width)), None)
+            self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
+
+    def share_costs(self, costs: RoundCosts) -> None:
+        if self._rule is not None:
+            self._rule.costs = costs
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._chain.begin(prompt_ids)
         self._root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
-        self._began = perf_counter()
         tree = TokenTree(self._root)
         self._chain.hang_into(tree)
         self._has_chain = len(tree) > 1
@@ -45,7 +49,7 @@ class PromptLookupDrafter(Drafter):
         self._chain.accept(acceptance.tokens)
         self._root = acceptance.bonus_token
         if self._rule is not None and self._has_chain:
-            self._rule.end_round(perf_counter() - self._began)
+            self._rule.end_round(len(acceptance.path))
         return DraftReport()
 
     def note(self, acceptance: Acceptance) -> None:

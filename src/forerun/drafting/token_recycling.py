@@ -20,7 +20,8 @@ from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.payoff import Payoff, PayoffByTemperature, WidthRule
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -31,7 +32,6 @@ COLDEST: Final = 0.05  # temperature; below it guesses are ranked as at it, so t
 LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: sums of float32 are no better
 MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
 LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2 % of a small model's round
-PATIENCE: Final = 4  # times the rounds of a trial elsewhere: a losing one costs a tenth, and the table begins empty
 RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
 BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
 MOST_OWNERS: Final = 4  # with tables at a time: 6 MB each for SmolLM2's vocabulary, 20 MB for one of 152,000 tokens
@@ -59,15 +59,14 @@ class TokenRecyclingDrafter(Drafter):
             horizon=config.verify_width,
             calibrates=config.adaptive,
         )
-        self._payoffs: PayoffByTemperature | None = None  # None: always draft
-        self._payoff: Payoff | None = None
-        self._is_drafting, self._began, self._num_rounds = True, 0.0, 0
 
     def adapt(self, measure: Measure) -> None:
         if self._config.adaptive and self.verify_width > 1:
-            target = measure(widths_up_to(self.verify_width))
-            self._guessed.rule = WidthRule(target, EXPANSION)
-            self._payoffs = PayoffByTemperature(target.step_s(1), patience=PATIENCE)
+            self._guessed.rule = WidthRule(measure(widths_up_to(self.verify_width)), EXPANSION)
+
+    def share_costs(self, costs: RoundCosts) -> None:
+        if self._guessed.rule is not None:
+            self._guessed.rule.costs = costs
 
     def change_owner(self, owner: str) -> None:
         if not owner:
@@ -80,48 +79,29 @@ class TokenRecyclingDrafter(Drafter):
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
-        self._payoff = None if self._payoffs is None else self._payoffs.at(params.temperature)
-        self._root, self._num_tokens, self._pending = prompt_ids[-1], len(prompt_ids), list[int]()
+        self._num_tokens, self._pending = len(prompt_ids), list[int]()
         self._temperature, self._noise = max(params.temperature, COLDEST), noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None
 
-    def try_again(self) -> None:
-        if self._payoff is not None:
-            self._payoff.try_again()
-
     def propose(self) -> TokenTree:
-        self._began = perf_counter()
-        self._is_drafting = self._payoff is None or self._payoff.should_draft()
-        self._num_rounds += 1
-        self.num_successors = NUM_KEPT if self._is_drafting or self._num_rounds % LEARNING == 0 else 0
-        if not self._is_drafting:
-            return TokenTree(self._root)
         self._tell()
         if self._guessed.rule is not None:
             self._guessed.rule.begin_round()
         while batch := self._guessed.next_batch():
             self._expand(batch)
-        proposal = self._guessed.proposal()
-        self._proposed = perf_counter()
-        return proposal
+        return self._guessed.proposal()
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._seen = tree, successors
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        if self._payoff is not None and self._is_drafting:
-            self._payoff.see_verification(perf_counter() - self._proposed)
         self.note(acceptance)
-        elapsed_s = perf_counter() - self._began
-        if self._guessed.rule is not None and self._is_drafting:
-            self._guessed.rule.end_round(elapsed_s)
-        if self._payoff is not None:
-            self._payoff.measure(len(acceptance.tokens), elapsed_s)
+        if self._guessed.rule is not None:
+            self._guessed.rule.end_round(len(acceptance.path))
         return DraftReport(guessers=RECYCLED)
 
     def note(self, acceptance: Acceptance) -> None:
         self._learn(acceptance)
-        self._root = acceptance.bonus_token
         self._pending += acceptance.tokens
 
     def state(self) -> bytes:

@@ -29,7 +29,7 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores
 from forerun.runtime.threads import on_threads
-from forerun.speculation.payoff import WidthRule
+from forerun.speculation.economy.widths import WidthRule
 
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)

@@ -13,6 +13,7 @@ from forerun.core.drafter_config import (
     DraftModel,
     LayerSkip,
     Parallel,
+    PromptLookup,
     TokenRecycling,
 )
 from forerun.core.errors import VocabularyError
@@ -81,6 +82,8 @@ class DrafterLoader:
                 built = self._load_several(on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
+        if isinstance(drafter, DraftModel | PromptLookup | TokenRecycling) and drafter.adaptive:
+            built = AutomaticDrafter({type(drafter).__name__: built})
         return built, load_target(rows_behind(built.verify_width))
 
     def _load_several(self, on_progress: Progress | None) -> Drafter:
@@ -90,7 +93,8 @@ class DrafterLoader:
         if known is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
         among["recycling"] = build_drafter(TokenRecycling(), self._policies, target=self._target)
-        built = AutomaticDrafter(among, self._learnt.learnt.speeds)
+        among["prompt_lookup"] = build_drafter(PromptLookup(), self._policies, target=self._target)
+        built = AutomaticDrafter(among, self._learnt.learnt.speeds, self._learnt.learnt.saved_s)
         self._learnt.restore(built)
         return built
 

@@ -2,8 +2,9 @@
 
 A file of its own for each model, machine and version of forerun:
 
-    {"version": 1, "about": {"model": identity, "cpu": ..., "threads": 2, ...}, "context_s": 1.2e-7,
-     "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}}}
+    {"version": 2, "about": {"model": identity, "cpu": ..., "threads": 2, ...}, "context_s": 1.2e-7,
+     "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}},
+     "saved_s": {"recycling": 0.02}}
 
 Beside it lies what the drafter has learnt, in its own form. All this can cost speed, never a token: nothing
 in it is believed that would matter for the text.
@@ -26,32 +27,35 @@ from forerun.drafting.drafter import Drafter
 from forerun.engine.speedup import context_cost
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.payoff import TEMPERATURE_CLASSES, TemperatureClass
+from forerun.speculation.economy.chances import TEMPERATURE_CLASSES, TemperatureClass
 
 logger = logging.getLogger(__name__)
 
 About: TypeAlias = Mapping[str, str | int]
-VERSION: Final = 1
+VERSION: Final = 2
+OLD_VERSION: Final = 1  # its speeds were of other rounds, so that nothing of it is used
 MAX_BYTES: Final = 1 << 16  # some dozen numbers are in it
 MAX_STATE_BYTES: Final = 1 << 26  # a hundred bytes for each of the tokens of any vocabulary so far
 DIGEST_BYTES: Final = 8
 ONE_ROW: Final = (1,)  # the pass that every start measures
 DRIFT: Final = 1.5  # times faster or slower than it was at which a pass is measured anew: a busy machine varies by less
-MAX_SPEED: Final = 1e3  # tokens in the time of a pass: no tree has so many levels
+MAX_SPEED: Final = 1e3  # tokens in the time of a plain round: no tree has so many levels
 
 
 @dataclass(slots=True, kw_only=True)
 class Learnt:
-    """Pass times, and the drafters' speeds in tokens per time of a bare pass.
+    """Pass times, and the drafters' speeds in tokens in the time of a plain round.
 
     Args:
         paces: of the target, by the numbers of rows that were measured.
         context_s: added seconds of a pass per token of context; None: not measured.
+        saved_s: seconds that each drafter may be watched for, left from earlier texts.
     """
 
     paces: dict[tuple[int, ...], Pace] = field(default_factory=dict)
     context_s: float | None = None
     speeds: dict[TemperatureClass, dict[str, float]] = field(default_factory=dict)
+    saved_s: dict[str, float] = field(default_factory=dict)
 
 
 class LearntFile:
@@ -89,12 +93,12 @@ class LearntFile:
 
     def forget_if_outdated(self, target: Runner) -> None:
         """Drop the pass times where a pass takes another time than it did. Empties the cache."""
-        known = self.learnt.paces.get(ONE_ROW)
-        if known is not None:
-            ratio = measure_pace(target, ONE_ROW, budget_s=0.0).step_s(1) / known.step_s(1)
-            if 1.0 / DRIFT < ratio < DRIFT:
-                return
-        self.learnt.paces.clear()
+        if self._path is None:
+            return
+        known, newest = self.learnt.paces.get(ONE_ROW), measure_pace(target, ONE_ROW, budget_s=0.0)
+        if known is not None and 1.0 / DRIFT < newest.step_s(1) / known.step_s(1) < DRIFT:
+            return
+        self.learnt.paces = {ONE_ROW: newest}
         self.learnt.context_s = None
 
     def restore(self, drafter: Drafter) -> None:
@@ -113,13 +117,16 @@ class LearntFile:
         if self._path is None or self._state_path is None:
             return
         if isinstance(drafter, AutomaticDrafter):
-            self.learnt.speeds.update({kind: dict(speeds) for kind, speeds in drafter.speeds().items()})
+            speeds = drafter.chooser.speeds()
+            self.learnt.speeds.update({kind: dict(found) for kind, found in speeds.items()})
+            self.learnt.saved_s = dict(drafter.chooser.saved_s)
         values = {
             "version": VERSION,
             "about": self._about,
             "context_s": self.learnt.context_s,
             "paces": [pace.steps for pace in self.learnt.paces.values()],
             "speeds": self.learnt.speeds,
+            "saved_s": self.learnt.saved_s,
         }
         try:
             write_whole(self._path, json.dumps(values) + "\n", makes_folder=True)
@@ -140,19 +147,24 @@ def read_learnt(path: Path, about: About) -> Learnt:
 
 def _parse(file: JsonFile, about: About) -> Learnt:
     """The contents of a foreign file, every value checked."""
+    version = file.values.get("version")
+    if type(version) is int and version == OLD_VERSION:
+        return Learnt()
     file.integer("version", least=VERSION, most=VERSION)
     if file.values.get("about") != about:
         raise file.wrong("about", "this model on this machine")
     context_s = file.number("context_s", least=0.0) if file.has("context_s") else None
     speeds = {kind: _parse_speeds(file.nested("speeds").nested(kind)) for kind in TEMPERATURE_CLASSES}
-    return Learnt(paces=_parse_paces(file), context_s=context_s, speeds=speeds)
+    saved = file.nested("saved_s")
+    saved_s = {name: saved.number(name, least=0.0) for name in saved.values}
+    return Learnt(paces=_parse_paces(file), context_s=context_s, speeds=speeds, saved_s=saved_s)
 
 
 def _parse_speeds(file: JsonFile) -> dict[str, float]:
     found = {name: file.number(name) for name in file.values}
     for name, speed in found.items():
         if speed > MAX_SPEED:
-            raise file.wrong(name, f"at most {MAX_SPEED:g} tokens in the time of a pass")
+            raise file.wrong(name, f"at most {MAX_SPEED:g} tokens in the time of a plain round")
     return found
 
 

@@ -179,8 +179,8 @@ def named_decoders(
     target: Runner, drafter: Drafter, plain: Sequence[Decoder], *, baseline: PlainBaseline | None, pace: Pace | None
 ) -> Mapping[str, Sequence[Decoder]]:
     """The decoders of requests that say who drafts."""
-    held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {}
-    return {PLAIN: plain, **{name: (HostDecoder(target, held[name], baseline, pace),) for name in held}}
+    held = drafter.each_alone() if isinstance(drafter, AutomaticDrafter) else {}
+    return {PLAIN: plain, **{name: (HostDecoder(target, single, baseline, pace),) for name, single in held.items()}}
 
 
 def plain_decoders(

@@ -27,7 +27,9 @@ from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.tally import Tally
 from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import WIRE_S, VirtualClock, VirtualSupply
-from forerun.speculation.payoff import Payoff, WidthRule
+from forerun.speculation.economy.choice import Chooser
+from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.tree import TokenTree
 
 VOCAB_SIZE: Final = 1 << 30
 CHOOSING: Final = 0.5  # share of a round's overhead that lies before the drafter hears the verdict
@@ -137,14 +139,17 @@ class SerialSimulation:
             max_rows=serial_rows(config),
             spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
         )
-        self._payoff = Payoff(costs.target.step_s(1)) if config.adaptive else None
+        self._chooser: Chooser | None = None  # None: every round drafts
         if config.adaptive:
-            self._guessed.rule = WidthRule(costs.target, costs.draft_pace)
+            rule = self._guessed.rule = WidthRule(costs.target, costs.draft_pace)
+            self._chooser = Chooser(("draft_model",), rule.costs)
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
         grower, clock, tally = self._grower, self._clock, Tally(trace)
         grower.expect(trace)
         grower.begin(trace.prompt_ids, PARAMS, None)
+        if self._chooser is not None:
+            self._chooser.begin(PARAMS.temperature)
         while grower.prefill():
             pass
         began = clock.now
@@ -153,22 +158,34 @@ class SerialSimulation:
         return tally.outcome(grower, decode_s=clock.now - began)
 
     def _play_round(self, tally: Tally) -> None:
-        clock, rule, overhead_s = self._clock, self._guessed.rule, self._costs.serial_overhead_s
+        clock, chooser, overhead_s = self._clock, self._chooser, self._costs.serial_overhead_s
+        if chooser is not None and chooser.turn.watched is not None:
+            began = clock.now
+            chooser.watch(self._propose(self._config.verify_width), clock.now - began)
         began = clock.now
-        if rule is not None:
-            rule.begin_round()
-        if self._payoff is None or self._payoff.should_draft():
-            self._grow()
-        tree = self._guessed.proposal()
-        pass_s = self._costs.target.step_s(len(tree))
+        tree = self._propose(self._config.verify_width if chooser is None else chooser.turn.most_rows)
+        proposed, pass_s = clock.now, self._costs.target.step_s(len(tree))
         acceptance = tally.verify(tree, pass_s)
         clock.spend(pass_s + CHOOSING * overhead_s)
         tally.add(acceptance, is_hit=self._grower.advance(acceptance.tokens))
-        if rule is not None:
-            rule.end_round(clock.now - began)
-        if self._payoff is not None:
-            self._payoff.measure(len(acceptance.tokens), clock.now - began)
+        if chooser is not None and self._guessed.rule is not None:
+            if chooser.turn.drafter is not None:
+                self._guessed.rule.end_round(len(acceptance.path))
+            chooser.measure(
+                num_rows=len(tree), token_ids=acceptance.tokens, proposal_s=proposed - began,
+                round_s=clock.now - proposed,
+            )  # fmt: skip
         clock.spend((1.0 - CHOOSING) * overhead_s)
+
+    def _propose(self, most_rows: int) -> TokenTree:
+        """A tree of at most so many rows; only the root where that is one, without any pass."""
+        if most_rows > 1:
+            if (rule := self._guessed.rule) is not None:
+                rule.begin_round()
+                rule.costs.allowed_rows = most_rows
+            self._grow()
+            return self._guessed.proposal()
+        return TokenTree(self._guessed.tree.token_ids[0])
 
     def _grow(self) -> None:
         while self._grower.prefill():  # text that was committed in rounds without an expansion

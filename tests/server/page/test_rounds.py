@@ -113,6 +113,31 @@ def test_a_race_with_a_drafter_in_another_process_ends_with_equal_texts(browser:
         expect(page.locator(".lane h3").first).to_have_text("With the drafter: parallel")
 
 
+# What the race finds of speeds: of the drafted run, of the plain runs, and the drafted tokens of a round.
+COMPARE = """([drafted, plain, perRound]) => import("./page/race.js").then(({ compare }) =>
+  compare({ tokensPerSecond: drafted, tokensPerRound: perRound },
+    plain.map((tokensPerSecond) => ({ tokensPerSecond }))))"""
+
+
+@pytest.mark.parametrize(
+    ("drafted", "plain", "per_round", "ratio", "is_gain"),
+    [
+        (15.0, [10.0, 10.0], 2.0, 1.5, True),
+        (15.0, [6.0, 14.0], 2.0, 1.5, False),  # as much as the plain runs differ by
+        (15.0, [10.0, 10.0], 1.1, 1.1, True),
+        (10.1, [10.0, 10.0], 2.0, 1.01, False),
+        (12.0, [None, 10.0], 2.0, 1.2, True),  # the short run was too short to compare
+        (10.8, [None, 10.0], 2.0, 1.08, False),
+    ],
+)
+def test_a_race_tells_a_gain_only_outside_its_noise_and_never_above_the_tokens_of_a_round(
+    page: Page, drafted: float, plain: list[float | None], per_round: float, ratio: float, is_gain: bool
+) -> None:
+    found = page.evaluate(COMPARE, [drafted, plain, per_round])
+    assert found["ratio"] == pytest.approx(ratio)
+    assert (found["ratio"] > 1 + found["noise"]) == is_gain
+
+
 def test_texts_that_differ_are_marked_where_they_part(page: Page) -> None:
     page.route("**/v1/chat/completions", answer_by_drafter)
     page.click("#open-race")

@@ -14,7 +14,7 @@ from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.depth_rule import DepthRule
+from forerun.speculation.economy.depths import DepthRule
 
 ROUNDS_PER_UPDATE: Final = 8  # Rounds between two updates of what looked-up tokens are worth.
 MEASURING_S: Final = 0.1  # Spent on each of the two passes that the depth rule weighs.

@@ -30,7 +30,9 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import Payoff, WidthRule
+from forerun.speculation.economy.choice import Alone
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -100,13 +102,14 @@ class LayerSkipDrafter(Drafter):
             early_s = 0.0 if self._known else TUNED.early_s
             self._search = InPassSearch(search, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            self._guessed.rule = WidthRule(target, costs.draft(self._search.skipped, costs.context), **usual)
-            self._schedule.payoff = Payoff(target.step_s(1))
+            shared, draft = RoundCosts(target, TUNED.round_s), costs.draft(self._search.skipped, costs.context)
+            self._guessed.rule = WidthRule(shared, draft, expansion_s=TUNED.expansion_s)
+            self._schedule.choice = Alone(shared)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
         self._search.begin(len(prompt_ids))
-        self._schedule.begin()
+        self._schedule.begin(params.temperature)
         self._root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
@@ -156,15 +159,15 @@ class LayerSkipDrafter(Drafter):
 
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
-        draft, rule, payoff = self._draft, self._guessed.rule, self._schedule.payoff
+        draft, rule, choice = self._draft, self._guessed.rule, self._schedule.choice
         if draft.first_guess is not None:
             self._search.take_guess(draft.skipped, draft.first_guess == acceptance.tokens[0])
         was_hit = draft.tell()
         elapsed_s = self._elapsed_s()
         if rule is not None:
-            rule.end_round(elapsed_s)
-        if payoff is not None:
-            payoff.measure(len(acceptance.tokens), elapsed_s)
+            rule.end_round(len(acceptance.path), elapsed_s)
+        if choice is not None:
+            choice.measure(len(acceptance.tokens), elapsed_s)
         self._search.take_time(elapsed_s)
         return DraftReport(was_hit=was_hit)
 

@@ -13,7 +13,7 @@ from forerun.drafting.layer_skip.settings import TUNED, SearchSettings
 from forerun.drafting.layer_skip.skip_search import SkipSearch
 from forerun.model.inputs import ForwardInput
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.speculation.time_share import TimeShare
+from forerun.speculation.economy.time_share import TimeShare
 
 
 class InPassSearch(SkipSearch):

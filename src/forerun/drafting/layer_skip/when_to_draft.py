@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
-from forerun.speculation.payoff import Payoff
+from forerun.speculation.economy.choice import Alone
 
 TIMED: Final = 2  # rounds left in a rest at the timed one, where neither the check nor probe rows disturb it
 
@@ -47,15 +47,17 @@ class DraftingSchedule:
     """
 
     def __init__(self, looks_up: bool) -> None:
-        self.payoff: Payoff | None = None  # None: a round always drafts
+        self.choice: Alone | None = None  # None: a round always drafts
         self.kind: RoundKind = Probing()
         self.plain_round_s: float | None = None  # the fastest recent plain round
         self._timed_s: float | None = None
         self._looks_up = looks_up
 
-    def begin(self) -> None:
+    def begin(self, temperature: float) -> None:
         """A request begins; a rest ends."""
         self.kind = Probing()
+        if self.choice is not None:
+            self.choice.begin(temperature)
 
     def next(self, search: SkipSearch, num_tokens: int) -> RoundKind:
         """The kind of the round that begins, at this text length."""
@@ -77,7 +79,7 @@ class DraftingSchedule:
         self._timed_s = seconds
 
     def _choose(self, search: SkipSearch, num_tokens: int) -> RoundKind:
-        if self.payoff is None or self.payoff.should_draft():
+        if self.choice is None or self.choice.should_draft():
             grows = search.is_worth_it(num_tokens)
             if grows or self._looks_up:
                 return Drafting(grows)
@@ -88,8 +90,8 @@ class DraftingSchedule:
         if self._timed_s is None:
             return
         num_rounds = TUNED.rest_rounds
-        if self.payoff is not None and not self.payoff.should_draft():
-            self.payoff.measure(num_rounds, num_rounds * self._timed_s, num_rounds)
+        if self.choice is not None and not self.choice.should_draft():
+            self.choice.measure(num_rounds, num_rounds * self._timed_s, num_rounds)
         search.take_time(num_rounds * self._timed_s)
         self.plain_round_s = min(self._timed_s, TUNED.plain_rise * (self.plain_round_s or inf))
         self._timed_s = None

@@ -21,7 +21,7 @@ from forerun.drafting.remote.wait_policy import WaitPolicy
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.payoff import WidthRule, rows_to_verify
+from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -132,7 +132,7 @@ class ParallelDrafter(Drafter):
         now = self._clock()
         self._waiting.measure_step(now - self._proposed_at)
         if self._rule is not None:
-            self._rule.end_round(now - self._proposed_at)
+            self._rule.end_round(len(acceptance.path), now - self._proposed_at)
         if self._was_empty:
             self._waiting.measure_gain(len(acceptance.path))
         self._tell(acceptance, now)

@@ -1,4 +1,4 @@
-// The same prompt and seed twice: once with the drafter, once without, shown beside each other by their own clocks.
+// The same prompt and seed with the drafter and without, in turn, shown beside each other by their own clocks.
 
 import { record, requestOf } from "./answer.js";
 import { copiesCode } from "./copying.js";
@@ -13,6 +13,9 @@ import { inWords } from "./server.js";
 
 const EXAMPLE = "Write a Python function that returns the mean of every column of a CSV file.";
 const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
+const SHORT = 64; // tokens of the run before: with the plain run behind, it shows how much the machine varies
+const LEAST_NOISE = 0.02; // share of a speed that two equal runs on a quiet machine differ by
+const UNKNOWN_NOISE = 0.1; // where there is only one plain run to go by
 
 export class Race {
   #controller = null;
@@ -54,9 +57,10 @@ export class Race {
         "The same prompt and the same seed, with the drafter and without. At the end the texts are compared."),
       element("details", { class: "explained" }, element("summary", {}, "How it is timed"),
         element("p", {},
-          "There is one engine, so the two run one after the other: ",
-          "first the one with the drafter, so that it can learn nothing from the other. Then it is played again beside the plain one. ",
+          "There is one engine, so the two run in turn: a short run without a drafter, one with it, and one without. ",
+          "The drafter is told nothing of the plain runs. Then its run is played again beside the last one. ",
           "Each clock begins with the first token of its own run; reading the prompt is not counted. ",
+          "The two plain runs show how much the speed of this machine varies: what is less than that is no gain. ",
           "Drafters learn: in its first answers “auto” tries several, and in a second race over the same prompt one may be faster.")),
       element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
       parts.phase, parts.verdict,
@@ -107,16 +111,19 @@ export class Race {
 
   async #both({ drafted: draftedRequest, plain: plainRequest, seed }) {
     const { phase, drafted, plain } = this.#parts;
-    phase.textContent = `First run, with the drafter (seed ${seed}) …`;
+    phase.textContent = `A short run without a drafter, to know the machine (seed ${seed}) …`;
     say("The race begins.");
+    const before = await this.#record({ ...plainRequest, max_tokens: Math.min(SHORT, plainRequest.max_tokens) }, plain);
+    if (!before) return this.#stopped();
+    phase.textContent = `The run with the drafter (seed ${seed}) …`;
     const first = await this.#record(draftedRequest, drafted);
     if (!first) return this.#stopped();
-    phase.textContent = "Second run, without a drafter; the first is played again beside it by its own clock …";
-    drafted.clear();
+    phase.textContent = "The run without a drafter; the other one is played again beside it by its own clock …";
+    for (const each of [drafted, plain]) each.clear();
     const second = await this.#beside(first, plainRequest);
     if (!second) return this.#stopped();
     phase.textContent = `Both have run with seed ${seed}.`;
-    return this.#judge(first, second);
+    return this.#judge(first, second, before);
   }
 
   // Run the plain request; from its first token on, the recording of the other run is played beside it.
@@ -156,11 +163,11 @@ export class Race {
     }
   }
 
-  #judge(drafted, plain) {
+  #judge(drafted, plain, before) {
     const { verdict, drafted: draftedLane, plain: plainLane } = this.#parts;
     const at = firstDifference(drafted.text, plain.text);
     verdict.classList.toggle("differs", at !== null);
-    verdict.textContent = `${speedInWords(drafted, plain)} ${textsInWords(plain, at)}`;
+    verdict.textContent = `${speedInWords(drafted, [before, plain])} ${textsInWords(plain, at)}`;
     if (at !== null) {
       draftedLane.markFrom(drafted.text, at);
       plainLane.markFrom(plain.text, at);
@@ -169,10 +176,24 @@ export class Race {
   }
 }
 
-function speedInWords(drafted, plain) {
-  if (!drafted.tokensPerSecond || !plain.tokensPerSecond) return "Too short to compare speeds.";
-  const ratio = drafted.tokensPerSecond / plain.tokensPerSecond;
-  return ratio >= 1 ? `${ratio.toFixed(2)}× as fast with the drafter.` : `Slower with the drafter this time: ${ratio.toFixed(2)}×.`;
+/** The speed over plain decoding, and by how much it may be off; null where an answer was too short. */
+export function compare(drafted, plainRuns) {
+  const speeds = plainRuns.map((run) => run.tokensPerSecond).filter(Boolean);
+  if (!drafted.tokensPerSecond || !speeds.length) return null;
+  const mean = speeds.reduce((sum, speed) => sum + speed, 0) / speeds.length;
+  const noise = speeds.length > 1 ? (Math.max(...speeds) - Math.min(...speeds)) / mean + LEAST_NOISE : UNKNOWN_NOISE;
+  // No round is shorter than a plain one: what exceeds the tokens of a round is other load on the machine.
+  return { ratio: Math.min(drafted.tokensPerSecond / mean, drafted.tokensPerRound ?? Infinity), noise };
+}
+
+function speedInWords(drafted, plainRuns) {
+  const found = compare(drafted, plainRuns);
+  if (found === null) return "Too short to compare speeds.";
+  const { ratio, noise } = found;
+  if (ratio > 1 + noise) return `${ratio.toFixed(2)}× as fast with the drafter.`;
+  const percent = `${Math.round(100 * noise)} %`;
+  if (ratio < 1 - noise) return `Slower with the drafter this time: ${ratio.toFixed(2)}×.`;
+  return `No gain that could be told from the machine's own variation of ${percent}: ${ratio.toFixed(2)}×.`;
 }
 
 function textsInWords(plain, at) {

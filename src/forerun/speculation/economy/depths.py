@@ -7,6 +7,7 @@ FORGETTING: Final = 0.98  # factor on the weight of older rounds, per round
 FIRST_CHANCE: Final = 0.6  # prior probability that a level is accepted if the one above it was
 FIRST_WEIGHT: Final = 4.0  # weight of this prior in rounds
 LOOK_FURTHER: Final = 16  # rounds between trials of one level more than seems best
+STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
 
 
 class DepthRule:
@@ -40,7 +41,8 @@ class DepthRule:
 
     def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
         """Take a round of this depth."""
-        self._round_s[depth] += (1 - FORGETTING) * (seconds - self._round_s[depth])
+        known_s = self._round_s[depth]
+        self._round_s[depth] += (1 - FORGETTING) * (min(seconds, STALL * known_s) - known_s)
         for level in range(min(depth, num_accepted + 1)):
             self._reached[level] = FORGETTING * self._reached[level] + (num_accepted > level)
             self._tried[level] = FORGETTING * self._tried[level] + 1

@@ -29,6 +29,11 @@ class TimeShare:
         self._saved_s -= seconds
 
     @property
+    def saved_s(self) -> float:
+        """What is left of the budget, in seconds."""
+        return self._saved_s
+
+    @property
     def is_eager(self) -> bool:
         """True while the budget exceeds the saving limit, or most of all time may be used."""
         return self._saved_s > self._most_saved_s or self._share >= 0.5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.speculation.time_share import TimeShare
+from forerun.speculation.economy.time_share import TimeShare
 
 SECONDS = st.floats(0.0, 10.0)
 EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "hurry", "spend"]), SECONDS), max_size=60)

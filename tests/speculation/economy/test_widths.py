@@ -6,8 +6,10 @@ import random
 import pytest
 
 from forerun.core.pace import Pace
+from forerun.speculation.economy.chances import DOUBT
+from forerun.speculation.economy.costs import SMOOTHING, RoundCosts, blend
+from forerun.speculation.economy.widths import FIRST_CHILDREN, WidthRule, chances_of
 from forerun.speculation.growth import BestFirstGrowth
-from forerun.speculation.payoff import FIRST_CHILDREN, SMOOTHING, WidthRule, blend, chances_of
 
 STEEP = Pace(steps=tuple((rows, 0.005 + 0.005 * rows) for rows in range(1, 17)))
 FLAT = Pace(steps=((16, 0.010),))
@@ -35,10 +37,8 @@ def test_the_rows_are_those_of_most_tokens_per_second(seed: int) -> None:
     rng = random.Random(seed)
     pace, most = random_pace(rng, 12), rng.randint(1, 12)
     chances = random_chances(rng, rng.randint(1, 20))
-    rule = WidthRule(pace, flat(0.002))
     spent_s, beyond_s = rng.choice((0.0, 0.02)), rng.choice((0.0, 0.005))
-    rule.begin_round()
-    rule.end_round(pace.step_s(1) + beyond_s)
+    rule = WidthRule(RoundCosts(pace, beyond_s), flat(0.002))
     rule.begin_round()
     rule.measure_expansion(1, spent_s)
     speeds = {
@@ -62,7 +62,7 @@ def test_what_a_round_costs_besides_makes_further_rows_cheap() -> None:
     rule = WidthRule(STEEP, None)
     few = rule.num_rows(chances, 16)
     for _ in range(400):
-        rule.end_round(0.5)
+        rule.end_round(0, 0.5)
     assert rule.num_rows(chances, 16) > few
 
 
@@ -70,8 +70,8 @@ def test_a_moment_in_which_the_machine_was_busy_is_not_remembered() -> None:
     chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
     rule = WidthRule(STEEP, None)
     few = rule.num_rows(chances, 16)
-    rule.end_round(1e3)
-    assert rule.num_rows(chances, 16) == few
+    rule.end_round(0, 1e3)
+    assert rule.costs.step_s(few) < 1.04 * STEEP.step_s(few)
 
 
 def test_no_more_rows_are_verified_than_the_pace_knows() -> None:
@@ -182,18 +182,18 @@ def test_overheads_that_are_given_count_from_the_first_round() -> None:
     late = WidthRule(FLAT, flat(1e-4), expansion_s=5e-3)
     assert late.num_nodes(frontier, tree, 16) == 0 < WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16)
     chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
-    slow = WidthRule(STEEP, None, round_s=0.5)
+    slow = WidthRule(RoundCosts(STEEP, 0.5), None)
     assert slow.num_rows(chances, 16) > WidthRule(STEEP, None).num_rows(chances, 16)
     assert (slow.round_overhead_s, slow.expansion_overhead_s, late.expansion_overhead_s) == (0.5, 0.0, 5e-3)
 
 
 def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
-    rule = WidthRule(FLAT, flat(1e-3), round_s=5e-3, expansion_s=4e-3)
+    rule = WidthRule(RoundCosts(FLAT, 5e-3), flat(1e-3), expansion_s=4e-3)
     for _ in range(500):
         rule.begin_round()
         rule.measure_expansion(1, 1.25e-3)
-        rule.end_round(1.25e-3 + 10e-3 + 0.5e-3)
-    assert rule.round_overhead_s == pytest.approx(0.5e-3, rel=0.01)
+        rule.end_round(0, 1.25e-3 + 10e-3 + 0.5e-3)
+    assert 0.5e-3 < rule.round_overhead_s < 1.3e-3
     assert rule.expansion_overhead_s == pytest.approx(0.25e-3, rel=0.01)
 
 
@@ -204,3 +204,37 @@ def test_a_running_mean_takes_the_first_value_whole_and_then_follows_slowly() ->
 
 def test_chances_come_likeliest_first() -> None:
     assert chances_of([0.0, math.log(0.2), math.log(0.5)]) == pytest.approx([1.0, 0.5, 0.2])
+
+
+def test_chances_that_come_true_too_seldom_are_believed_less_and_for_a_while_only() -> None:
+    """A draft that is always sure and seldom right would have all its rows verified for ever."""
+    chances = [1.0, *[0.95] * 7]
+    rule = WidthRule(STEEP, None)
+    assert rule.num_rows(chances, 8) == 8
+    for _ in range(10):
+        rule.begin_round()
+        rule.num_rows(chances, 8)
+        rule.end_round(0)
+    assert rule.num_rows(chances, 8) == 1
+    for _ in range(200):
+        rule.begin_round()
+        rule.end_round(0)
+    assert rule.num_rows(chances, 8) > 1, "texts change"
+
+
+def test_chances_that_come_true_more_often_than_they_say_are_not_raised() -> None:
+    rule = WidthRule(STEEP, None)
+    few = rule.num_rows([1.0, 0.3, 0.3], 3)
+    for _ in range(int(50 * DOUBT)):
+        rule.begin_round()
+        rule.num_rows([1.0, 0.9, 0.9], 3)
+        rule.end_round(2)
+    assert rule.num_rows([1.0, 0.3, 0.3], 3) == few
+
+
+def test_no_more_rows_are_verified_than_are_allowed_and_nothing_is_expanded_beyond_them() -> None:
+    rule = WidthRule(FLAT, flat(1e-4))
+    assert rule.num_rows([1.0] * 8, 8) == 8
+    rule.costs.allowed_rows = 3
+    assert rule.num_rows([1.0] * 8, 8) == 3
+    assert rule.num_nodes([0.9], [1.0, 0.95, 0.94, 0.9], 8) == 0

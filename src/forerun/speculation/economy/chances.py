@@ -1,0 +1,97 @@
+"""What a drafter's rounds bring, learnt from its guesses and what came. No clock: times are passed in."""
+
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+from forerun.speculation.tree import TokenTree
+
+FORGETTING: Final = 0.95  # factor on the weight of older rounds, per round
+FEWEST: Final = 6  # rounds before a drafter is compared: one can be luck
+FEWEST_WEIGHT: Final = (1.0 - FORGETTING**FEWEST) / (1.0 - FORGETTING) - 1e-9  # what so many rounds weigh
+KNOWN_ROUNDS: Final = 16.0  # rounds that the speed kept from an earlier start counts as
+STALL: Final = 3.0  # times the mean time of a proposal that one counts as at most: longer is other load
+DOUBT: Final = 4.0  # accepted tokens that a drafter's chances are believed for in advance
+TemperatureClass = Literal["greedy", "below 1", "1 and above"]
+TEMPERATURE_CLASSES: Final[tuple[TemperatureClass, ...]] = get_args(TemperatureClass)
+
+
+def class_of(temperature: float) -> TemperatureClass:
+    """The class of temperatures within which one drafter is the fastest."""
+    return "greedy" if temperature == 0.0 else "below 1" if temperature < 1.0 else "1 and above"
+
+
+class DraftRecord:
+    """Recent rounds of one drafter, drafted or only watched, at one class of temperatures.
+
+    Times are in plain rounds, so that other load on the machine does not change what is known.
+
+    Args:
+        known: tokens in the time of a plain round, from an earlier start.
+    """
+
+    def __init__(self, known: float | None = None) -> None:
+        self._rounds = 0.0 if known is None else KNOWN_ROUNDS
+        self._tokens, self._times = self._rounds * (known or 0.0), self._rounds
+        self._guess: TokenTree | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough rounds to compare it."""
+        return self._rounds >= FEWEST_WEIGHT
+
+    @property
+    def speed(self) -> float:
+        """Tokens in the time of a plain round; 0 before the first round."""
+        return self._tokens / self._times if self._times else 0.0
+
+    def measure(self, num_tokens: float, times: float, num_rounds: int = 1) -> None:
+        """Take some rounds together: their tokens, and their time in plain rounds."""
+        fading = FORGETTING**num_rounds
+        self._tokens = fading * self._tokens + num_tokens
+        self._times = fading * self._times + times
+        self._rounds = fading * self._rounds + num_rounds
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a guess waits for the text that shows what it is worth."""
+        return self._guess is not None
+
+    def watch(self, guess: TokenTree | None, times: float = 0.0) -> None:
+        """Compare a tree that is not verified with the text to come; None: with none, as the text has ended.
+
+        Args:
+            times: what its round would have taken.
+        """
+        self._guess, self._guess_times, self._followed = guess, times, list[int]()
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Take the text that came: once it has left the watched tree, what that round would have brought is known."""
+        if self._guess is None:
+            return
+        self._followed += token_ids
+        nodes = self._guess.descend(self._followed)
+        if len(nodes) < len(self._followed) or nodes[-1] not in self._guess.parents:
+            tokens = min(len(nodes), len(self._followed)) + 1
+            self.measure(tokens, self._guess_times)
+            self._guess = None
+
+
+class Trust:
+    """The share of the expected tokens of verified trees that came true.
+
+    A drafter's chances are learnt by kind of guess; what is verified is what seems likeliest, so that errors of the
+    chances add up there. With few recent expectations the chances count as right, so that no error lasts for ever.
+    """
+
+    def __init__(self) -> None:
+        self._expected = self._accepted = 0.0
+
+    @property
+    def factor(self) -> float:
+        """Factor on the chances of nodes, at most 1."""
+        return min(1.0, (self._accepted + DOUBT) / (self._expected + DOUBT))
+
+    def measure(self, num_expected: float, num_accepted: int) -> None:
+        """Take a round: the expected number of accepted nodes, and the actual one."""
+        self._expected = FORGETTING * self._expected + num_expected
+        self._accepted = FORGETTING * self._accepted + num_accepted

@@ -1,0 +1,266 @@
+"""Which drafter writes the next round, with how many rows, or none: the one that brings most tokens a second.
+
+No clock: times are passed in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final, TypeAlias
+
+from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.tree import TokenTree
+
+WATCHED: Final = 0.01  # share of all time for guesses that are only compared with the text
+FIRST_WATCHED: Final = 0.03  # the same during the first answer of all, which may lose more
+LOSS: Final = 0.015  # share of an answer's time that it may lose against plain decoding; 0.02 is the promise
+FIRST_LOSS: Final = 0.04  # the same of the first answer, about which nothing is known; 0.05 is the promise
+SHORT: Final = 60  # tokens of the shortest answer that the promise is about
+MARGIN: Final = 1.02  # factor by which a drafter must be faster to take a turn from another, or from plain rounds
+SAVED: Final = 64.0  # plain rounds whose time may be saved up for watching: reading a prompt takes as long as some
+RISK: Final = 0.4  # share of what an answer may still lose that one round may: so that a bad one does not end all
+FREE: Final = 2e-3  # of a plain round: a proposal that takes less is not worth counting
+PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, so that its time stays known
+PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
+ALONE: Final = "alone"
+NOTHING_SAVED: Final[Mapping[str, float]] = {}
+Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTurn:
+    """What happens in a round.
+
+    Args:
+        drafter: who drafts; None: nobody.
+        most_rows: rows that its tree may have.
+        watched: who makes a guess that is only compared with the text to come; None: nobody.
+    """
+
+    drafter: str | None = None
+    most_rows: int = 1
+    watched: str | None = None
+
+
+class Chooser:
+    """Gives every round to the drafter that brings most tokens a second, or to plain decoding.
+
+    What a drafter would have brought is known without verifying its guesses, since the text comes anyway: guesses in
+    the shadow of other rounds are compared with it. They cost the time of making them, of which `WATCHED` of all time
+    is allowed. A drafter that was never tried drafts at once, within the answer's limit.
+
+    A drafter that pays on average may lose in one answer. So each answer has a limit on what it may have lost against
+    plain decoding at any time: a round has only as many rows as do not exceed it if all of them are rejected.
+
+    Args:
+        names: the drafters, the likeliest winner first.
+        costs: of the target's rounds.
+        known: speeds in tokens in the time of a plain round, from an earlier start.
+        saved_s: what was left for watching at an earlier start, in seconds.
+        reading_s: seconds that a drafter needs before its next proposal, to read text that it has not read.
+    """
+
+    def __init__(
+        self, names: Sequence[str], costs: RoundCosts, known: Speeds | None = None,
+        reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
+    ) -> None:  # fmt: skip
+        self.costs, self._names, self._reading_s, self._is_first = costs, names, reading_s, not known
+        self._records = {
+            kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
+            for kind in TEMPERATURE_CLASSES
+        }
+        self._asked = list(names)  # to guess in the shadow, the one that was asked least recently first
+        self._proposal_s, self._proposed_rows = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)  # running means
+        self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
+        for name, share in self._shares.items():
+            share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
+        self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
+        self._num_since_plain, self._readings_s = 0, dict[str, float]()
+
+    def begin(self, temperature: float) -> None:
+        """An answer begins."""
+        self._is_first = self._is_first and self._passed_s == 0.0
+        self._now = self._records[class_of(temperature)]
+        for record in self._now.values():
+            record.watch(None)
+        self._lost_s = self._passed_s = 0.0
+        self._num_since_plain, self.turn = 0, DraftTurn()
+        self.turn = self._next_turn()
+
+    def speeds(self) -> Speeds:
+        """Tokens in the time of a plain round, of the drafters that are known."""
+        found = {
+            kind: {name: record.speed for name, record in records.items() if record.is_known}
+            for kind, records in self._records.items()
+        }
+        return {kind: speeds for kind, speeds in found.items() if speeds}
+
+    @property
+    def saved_s(self) -> Mapping[str, float]:
+        """Seconds that each drafter may be watched for from now on, whatever is earned."""
+        return {name: share.saved_s for name, share in self._shares.items() if share.saved_s > 0.0}
+
+    def may_read(self, name: str) -> bool:
+        """Whether a drafter should read the prompt beside the target: it will draft, or its time to be watched has
+        come."""
+        if name == self.turn.drafter:
+            return True
+        share, reading_s = self._shares[name], 0.0 if self._is_first else self._reading_s(name)
+        if reading_s > share.saved_s:
+            return False
+        share.spend(reading_s)
+        return True
+
+    def watch(self, guess: TokenTree, proposal_s: float) -> None:
+        """Take the guess of the watched drafter of this turn, and the seconds that it took."""
+        name = self.turn.watched
+        assert name is not None, "a guess of nobody"
+        spent_s, usual_s = self._proposed(name, proposal_s)
+        self._shares[name].spend(spent_s)
+        self._lost_s += spent_s
+        self._now[name].watch(guess, (usual_s + self.costs.step_s(len(guess))) / self.costs.plain_s)
+
+    def measure(self, *, num_rows: int, token_ids: Sequence[int], proposal_s: float, round_s: float) -> None:
+        """Take the round of this turn.
+
+        Args:
+            num_rows: of its tree.
+            token_ids: that it wrote.
+            proposal_s: seconds until its proposal was there.
+            round_s: seconds of all that came after.
+        """
+        costs, name = self.costs, self.turn.drafter
+        costs.measure(num_rows, round_s)
+        seconds = costs.step_s(num_rows)
+        self.follow(token_ids)
+        if name is None:
+            self._pass_by(seconds)
+        else:
+            spent_s, usual_s = self._proposed(name, proposal_s)
+            self._proposed_rows[name] += PROPOSAL_WEIGHT * (num_rows - self._proposed_rows[name])
+            self._lost_s += spent_s - usual_s
+            self._take(name, len(token_ids), seconds + usual_s)
+        self._num_since_plain = 0 if num_rows == 1 else self._num_since_plain + 1
+        self.turn = self._next_turn()
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Compare what was guessed in the shadow with the text that came."""
+        for record in self._now.values():
+            record.follow(token_ids)
+
+    def measure_whole(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
+        """Take rounds of this turn of which only the whole is known; the watched drafter has drafted them."""
+        plain_s, name = self.costs.plain_s, self.turn.drafter or self.turn.watched
+        if name is None:
+            self.costs.measure(1, seconds / num_rounds, num_rounds)
+            self._pass_by(seconds)
+        else:
+            usual_s, extra_s = self._proposal_s[name], max(0.0, seconds - num_tokens * plain_s)
+            if usual_s:
+                seconds = min(seconds, STALL * (usual_s + num_rounds * plain_s))
+            self._proposal_s[name] += PROPOSAL_WEIGHT * (extra_s - usual_s)
+            if self.turn.drafter is None:
+                self._shares[name].spend(extra_s)
+            self._take(name, num_tokens, seconds, num_rounds)
+        self.turn = self._next_turn()
+
+    def _take(self, name: str, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
+        plain_s = self.costs.plain_s
+        self._now[name].measure(num_tokens, seconds / plain_s, num_rounds)
+        self._lost_s += seconds - num_tokens * plain_s
+        self._pass_by(seconds)
+
+    def _proposed(self, name: str, seconds: float) -> tuple[float, float]:
+        """Seconds of a proposal less those of other load, with and without the reading of text before it."""
+        usual_s, reading_s = self._proposal_s[name], self._readings_s.get(name, 0.0)
+        most_s = STALL * usual_s + reading_s
+        capped_s = min(seconds, most_s) if usual_s else seconds
+        newest_s = max(0.0, capped_s - reading_s)
+        self._proposal_s[name] = usual_s + PROPOSAL_WEIGHT * (newest_s - usual_s) if usual_s else newest_s
+        return capped_s, self._proposal_s[name]
+
+    def _pass_by(self, seconds: float) -> None:
+        self._passed_s += seconds
+        dear = [name for name in self._names if not self._costs_nothing(name)]
+        for name in dear:
+            self._shares[name].pass_by(seconds, (1.0 if self._is_first else WATCHED / FIRST_WATCHED) / len(dear))
+
+    def _costs_nothing(self, name: str) -> bool:
+        return 0.0 < self._proposal_s[name] < FREE * self.costs.plain_s
+
+    def _next_turn(self) -> DraftTurn:
+        limit_s = (FIRST_LOSS if self._is_first else LOSS) * max(SHORT * self.costs.plain_s, self._passed_s)
+        room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
+        drafter, most_rows = self._best(room_s), 1
+        if drafter is not None:
+            most_rows = self.costs.rows_within(RISK * room_s, self._proposal_s[drafter], self._proposed_rows[drafter])
+        if most_rows == 1 or self._is_plain_due(drafter):
+            drafter, most_rows = None, 1
+        watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
+        return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
+
+    def _best(self, room_s: float) -> str | None:
+        """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
+        records, current = self._now, self.turn.drafter
+        speeds = {
+            name: records[name].speed * (MARGIN if name == current else 1.0) if records[name].is_known else inf
+            for name in self._names
+        }
+        for name in sorted(self._names, key=speeds.__getitem__, reverse=True):
+            if speeds[name] <= MARGIN:
+                break
+            if self._will_read(name) <= room_s:
+                return name
+        return None
+
+    def _is_plain_due(self, drafter: str | None) -> bool:
+        if drafter is None or self._num_since_plain < PLAIN_EVERY:
+            return False
+        loss_s, share = (self._now[drafter].speed - 1.0) * self.costs.plain_s, self._shares[drafter]
+        if loss_s > share.saved_s:
+            return False
+        share.spend(loss_s)
+        return True
+
+    def _to_watch(self, drafter: str | None, room_s: float) -> str | None:
+        """Who may make a guess: of those whose share of the time allows it, the one that was asked least recently."""
+        for name in self._asked:
+            if name == drafter or self._now[name].is_watched:
+                continue
+            saved_s = inf if self._costs_nothing(name) else self._shares[name].saved_s
+            if self._will_read(name) + self._proposal_s[name] <= min(room_s, saved_s):
+                self._asked.remove(name)
+                self._asked.append(name)
+                return name
+        return None
+
+    def _will_read(self, name: str) -> float:
+        """Seconds that this drafter would read in this turn before it proposes."""
+        seconds = self._readings_s[name] = self._reading_s(name)
+        return seconds
+
+
+class Alone:
+    """The choice for a drafter that plays its plain rounds itself: it is tried by drafting, not by being watched.
+
+    Args:
+        costs: of the target's rounds; the drafter measures its rounds there.
+    """
+
+    def __init__(self, costs: RoundCosts) -> None:
+        self._chooser = Chooser((ALONE,), costs)
+
+    def begin(self, temperature: float) -> None:
+        """An answer begins."""
+        self._chooser.begin(temperature)
+
+    def should_draft(self) -> bool:
+        """Whether the next round drafts."""
+        turn = self._chooser.turn
+        return turn.drafter is not None or turn.watched is not None
+
+    def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
+        """Take a round of the kind that `should_draft` asked for, or some of them together."""
+        self._chooser.measure_whole(num_tokens, seconds, num_rounds)

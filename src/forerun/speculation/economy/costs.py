@@ -1,0 +1,87 @@
+"""Seconds of a round of the target by its rows: measured before the first request, corrected by every round.
+
+No clock: times are passed in.
+"""
+
+from typing import Final
+
+from forerun.core.pace import Pace
+
+SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
+TRUSTED: Final = 16.0  # rounds of one width that count as much as the measurement before the first request
+MEMORY: Final = 96.0  # rounds that are remembered, of all widths
+FEWEST: Final = 8.0  # rounds of one width before they say something of other widths
+STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
+
+
+class RoundCosts:
+    """What a round takes without its drafting, by its rows.
+
+    A width that was not played yet is estimated by its pass, and by what rounds of other widths took beyond theirs.
+
+    Args:
+        pace: seconds of a pass by its rows.
+        beyond_s: initial seconds of a round beyond its pass.
+    """
+
+    def __init__(self, pace: Pace, beyond_s: float = 0.0) -> None:
+        self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
+        self.beyond_s = self._first_beyond_s = beyond_s
+        self.allowed_rows = len(self.pass_s)  # most rows of the round that begins
+        self._measured = [(0.0, 0.0)] * len(self.pass_s)  # seconds of recent rounds, and how many, by rows
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a round that drafts nothing."""
+        return self.step_s(1)
+
+    def step_s(self, num_rows: int) -> float:
+        """Seconds of a round with so many rows."""
+        place = min(num_rows, len(self.pass_s)) - 1
+        seconds, num_rounds = self._measured[place]
+        return (seconds + TRUSTED * (self.pass_s[place] + self.beyond_s)) / (num_rounds + TRUSTED)
+
+    def all_s(self, most: int) -> list[float]:
+        """The same of every number of rows that the round may have, from one up to `most`."""
+        return [self.step_s(rows) for rows in range(1, min(most, self.allowed_rows, len(self.pass_s)) + 1)]
+
+    def rows_within(self, extra_s: float, proposal_s: float, proposal_rows: float) -> int:
+        """The most rows of a round that takes at most so much longer than a plain one; 1 at least.
+
+        Args:
+            proposal_s: what proposals took of late, on average.
+            proposal_rows: the rows that they had; smaller ones take less.
+        """
+        plain_s, num_rows = self.plain_s, 1
+        for rows, seconds in enumerate(map(self.step_s, range(1, len(self.pass_s) + 1)), 1):
+            if seconds - plain_s + proposal_s * min(1.0, rows / proposal_rows) > extra_s:
+                break
+            num_rows = rows
+        return num_rows
+
+    def measure(self, num_rows: int, seconds: float, num_rounds: int = 1) -> None:
+        """Take the time of rounds with so many rows, of each of them."""
+        place = min(num_rows, len(self.pass_s)) - 1
+        capped_s = min(seconds, STALL * self.step_s(num_rows))
+        fading = MEMORY / (MEMORY + num_rounds)
+        self._measured = [(fading * total_s, fading * number) for total_s, number in self._measured]
+        total_s, number = self._measured[place]
+        self._measured[place] = total_s + num_rounds * capped_s, number + num_rounds
+        beyond_s = [
+            (total_s - number * pass_s + TRUSTED * self._first_beyond_s) / (number + TRUSTED)
+            for (total_s, number), pass_s in zip(self._measured, self.pass_s, strict=True)
+            if number >= FEWEST
+        ]
+        if beyond_s:  # the least: of a pass that was measured too short, all rounds take longer
+            self.beyond_s = max(0.0, min(beyond_s))
+
+
+def blend(mean: float, newest: float) -> float:
+    """A running mean; the first value counts whole."""
+    return mean + SMOOTHING * (newest - mean) if mean else newest
+
+
+def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:
+    """A running mean of times beyond a pass, from 0 up; each is capped at the pass, since one on a briefly busy machine
+    would distort the mean for long."""
+    return max(0.0, mean_s + SMOOTHING * (min(newest_s, max(pass_s, 2.0 * mean_s)) - mean_s))

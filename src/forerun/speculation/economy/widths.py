@@ -1,0 +1,148 @@
+"""How many rows of a tree to verify and how many nodes to expand: those that raise the round's tokens per second.
+
+No clock: times are passed in.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Final
+
+from forerun.core.pace import Pace
+from forerun.speculation.economy.chances import Trust
+from forerun.speculation.economy.costs import RoundCosts, blend, blend_time
+from forerun.speculation.tree import TokenTree
+
+FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # prior probabilities of a node's children
+
+
+class WidthRule:
+    """Chooses the widths of a round so that its expected tokens per second are most.
+
+    A token that this round does not give is left to the next one, which is much like it: so a row or an expansion pays
+    exactly if it raises the round's tokens per second. The long-run speed would be the wrong measure in a text with
+    easy and hard stretches: no hard one can be skipped for an easy one.
+
+    Source: OPT-Tree (arXiv 2406.17276) and Sequoia (arXiv 2402.12374) optimise a fixed tree size in advance; here each
+    round is optimised separately.
+
+    Args:
+        target: what a round takes by its rows; shared with whoever measures rounds.
+        draft: seconds of an expansion by its nodes; None: expansions run in parallel.
+        expansion_s: initial seconds of an expansion beyond its pass.
+    """
+
+    def __init__(self, target: RoundCosts | Pace, draft: Pace | None, *, expansion_s: float = 0.0) -> None:
+        self.costs = RoundCosts(target) if isinstance(target, Pace) else target
+        self.change_draft(draft)
+        self._beyond_expansion_s, self._spent_s = expansion_s, 0.0
+        self._children, self._trust = list(FIRST_CHILDREN), Trust()
+        self._num_rows, self._num_expected = 1, 0.0
+
+    def change_draft(self, draft: Pace | None) -> None:
+        """Replace the times of draft passes."""
+        self._expansion_s = None if draft is None else cache(draft.step_s)
+
+    @property
+    def round_overhead_s(self) -> float:
+        """Recent mean time of rounds beyond their passes."""
+        return self.costs.beyond_s
+
+    @property
+    def expansion_overhead_s(self) -> float:
+        """Recent mean time of expansions beyond theirs."""
+        return self._beyond_expansion_s
+
+    def begin_round(self) -> None:
+        self._spent_s, self._num_expected = 0.0, 0.0
+
+    def end_round(self, num_accepted: int, seconds: float | None = None) -> None:
+        """Take the number of accepted nodes, and the round's total time where nobody else measures it."""
+        self._trust.measure(self._num_expected, num_accepted)
+        if seconds is not None:
+            self.costs.measure(self._num_rows, seconds - self._spent_s)
+
+    def measure_expansion(self, num_nodes: int, seconds: float) -> None:
+        """Take an expansion of this round."""
+        self._spent_s += seconds
+        if self._expansion_s is not None:
+            pass_s = self._expansion_s(num_nodes)
+            self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
+
+    def measure_children(self, chances: Sequence[float]) -> None:
+        """Take the chances, likeliest first, of an expanded node's children given the node."""
+        children = self._children
+        children += [0.0] * (len(chances) - len(children))
+        for rank, chance in enumerate(chances):
+            children[rank] = blend(children[rank], chance)
+
+    def num_rows(self, chances: Sequence[float], most: int) -> int:
+        """Rows to verify, root included.
+
+        Args:
+            chances: acceptance probability of every node, likeliest first, the root (1) included.
+        """
+        believed = self._believed(chances[:most])
+        speeds = self._speeds(believed, 0.0)
+        self._num_rows = 1 + max(range(len(speeds)), key=speeds.__getitem__)
+        self._num_expected = math.fsum(chances[1 : self._num_rows])
+        return self._num_rows
+
+    def num_nodes(self, frontier: Sequence[float], tree: Sequence[float], most: int) -> int:
+        """Nodes to expand next, likeliest first; 0 if an expansion does not pay.
+
+        Their likely children are put into the tree, and the fastest cut with them is compared with the fastest without:
+        a child that only takes the row of another node is worth no more than the difference. A root without any guess
+        is always expanded: what the expansions after it may bring is more than one step ahead.
+
+        Args:
+            frontier: chances of the nodes that could be expanded, likeliest first.
+            tree: chances of all nodes, likeliest first, the root (1) included.
+            most: rows that can be verified.
+        """
+        if self._expansion_s is None or len(tree) == 1 or not frontier:
+            return len(frontier)
+        factor, tree = self._trust.factor, self._believed(tree[:most])
+        frontier = [factor * chance for chance in frontier]
+        speed = max(self._speeds(tree, 0.0))
+        nodes_s = [self._expansion_s(nodes) for nodes in range(1, len(frontier) + 1)]
+        num_nodes = 1
+        while num_nodes < len(frontier) and (
+            frontier[num_nodes] * self._children[0] > speed * (nodes_s[num_nodes] - nodes_s[num_nodes - 1])
+        ):
+            num_nodes += 1
+        children = [node * child for node in frontier[:num_nodes] for child in self._children]
+        grown = sorted([*tree, *children], reverse=True)[:most]
+        faster = max(self._speeds(grown, nodes_s[num_nodes - 1] + self._beyond_expansion_s))
+        return num_nodes if faster > speed else 0
+
+    def _believed(self, chances: Sequence[float]) -> list[float]:
+        """The chances of nodes, likeliest first, less what such chances were too high by."""
+        factor = self._trust.factor
+        return [1.0, *[factor * chance for chance in chances[1:]]]
+
+    def _speeds(self, chances: Sequence[float], extra_s: float) -> list[float]:
+        """Expected tokens per second of this round by its rows, with this added time."""
+        base_s = self._spent_s + extra_s
+        round_s = self.costs.all_s(len(chances))
+        return [gain / (base_s + cost_s) for gain, cost_s in zip(accumulate(chances), round_s, strict=False)]
+
+
+def rows_to_verify(
+    tree: TokenTree, most: int, rule: WidthRule | None, chances: Callable[[], Sequence[float]] | None = None
+) -> TokenTree:
+    """The likeliest nodes of a tree, up to a limit of rows, and fewer where the rule finds that more do not pay.
+
+    Args:
+        chances: gives the chances of the tree's likeliest nodes, where these are known without looking through it.
+    """
+    width = most
+    if rule is not None:
+        width = rule.num_rows(chances_of(tree.log_probs) if chances is None else chances(), most)
+    return tree.select(tree.best(width))
+
+
+def chances_of(log_probs: Sequence[float]) -> list[float]:
+    """Log-probabilities to chances, likeliest first."""
+    return sorted(map(math.exp, log_probs), reverse=True)
