@@ -20,7 +20,8 @@ from tests.blocks import random_blocks
 
 pytestmark = pytest.mark.usefixtures("tier")
 EIGHT_BITS: Final = " by 8 bits"  # behind a type of blocks: inputs are rounded to so many
-FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide", *BLOCKS, *(kind + EIGHT_BITS for kind in BLOCKS))
+AS_STORED: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide", *BLOCKS)
+FORMATS: Final = (*AS_STORED, *(kind + EIGHT_BITS for kind in BLOCKS))
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 33, 64, 100)  # less than, all of, and more than any block of rows
 ROUNDING: Final = 2.0**-24
 MOST_OF_BLOCKS: Final = 127 * 256 + 127  # inputs beside blocks of codes are whole numbers of 16 bits
@@ -135,7 +136,7 @@ def test_a_row_is_the_same_bits_in_any_company(name: str, num_out: int, num_in: 
             assert torch.equal(y_TO[kept], alone[first : first + num_rows][kept]), (num_rows, first)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", AS_STORED)
 @pytest.mark.parametrize("num_threads", [2, 3])
 def test_threads_change_no_bit(name: str, num_threads: int) -> None:
     weight = weight_of(name, 200, 160)
@@ -148,7 +149,7 @@ def test_threads_change_no_bit(name: str, num_threads: int) -> None:
     assert torch.equal(y_TO, linear(x_TI))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", AS_STORED)
 @pytest.mark.parametrize("paired", [0, 27])
 def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, paired: int) -> None:
     num_out = 2 * paired or 54
@@ -169,7 +170,7 @@ def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, p
             assert memory[5].eq(7.0).all(), (begin, end)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", AS_STORED)
 @pytest.mark.parametrize("half", [1, 16, 21])
 def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
     weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
@@ -182,7 +183,7 @@ def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
         torch.testing.assert_close(linear.silu_mul(x_TI).double(), gate * gate.sigmoid() * up, atol=1e-7, rtol=2e-6)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", AS_STORED)
 def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
     weight, bias = weight_of(name, 37, 64), random_tensor(37, seed=5)
     x_TI, residual = random_tensor(9, weight.shape[1], seed=6), random_tensor(9, 37, seed=7)
