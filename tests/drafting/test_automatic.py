@@ -138,6 +138,22 @@ def test_recycling_that_waits_sees_a_part_of_what_the_target_names() -> None:
     assert [place + 1 for place, number in enumerate(seen) if number] == [LEARNING]
 
 
+def test_plain_rounds_are_told_together_and_none_is_forgotten() -> None:
+    recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
+    lookup = PromptLookupDrafter(PromptLookup())
+    drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": lookup})
+    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-3), (16, 16.0))))
+    told: list[tuple[int, ...]] = []
+    note, lookup.note = lookup.note, lambda acceptance: (told.append(acceptance.tokens), note(acceptance))[1]  # type: ignore[method-assign]
+    drafter.begin(PROMPT, SamplingParams(), None)
+    for token_id in range(10):
+        assert len(drafter.propose()) == 1
+        drafter.accept(Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
+    drafter.end()
+    assert [token_id for tokens in told for token_id in tokens] == list(range(10))
+    assert len(told) <= 4
+
+
 def test_where_rows_cost_as_much_as_passes_rounds_are_plain() -> None:
     target = target_of(1)
     drafter = AutomaticDrafter(

@@ -21,6 +21,8 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
 PLAIN: Final = "none"  # in reports: nothing was proposed in the round
+PLAIN_REPORT: Final = DraftReport(drafted_by=PLAIN)
+TOGETHER: Final = 4  # plain rounds that everybody is told of at once: a part of a small model's pass for each otherwise
 
 
 class AutomaticDrafter(Drafter):
@@ -45,6 +47,7 @@ class AutomaticDrafter(Drafter):
         free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
         self.chooser = Chooser(tuple(drafters), free, known)
         self._current: Drafter | None = None
+        self._untold, self._untold_s = list[int](), list[float]()  # tokens and seconds of plain rounds
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
@@ -81,7 +84,7 @@ class AutomaticDrafter(Drafter):
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root = prompt_ids[-1]
+        self._root, self._untold, self._untold_s = prompt_ids[-1], [], []
         for drafter in self._drafters.values():
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
@@ -92,15 +95,15 @@ class AutomaticDrafter(Drafter):
 
     def propose(self) -> TokenTree:
         turn, costs = self.chooser.turn, self.chooser.costs
-        if turn.watched is not None:
+        if turn.watched is not None and not self._untold:
             began, costs.allowed_rows = perf_counter(), len(costs.pass_s)
             guess = caught_up(self._drafters[turn.watched]).propose()
             self.chooser.watch(guess, perf_counter() - began)
         self._began, costs.allowed_rows = perf_counter(), turn.most_rows
         self._current = None if turn.drafter is None else self._drafters[turn.drafter]
         tree = TokenTree(self._root) if self._current is None else caught_up(self._current).propose()
-        if len(tree) > turn.most_rows:
-            tree = tree.select(tree.best(turn.most_rows))
+        if len(tree) > (most_rows := self.chooser.rows_of(tree)):
+            tree = tree.select(tree.best(most_rows))
         self._num_rounds += 1
         self.num_successors = 0 if self._current is None else self._current.num_successors
         if not self.num_successors and self._num_rounds % LEARNING == 0:
@@ -121,7 +124,10 @@ class AutomaticDrafter(Drafter):
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root, name = acceptance.bonus_token, self.chooser.turn.drafter
-        report = DraftReport() if self._current is None else self._current.accept(acceptance)
+        if self._current is None:
+            self._accept_plain(acceptance)
+            return DraftReport() if len(self._drafters) == 1 else PLAIN_REPORT
+        report = self._current.accept(acceptance)
         for drafter in self._drafters.values():
             if drafter is not self._current:
                 drafter.note(acceptance)
@@ -135,7 +141,26 @@ class AutomaticDrafter(Drafter):
             return report
         return replace(report, drafted_by=PLAIN if name is None or self._num_rows == 1 else name)
 
+    def _accept_plain(self, acceptance: Acceptance) -> None:
+        self._untold += acceptance.tokens
+        self._untold_s.append(perf_counter() - self._proposed)
+        if len(self._untold) >= TOGETHER or self.num_successors:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell everybody of the plain rounds since they were last told."""
+        if not self._untold:
+            return
+        token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], []
+        for drafter in self._drafters.values():
+            drafter.note(Acceptance(path=(), bonus_token=token_ids[-1], tokens=token_ids))
+        num_rounds = len(seconds)
+        self.chooser.measure(
+            num_rows=1, token_ids=token_ids, proposal_s=0.0, round_s=sum(seconds) / num_rounds, num_rounds=num_rounds
+        )
+
     def note(self, acceptance: Acceptance) -> None:
+        self._tell()
         self._root = acceptance.bonus_token
         for drafter in self._drafters.values():
             drafter.note(acceptance)
@@ -151,6 +176,7 @@ class AutomaticDrafter(Drafter):
         return any(drafter.restore(state) for drafter in self._drafters.values())
 
     def end(self) -> None:
+        self._tell()
         for drafter in self._drafters.values():
             drafter.end()
 

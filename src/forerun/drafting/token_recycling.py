@@ -31,7 +31,7 @@ EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on
 COLDEST: Final = 0.05  # temperature; below it guesses are ranked as at it, so that no power of a probability is 0
 LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: sums of float32 are no better
 MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
-LEARNING: Final = 4  # plain rounds per one whose row is kept: it takes 60 us, 2 % of a small model's round
+LEARNING: Final = 8  # plain rounds per one whose row is kept: it takes 80 us, 2 % of a small model's round
 RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
 BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
 MOST_OWNERS: Final = 4  # with tables at a time: 6 MB each for SmolLM2's vocabulary, 20 MB for one of 152,000 tokens

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import Final
 
@@ -19,7 +20,9 @@ from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
-PASSES_PER_REPEAT: Final = 2  # the first of a width is slower: code and buffers are another's
+PASSES_PER_REPEAT: Final = 2  # at least; the first of a width is slower: code and buffers are another's
+MOST_PASSES: Final = 8
+SETTLED_S: Final = 0.012  # of passes of one width: only then a processor runs them as fast as it would go on to
 # To be measured, in rows. Of a GGUF file's codes three rows cost what one does, four 7 % more; five or seven gain 0.
 WIDTHS: Final = (1, 2, 3, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))
 
@@ -36,7 +39,7 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
         budget_s: no further repeat once this has passed.
     """
     stand_in(empty_cache(runner), max(0, min(context, runner.cache.capacity - widths[-1])))
-    seconds = quartiles([partial(time_pass, runner, width) for width in widths], budget_s)
+    seconds = least_times([partial(time_pass, runner, width) for width in widths], budget_s)
     runner.cache.truncate(0)
     return Pace(steps=tuple(zip(widths, rising(seconds), strict=True)))
 
@@ -49,16 +52,20 @@ def empty_cache(runner: DraftRunner) -> TreeCache:
     return runner.cache
 
 
-def quartiles(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
-    """The lower quartile of each run's seconds, all run in turn: other load on the machine only adds time."""
+def least_times(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
+    """The least of each run's seconds, all run in turn: other load on the machine only adds time."""
     times: list[list[float]] = [[] for _ in runs]
     began = perf_counter()
     for repeat in range(MOST_REPEATS):
         if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
             break
         for run, seconds in zip(runs, times, strict=True):
-            seconds += [run() for _ in range(PASSES_PER_REPEAT)]
-    return [sorted(seconds)[len(seconds) // 4] for seconds in times]
+            start = len(seconds)
+            while len(seconds) - start < PASSES_PER_REPEAT or sum(seconds[start:]) < SETTLED_S:
+                seconds.append(run())
+                if len(seconds) - start == MOST_PASSES:
+                    break
+    return [min(seconds) for seconds in times]
 
 
 def widths_up_to(most: int) -> list[int]:
@@ -72,15 +79,8 @@ def stand_in(cache: TreeCache, num_tokens: int) -> None:
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """The nearest values that do not fall: neighbours in the wrong order are replaced by their mean."""
-    runs: list[tuple[float, int]] = []  # mean, how many
-    for value in values:
-        runs.append((value, 1))
-        while len(runs) > 1 and runs[-2][0] > runs[-1][0]:
-            (left, num_left), (right, num_right) = runs[-2:]
-            total = num_left + num_right
-            runs[-2:] = [((left * num_left + right * num_right) / total, total)]
-    return [mean for mean, count in runs for _ in range(count)]
+    """The values made not to fall: none is larger than one after it, since only disturbances add time."""
+    return [*accumulate(reversed(values), min)][::-1]
 
 
 def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) -> float:

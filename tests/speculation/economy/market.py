@@ -148,7 +148,7 @@ class Market:
             self.costs.allowed_rows = turn.most_rows
             if turn.drafter is not None:
                 tree, proposal_s = self.players[turn.drafter].propose(self.place, self.rng)
-            assert len(tree) <= turn.most_rows
+            tree = tree.select(tree.best(self.chooser.rows_of(tree)))
             num_accepted = len(tree.descend(range(self.place, self.place + len(tree))))
             if turn.drafter is not None:
                 self.players[turn.drafter].rule.end_round(num_accepted)

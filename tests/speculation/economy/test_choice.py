@@ -79,11 +79,26 @@ def test_a_draft_that_wins_is_interrupted_now_and_then_only_to_know_plain_rounds
 
 
 def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() -> None:
-    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.9), (4, 4.6), (8, 9.8)))))
+    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
     chooser.begin(0.0)
     assert chooser.turn.most_rows == 2
-    chooser.measure(num_rows=2, token_ids=[1], proposal_s=0.001, round_s=1.9)
+    chooser.rows_of(chain(1))
+    chooser.measure(num_rows=2, token_ids=[9], proposal_s=0.01, round_s=1.6)
     assert chooser.turn.most_rows == 1, "after a bad round the rest is left for narrower ones, which this machine lacks"
+
+
+def test_guesses_that_proved_sure_may_risk_more() -> None:
+    def rows(*, is_right: bool) -> int:
+        chooser = Chooser(("only",), RoundCosts(PACE), known={"greedy": {"only": 1.5}})
+        chooser.begin(0.0)
+        for _ in range(20):
+            assert chooser.turn.drafter == "only"
+            chooser.rows_of(chain(1))
+            chooser.measure(num_rows=2, token_ids=[1, 9] if is_right else [9], proposal_s=0.0, round_s=1.1)
+            chooser.begin(0.0)
+        return chooser.rows_of(chain(7))
+
+    assert rows(is_right=False) < rows(is_right=True) == 8
 
 
 def test_a_drafter_is_tried_in_every_class_of_temperatures_for_itself() -> None:

@@ -34,6 +34,17 @@ def test_a_width_that_was_measured_wrongly_is_put_right_within_some_dozen_rounds
     assert costs.step_s(4) == pytest.approx(factor * 14.0, rel=0.35)
 
 
+def test_passes_that_other_load_slowed_while_they_were_measured_are_corrected_by_plain_rounds() -> None:
+    costs = RoundCosts(PACE)
+    for _ in range(40):
+        costs.measure(1, 5.0)
+    assert costs.plain_s == pytest.approx(5.0, rel=0.02)
+    assert costs.step_s(8) == pytest.approx(10.0, rel=0.02)
+    for _ in range(3):
+        costs.measure(8, 14.0)
+    assert costs.step_s(8) > 12.5, "what was measured under load counts for little"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_and_stalls_move_the_mean_by_a_few_percent(seed: int) -> None:
     rng, costs = random.Random(seed), RoundCosts(PACE)

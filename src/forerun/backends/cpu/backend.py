@@ -17,6 +17,7 @@ from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
+from forerun.backends.cpu.layouts import TopTwo
 from forerun.backends.cpu.probe import NativeProbe, select_tier
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
@@ -29,7 +30,6 @@ from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
 
-TOP_TWO: Final = np.dtype([("token", np.int32), ("best", np.float32), ("second", np.float32)])
 MAX_TOPK: Final = 16  # of the kernel
 
 
@@ -75,15 +75,15 @@ class CpuBackend(Backend):
 
     def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:
         num_rows, vocab_size = scores_TV.shape
-        top_twos, keys = np.empty(num_rows, TOP_TWO), keys_of(noise, num_rows)
+        top_twos, keys = (TopTwo * num_rows)(), keys_of(noise, num_rows)
         library().forerun_sample_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
-            address(top_twos), torch.get_num_threads(),
+            top_twos, torch.get_num_threads(),
         )  # fmt: skip
         return BestTokens(
-            token_ids=top_twos["token"].tolist(),
-            totals=top_twos["best"].tolist(),
-            next_totals=top_twos["second"].tolist(),
+            token_ids=[row.token for row in top_twos],
+            totals=[row.best for row in top_twos],
+            next_totals=[row.second for row in top_twos],
         )
 
     def topk(

@@ -34,6 +34,12 @@ class NativeLinear(Structure):
     )
 
 
+class TopTwo(Structure):
+    """A row's best token, its total, and the best other total."""
+
+    _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))
+
+
 class Heads(Structure):
     _fields_ = (("num_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32))
 

@@ -8,7 +8,7 @@ import torch
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, all_sublayers
-from forerun.model.measure import empty_cache, quartiles, stand_in, time_pass
+from forerun.model.measure import empty_cache, least_times, stand_in, time_pass
 from forerun.model.shared_cache import DraftRunner
 
 KINDS: Final = (ATTENTION, MLP)
@@ -80,7 +80,7 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
         stand_in(cache, context)
         return time_pass(runner, 1, skipped)
 
-    seconds = dict(zip(runs, quartiles([partial(time_run, *run) for run in runs], budget_s), strict=True))
+    seconds = dict(zip(runs, least_times([partial(time_run, *run) for run in runs], budget_s), strict=True))
     cache.truncate(0)
 
     def share_s(context: int, skipped: SkipSet) -> float:

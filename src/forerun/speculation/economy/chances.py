@@ -80,16 +80,17 @@ class Trust:
     """The share of the expected tokens of verified trees that came true.
 
     A drafter's chances are learnt by kind of guess; what is verified is what seems likeliest, so that errors of the
-    chances add up there. With few recent expectations the chances count as right, so that no error lasts for ever.
+    chances add up there. With few recent expectations they count as right by the share `first`, so that no error lasts
+    for ever.
     """
 
-    def __init__(self) -> None:
-        self._expected = self._accepted = 0.0
+    def __init__(self, first: float = 1.0) -> None:
+        self._first, self._expected, self._accepted = first, 0.0, 0.0
 
     @property
     def factor(self) -> float:
         """Factor on the chances of nodes, at most 1."""
-        return min(1.0, (self._accepted + DOUBT) / (self._expected + DOUBT))
+        return min(1.0, (self._accepted + self._first * DOUBT) / (self._expected + DOUBT))
 
     def measure(self, num_expected: float, num_accepted: int) -> None:
         """Take a round: the expected number of accepted nodes, and the actual one."""

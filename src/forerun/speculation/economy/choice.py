@@ -5,10 +5,17 @@ No clock: times are passed in.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 from typing import Final, TypeAlias
 
-from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
+from forerun.speculation.economy.chances import (
+    STALL,
+    TEMPERATURE_CLASSES,
+    DraftRecord,
+    TemperatureClass,
+    Trust,
+    class_of,
+)
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
@@ -20,7 +27,9 @@ FIRST_LOSS: Final = 0.04  # the same of the first answer, about which nothing is
 SHORT: Final = 60  # tokens of the shortest answer that the promise is about
 MARGIN: Final = 1.02  # factor by which a drafter must be faster to take a turn from another, or from plain rounds
 SAVED: Final = 64.0  # plain rounds whose time may be saved up for watching: reading a prompt takes as long as some
-RISK: Final = 0.4  # share of what an answer may still lose that one round may: so that a bad one does not end all
+RISK: Final = 0.3  # share of what an answer may still lose that one round may, on average
+MOST_RISK: Final = 0.6  # the same of one round that brings nothing: so that a bad one does not end all
+UNPROVED: Final = 0.25  # share of the chances of a drafter's first proposals that is believed
 FREE: Final = 2e-3  # of a plain round: a proposal that takes less is not worth counting
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, so that its time stays known
 PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
@@ -35,7 +44,7 @@ class DraftTurn:
 
     Args:
         drafter: who drafts; None: nobody.
-        most_rows: rows that its tree may have.
+        most_rows: rows that its tree may have, or fewer: see `Chooser.rows_of`.
         watched: who makes a guess that is only compared with the text to come; None: nobody.
     """
 
@@ -52,7 +61,8 @@ class Chooser:
     is allowed. A drafter that was never tried drafts at once, within the answer's limit.
 
     A drafter that pays on average may lose in one answer. So each answer has a limit on what it may have lost against
-    plain decoding at any time: a round has only as many rows as do not exceed it if all of them are rejected.
+    plain decoding: a round has only as many rows as the rest of it allows to be lost, times the chance that all of them
+    are rejected.
 
     Args:
         names: the drafters, the likeliest winner first.
@@ -73,9 +83,12 @@ class Chooser:
         }
         self._asked = list(names)  # to guess in the shadow, the one that was asked least recently first
         self._proposal_s, self._proposed_rows = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)  # running means
+        self._trust, self._hit = {name: Trust(UNPROVED) for name in names}, 1.0  # chance of a proposal's first token
+        self._hits = dict.fromkeys(names, 0.0)  # running means of these chances, as far as they are believed
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
+        self._unproved = dict[str, TokenTree]()  # guesses in the shadow whose first token has not come yet
         self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
@@ -85,7 +98,7 @@ class Chooser:
         self._now = self._records[class_of(temperature)]
         for record in self._now.values():
             record.watch(None)
-        self._lost_s = self._passed_s = 0.0
+        self._lost_s, self._passed_s, self._unproved = 0.0, 0.0, dict[str, TokenTree]()
         self._num_since_plain, self.turn = 0, DraftTurn()
         self.turn = self._next_turn()
 
@@ -120,33 +133,51 @@ class Chooser:
         spent_s, usual_s = self._proposed(name, proposal_s)
         self._shares[name].spend(spent_s)
         self._lost_s += spent_s
+        self._unproved[name] = guess
         self._now[name].watch(guess, (usual_s + self.costs.step_s(len(guess))) / self.costs.plain_s)
 
-    def measure(self, *, num_rows: int, token_ids: Sequence[int], proposal_s: float, round_s: float) -> None:
-        """Take the round of this turn.
+    def rows_of(self, proposal: TokenTree) -> int:
+        """How many rows of this turn's proposal may be verified."""
+        name = self.turn.drafter
+        if name is None or len(proposal) == 1:
+            return 1
+        self._hit = chance_of_first(proposal)
+        hit = self._trust[name].factor * self._hit
+        self._hits[name] += PROPOSAL_WEIGHT * (hit - self._hits[name])
+        return min(self._rows_within(name, 1.0 - hit), self.turn.most_rows)
+
+    def measure(
+        self, *, num_rows: int, token_ids: Sequence[int], proposal_s: float, round_s: float, num_rounds: int = 1
+    ) -> None:
+        """Take the round of this turn, or several plain ones.
 
         Args:
             num_rows: of its tree.
             token_ids: that it wrote.
             proposal_s: seconds until its proposal was there.
-            round_s: seconds of all that came after.
+            round_s: seconds of all that came after, of each round.
         """
         costs, name = self.costs, self.turn.drafter
-        costs.measure(num_rows, round_s)
+        costs.measure(num_rows, round_s, num_rounds)
         seconds = costs.step_s(num_rows)
         self.follow(token_ids)
         if name is None:
-            self._pass_by(seconds)
+            self._pass_by(num_rounds * seconds)
         else:
             spent_s, usual_s = self._proposed(name, proposal_s)
             self._proposed_rows[name] += PROPOSAL_WEIGHT * (num_rows - self._proposed_rows[name])
             self._lost_s += spent_s - usual_s
+            if num_rows > 1:
+                self._trust[name].measure(self._hit, min(1, len(token_ids) - 1))
             self._take(name, len(token_ids), seconds + usual_s)
         self._num_since_plain = 0 if num_rows == 1 else self._num_since_plain + 1
         self.turn = self._next_turn()
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Compare what was guessed in the shadow with the text that came."""
+        for name, guess in self._unproved.items():
+            self._trust[name].measure(chance_of_first(guess), len(guess.descend(token_ids[:1])))
+        self._unproved = {}
         for record in self._now.values():
             record.follow(token_ids)
 
@@ -193,13 +224,17 @@ class Chooser:
     def _next_turn(self) -> DraftTurn:
         limit_s = (FIRST_LOSS if self._is_first else LOSS) * max(SHORT * self.costs.plain_s, self._passed_s)
         room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
-        drafter, most_rows = self._best(room_s), 1
+        self._room_s, drafter, most_rows = room_s, self._best(room_s), 1
         if drafter is not None:
-            most_rows = self.costs.rows_within(RISK * room_s, self._proposal_s[drafter], self._proposed_rows[drafter])
+            most_rows = self._rows_within(drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._hits[drafter])
         if most_rows == 1 or self._is_plain_due(drafter):
             drafter, most_rows = None, 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
         return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
+
+    def _rows_within(self, name: str, chance_of_loss: float) -> int:
+        risk = min(MOST_RISK, RISK / max(1e-3, chance_of_loss))
+        return self.costs.rows_within(risk * self._room_s, self._proposal_s[name], self._proposed_rows[name])
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
@@ -240,6 +275,12 @@ class Chooser:
         """Seconds that this drafter would read in this turn before it proposes."""
         seconds = self._readings_s[name] = self._reading_s(name)
         return seconds
+
+
+def chance_of_first(guess: TokenTree) -> float:
+    """That one of the tree's guesses of the next token is right, as its drafter has it."""
+    children = zip(guess.log_probs, guess.parents, strict=True)
+    return min(1.0, sum(exp(value) for value, parent in children if parent == 0))
 
 
 class Alone:

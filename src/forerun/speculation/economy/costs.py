@@ -11,13 +11,16 @@ SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
 TRUSTED: Final = 16.0  # rounds of one width that count as much as the measurement before the first request
 MEMORY: Final = 96.0  # rounds that are remembered, of all widths
 FEWEST: Final = 8.0  # rounds of one width before they say something of other widths
+MOST_WEIGHT: Final = 1e9  # of the newest round, before all weights are divided by it
 STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
 
 
 class RoundCosts:
     """What a round takes without its drafting, by its rows.
 
-    A width that was not played yet is estimated by its pass, and by what rounds of other widths took beyond theirs.
+    A width that was not played yet is estimated by its pass, and by what rounds of other widths took beyond theirs. If
+    plain rounds turn out shorter than their pass was measured, other load slowed that: all widths are corrected alike,
+    and count for less.
 
     Args:
         pace: seconds of a pass by its rows.
@@ -28,7 +31,10 @@ class RoundCosts:
         self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
         self.beyond_s = self._first_beyond_s = beyond_s
         self.allowed_rows = len(self.pass_s)  # most rows of the round that begins
-        self._measured = [(0.0, 0.0)] * len(self.pass_s)  # seconds of recent rounds, and how many, by rows
+        self._weight = 1.0  # of the newest round; it grows instead of fading all others
+        self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
+        self._trusted = TRUSTED  # the same for what was measured before the first request
+        self._played = set[int]()  # rows - 1 of rounds that were measured
 
     @property
     def plain_s(self) -> float:
@@ -37,9 +43,9 @@ class RoundCosts:
 
     def step_s(self, num_rows: int) -> float:
         """Seconds of a round with so many rows."""
-        place = min(num_rows, len(self.pass_s)) - 1
-        seconds, num_rounds = self._measured[place]
-        return (seconds + TRUSTED * (self.pass_s[place] + self.beyond_s)) / (num_rounds + TRUSTED)
+        place, prior = min(num_rows, len(self.pass_s)) - 1, self._trusted * self._weight
+        expected_s = self.pass_s[place] + self.beyond_s
+        return (self._sum_s[place] + prior * expected_s) / (self._sum_rounds[place] + prior)
 
     def all_s(self, most: int) -> list[float]:
         """The same of every number of rows that the round may have, from one up to `most`."""
@@ -63,17 +69,30 @@ class RoundCosts:
         """Take the time of rounds with so many rows, of each of them."""
         place = min(num_rows, len(self.pass_s)) - 1
         capped_s = min(seconds, STALL * self.step_s(num_rows))
-        fading = MEMORY / (MEMORY + num_rounds)
-        self._measured = [(fading * total_s, fading * number) for total_s, number in self._measured]
-        total_s, number = self._measured[place]
-        self._measured[place] = total_s + num_rounds * capped_s, number + num_rounds
-        beyond_s = [
-            (total_s - number * pass_s + TRUSTED * self._first_beyond_s) / (number + TRUSTED)
-            for (total_s, number), pass_s in zip(self._measured, self.pass_s, strict=True)
-            if number >= FEWEST
-        ]
-        if beyond_s:  # the least: of a pass that was measured too short, all rounds take longer
-            self.beyond_s = max(0.0, min(beyond_s))
+        self._weight *= 1.0 + num_rounds / MEMORY
+        self._sum_s[place] += self._weight * num_rounds * capped_s
+        self._sum_rounds[place] += self._weight * num_rounds
+        self._played.add(place)
+        if self._weight > MOST_WEIGHT:
+            self._sum_s = [total / self._weight for total in self._sum_s]
+            self._sum_rounds = [total / self._weight for total in self._sum_rounds]
+            self._weight = 1.0
+        if self._sum_rounds[place] < FEWEST * self._weight:
+            return
+        mean_s = self._sum_s[place] / self._sum_rounds[place]
+        if place == 0 and mean_s < self.pass_s[0] and self._sum_rounds[0] >= TRUSTED * self._weight:
+            share = mean_s / self.pass_s[0]
+            self.pass_s, self._trusted = [share * pass_s for pass_s in self.pass_s], share**4 * self._trusted
+        # The least: of a pass that was measured too short, all rounds take longer.
+        self.beyond_s = max(0.0, min(map(self._mean_beyond_s, self._known())))
+
+    def _known(self) -> list[int]:
+        return [place for place in self._played if self._sum_rounds[place] >= FEWEST * self._weight]
+
+    def _mean_beyond_s(self, place: int) -> float:
+        prior, rounds = self._trusted * self._weight, self._sum_rounds[place]
+        beyond_s = self._sum_s[place] - rounds * self.pass_s[place]
+        return (beyond_s + prior * self._first_beyond_s) / (rounds + prior)
 
 
 def blend(mean: float, newest: float) -> float:

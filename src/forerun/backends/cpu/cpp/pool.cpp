@@ -19,7 +19,7 @@ namespace {
 
 // A thread asleep takes tens of microseconds to wake, so that it must not sleep between the passes of one request;
 // between requests it must not keep a core busy.
-constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(300);
+constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(1000);
 constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds: after that somebody else needs this core
 constexpr int MOST_THREADS = 255;
 

@@ -9,7 +9,7 @@
 namespace forerun {
 namespace {
 
-constexpr int LEAST_SLICE = 1 << 16;  // tokens that are worth another thread
+constexpr int LEAST_SLICE = 1 << 14;  // tokens that are worth another thread
 
 struct SampleRows {
     const float* scores;
