@@ -22,7 +22,7 @@ from forerun.speculation.walk import Acceptance
 
 PLAIN: Final = "none"  # in reports: nothing was proposed in the round
 PLAIN_REPORT: Final = DraftReport(drafted_by=PLAIN)
-TOGETHER: Final = 4  # plain rounds that everybody is told of at once: a part of a small model's pass for each otherwise
+TOGETHER: Final = 8  # plain rounds that everybody is told of at once: a part of a small model's pass for each otherwise
 
 
 class AutomaticDrafter(Drafter):

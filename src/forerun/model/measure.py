@@ -22,7 +22,7 @@ MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
 PASSES_PER_REPEAT: Final = 2  # at least; the first of a width is slower: code and buffers are another's
 MOST_PASSES: Final = 8
-SETTLED_S: Final = 0.012  # of passes of one width: only then a processor runs them as fast as it would go on to
+SETTLED_S: Final = 0.012  # of passes of one width
 # To be measured, in rows. Of a GGUF file's codes three rows cost what one does, four 7 % more; five or seven gain 0.
 WIDTHS: Final = (1, 2, 3, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))
 
@@ -53,13 +53,16 @@ def empty_cache(runner: DraftRunner) -> TreeCache:
 
 
 def least_times(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
-    """The least of each run's seconds, all run in turn: other load on the machine only adds time."""
+    """The least of each run's seconds, all run in turn, the last first: other load on the machine only adds time.
+
+    A short pass takes up to 1.5 times as long for 10 ms after a wide one, so wide ones come first.
+    """
     times: list[list[float]] = [[] for _ in runs]
     began = perf_counter()
     for repeat in range(MOST_REPEATS):
         if repeat >= LEAST_REPEATS and perf_counter() - began > budget_s:
             break
-        for run, seconds in zip(runs, times, strict=True):
+        for run, seconds in zip(reversed(runs), reversed(times), strict=True):
             start = len(seconds)
             while len(seconds) - start < PASSES_PER_REPEAT or sum(seconds[start:]) < SETTLED_S:
                 seconds.append(run())

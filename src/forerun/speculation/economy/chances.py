@@ -51,6 +51,10 @@ class DraftRecord:
         self._times = fading * self._times + times
         self._rounds = fading * self._rounds + num_rounds
 
+    def burden(self, times: float) -> None:
+        """Add to the time of its last round what that round made others take longer, in plain rounds."""
+        self._times = max(0.0, self._times + times)
+
     @property
     def is_watched(self) -> bool:
         """Whether a guess waits for the text that shows what it is worth."""

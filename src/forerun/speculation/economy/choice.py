@@ -90,6 +90,7 @@ class Chooser:
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
         self._unproved = dict[str, TokenTree]()  # guesses in the shadow whose first token has not come yet
         self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
+        self._drafted_last: str | None = None  # who drafted the round before
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
     def begin(self, temperature: float) -> None:
@@ -99,7 +100,7 @@ class Chooser:
         for record in self._now.values():
             record.watch(None)
         self._lost_s, self._passed_s, self._unproved = 0.0, 0.0, dict[str, TokenTree]()
-        self._num_since_plain, self.turn = 0, DraftTurn()
+        self._num_since_plain, self._drafted_last, self.turn = 0, None, DraftTurn()
         self.turn = self._next_turn()
 
     def speeds(self) -> Speeds:
@@ -157,7 +158,11 @@ class Chooser:
             proposal_s: seconds until its proposal was there.
             round_s: seconds of all that came after, of each round.
         """
-        costs, name = self.costs, self.turn.drafter
+        costs, name, after = self.costs, self.turn.drafter, self._drafted_last
+        self._drafted_last = name if num_rows > 1 else None
+        if name is None and after is not None and self._num_since_plain < PLAIN_EVERY:
+            self._charge_for(after, num_rounds, round_s)
+            round_s = min(round_s, costs.plain_s)
         costs.measure(num_rows, round_s, num_rounds)
         seconds = costs.step_s(num_rows)
         self.follow(token_ids)
@@ -172,6 +177,14 @@ class Chooser:
             self._take(name, len(token_ids), seconds + usual_s)
         self._num_since_plain = 0 if num_rows == 1 else self._num_since_plain + 1
         self.turn = self._next_turn()
+
+    def _charge_for(self, drafter: str, num_rounds: int, round_s: float) -> None:
+        """Charge a drafter for plain rounds after its own that took longer: a processor stays slower after wide passes,
+        and its caches hold another program."""
+        plain_s = self.costs.plain_s
+        extra_s = num_rounds * (min(round_s, STALL * plain_s) - plain_s)
+        self._now[drafter].burden(extra_s / plain_s)
+        self._lost_s += extra_s
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Compare what was guessed in the shadow with the text that came."""

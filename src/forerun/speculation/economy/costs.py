@@ -18,7 +18,7 @@ STALL: Final = 1.5  # times the expected time that a round counts as at most: lo
 class RoundCosts:
     """What a round takes without its drafting, by its rows.
 
-    A width that was not played yet is estimated by its pass, and by what rounds of other widths took beyond theirs. If
+    A width that was not played yet is estimated by its pass, and by what other rounds took beyond theirs. If
     plain rounds turn out shorter than their pass was measured, other load slowed that: all widths are corrected alike,
     and count for less.
 
@@ -29,7 +29,7 @@ class RoundCosts:
 
     def __init__(self, pace: Pace, beyond_s: float = 0.0) -> None:
         self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
-        self.beyond_s = self._first_beyond_s = beyond_s
+        self.beyond_s = self._drafted_beyond_s = self._first_beyond_s = beyond_s
         self.allowed_rows = len(self.pass_s)  # most rows of the round that begins
         self._weight = 1.0  # of the newest round; it grows instead of fading all others
         self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
@@ -44,7 +44,7 @@ class RoundCosts:
     def step_s(self, num_rows: int) -> float:
         """Seconds of a round with so many rows."""
         place, prior = min(num_rows, len(self.pass_s)) - 1, self._trusted * self._weight
-        expected_s = self.pass_s[place] + self.beyond_s
+        expected_s = self.pass_s[place] + (self._drafted_beyond_s if place else self.beyond_s)
         return (self._sum_s[place] + prior * expected_s) / (self._sum_rounds[place] + prior)
 
     def all_s(self, most: int) -> list[float]:
@@ -77,17 +77,20 @@ class RoundCosts:
             self._sum_s = [total / self._weight for total in self._sum_s]
             self._sum_rounds = [total / self._weight for total in self._sum_rounds]
             self._weight = 1.0
-        if self._sum_rounds[place] < FEWEST * self._weight:
+        if not self._is_known(place):
             return
         mean_s = self._sum_s[place] / self._sum_rounds[place]
         if place == 0 and mean_s < self.pass_s[0] and self._sum_rounds[0] >= TRUSTED * self._weight:
             share = mean_s / self.pass_s[0]
             self.pass_s, self._trusted = [share * pass_s for pass_s in self.pass_s], share**4 * self._trusted
+        beyond_s = {place: self._mean_beyond_s(place) for place in self._played if self._is_known(place)}
         # The least: of a pass that was measured too short, all rounds take longer.
-        self.beyond_s = max(0.0, min(map(self._mean_beyond_s, self._known())))
+        self.beyond_s = max(0.0, min(beyond_s.values()))
+        drafted_s = [seconds for place, seconds in beyond_s.items() if place]
+        self._drafted_beyond_s = max(self.beyond_s, min(drafted_s)) if drafted_s else self.beyond_s
 
-    def _known(self) -> list[int]:
-        return [place for place in self._played if self._sum_rounds[place] >= FEWEST * self._weight]
+    def _is_known(self, place: int) -> bool:
+        return self._sum_rounds[place] >= FEWEST * self._weight
 
     def _mean_beyond_s(self, place: int) -> float:
         prior, rounds = self._trusted * self._weight, self._sum_rounds[place]
