@@ -6,8 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from forerun.core.pace import Pace
 from forerun.drafting import automatic
+from forerun.engine import learnt
 from forerun.speculation.economy.choice import Chooser, DraftTurn
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.tree import TokenTree
 
 
 class RandomTurns(Chooser):
@@ -20,11 +24,18 @@ class RandomTurns(Chooser):
         drafter, watched = self.rng.sample([*self._names, None], 2)
         return DraftTurn(drafter=drafter, most_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
 
+    def rows_of(self, proposal: TokenTree) -> int:
+        super().rows_of(proposal)
+        return min(len(proposal), self.turn.most_rows)
+
 
 @contextmanager
 def turns_at_random() -> Iterator[None]:
-    """Engines and drafters that are made within have such a chooser, for as long as they live."""
+    """Engines and drafters that are made within have such a chooser, and rows cost nothing for them."""
     RandomTurns.rng.seed(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(automatic, "Chooser", RandomTurns)
+        patch.setattr(automatic, "TOGETHER", 1)
+        patch.setattr(learnt, "measure_pace", lambda *_, **__: Pace(steps=((64, 1e-3),)))
+        patch.setattr(RoundCosts, "measure", lambda self, num_rows, seconds, num_rounds=1: None)
         yield

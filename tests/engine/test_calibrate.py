@@ -17,6 +17,7 @@ from forerun.engine import learnt
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun.engine.engine import Engine
 from forerun.engine.profile import Profile
+from forerun.speculation.economy.costs import RoundCosts
 from tests.varied import NO_LOOKUP
 
 PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)
@@ -61,6 +62,7 @@ def rounds_with(target: str, draft: str, monkeypatch: pytest.MonkeyPatch) -> Cal
     def play(of_target: Pace, of_draft: Pace) -> list[StepStats]:
         monkeypatch.setattr(learnt, "measure_pace", lambda *_, **__: of_target)
         monkeypatch.setattr(draft_model, "measure_pace", lambda *_, **__: of_draft)
+        monkeypatch.setattr(RoundCosts, "measure", lambda self, num_rows, seconds, num_rounds=1: None)
         config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", num_threads=1)
         with Engine(config, policies=NO_LOOKUP) as engine:
             return [step.stats for step in engine.stream(PROMPT, PARAMS)]

@@ -192,7 +192,7 @@ def test_a_paced_engine_writes_the_same_text_and_takes_its_time(
     side: str, target: str, draft: str, plain_engine: Engine
 ) -> None:
     params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=6, ignore_eos=True)
-    drafter = DraftModel(model=draft, depth=1)
+    drafter = DraftModel(model=draft, depth=1, adaptive=False)
     config = EngineConfig(target=target, drafter=drafter, dtype="float64", device=f"paced:{side}=50ms")
     with Engine(config, policies=NO_LOOKUP) as engine:
         paced = engine.generate(PROMPT, params)

@@ -107,7 +107,8 @@ def test_the_next_start_measures_nothing_and_writes_the_same_text(
         expected = plain.generate(PROMPT, params).token_ids
     config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)), measures_speedup=True)
     with Engine(config) as engine:
-        assert engine.generate(PROMPT, params).token_ids == expected
+        for _ in range(4):  # a drafter's speed is known after a few guesses
+            assert engine.generate(PROMPT, params).token_ids == expected
     (path,) = tmp_path.glob("*.json")
     kept = json.loads(path.read_text())
     assert set(kept["speeds"]) == {"greedy"}

@@ -30,7 +30,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.choice import Alone
+from forerun.speculation.economy.alone import Alone
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree

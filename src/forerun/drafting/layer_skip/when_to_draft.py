@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
-from forerun.speculation.economy.choice import Alone
+from forerun.speculation.economy.alone import Alone
 
 TIMED: Final = 2  # rounds left in a rest at the timed one, where neither the check nor probe rows disturb it
 

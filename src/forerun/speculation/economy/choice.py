@@ -27,13 +27,12 @@ FIRST_LOSS: Final = 0.04  # the same of the first answer, about which nothing is
 SHORT: Final = 60  # tokens of the shortest answer that the promise is about
 MARGIN: Final = 1.02  # factor by which a drafter must be faster to take a turn from another, or from plain rounds
 SAVED: Final = 64.0  # plain rounds whose time may be saved up for watching: reading a prompt takes as long as some
-RISK: Final = 0.3  # share of what an answer may still lose that one round may, on average
+RISK: Final = 0.4  # share of what an answer may still lose that one round may, on average
 MOST_RISK: Final = 0.6  # the same of one round that brings nothing: so that a bad one does not end all
 UNPROVED: Final = 0.25  # share of the chances of a drafter's first proposals that is believed
 FREE: Final = 2e-3  # of a plain round: a proposal that takes less is not worth counting
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, so that its time stays known
 PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
-ALONE: Final = "alone"
 NOTHING_SAVED: Final[Mapping[str, float]] = {}
 Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
@@ -91,6 +90,7 @@ class Chooser:
         self._unproved = dict[str, TokenTree]()  # guesses in the shadow whose first token has not come yet
         self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
         self._drafted_last: str | None = None  # who drafted the round before
+        self._room_s = inf  # what the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
     def begin(self, temperature: float) -> None:
@@ -294,27 +294,3 @@ def chance_of_first(guess: TokenTree) -> float:
     """That one of the tree's guesses of the next token is right, as its drafter has it."""
     children = zip(guess.log_probs, guess.parents, strict=True)
     return min(1.0, sum(exp(value) for value, parent in children if parent == 0))
-
-
-class Alone:
-    """The choice for a drafter that plays its plain rounds itself: it is tried by drafting, not by being watched.
-
-    Args:
-        costs: of the target's rounds; the drafter measures its rounds there.
-    """
-
-    def __init__(self, costs: RoundCosts) -> None:
-        self._chooser = Chooser((ALONE,), costs)
-
-    def begin(self, temperature: float) -> None:
-        """An answer begins."""
-        self._chooser.begin(temperature)
-
-    def should_draft(self) -> bool:
-        """Whether the next round drafts."""
-        turn = self._chooser.turn
-        return turn.drafter is not None or turn.watched is not None
-
-    def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
-        """Take a round of the kind that `should_draft` asked for, or some of them together."""
-        self._chooser.measure_whole(num_tokens, seconds, num_rounds)
