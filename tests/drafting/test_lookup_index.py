@@ -56,21 +56,6 @@ def test_the_latest_occurrence_and_the_longest_match_win() -> None:
     assert index.continuation(2).token_ids == [8, 5]
 
 
-def test_long_matches_are_told_apart_where_that_is_asked() -> None:
-    for num_same, length in ((3, 3), (7, 4), (8, 8), (15, 8), (16, 16), (40, 16)):
-        text = [*range(100, 100 + num_same), 1, 2, *range(100, 100 + num_same)]
-        for tells_long in (False, True):
-            index = PromptIndex(min_match=2, max_match=4, tells_long=tells_long)
-            index.extend(text)
-            assert index.continuation(3).token_ids == [1, 2, 100]
-            assert index.continuation(3).match_length == (length if tells_long else min(length, 4))
-
-
-def test_a_long_match_is_likelier_from_the_start() -> None:
-    record = LookupRecord()
-    assert chances(record, 2)[0] < chances(record, 8)[0] < chances(record, 16)[0]
-
-
 def chances(record: LookupRecord, match_length: int, num_tokens: int = 16) -> list[float]:
     return [math.exp(value) for value in record.log_probs(match_length, num_tokens)]
 

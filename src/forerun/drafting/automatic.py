@@ -47,7 +47,7 @@ class AutomaticDrafter(Drafter):
         free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
         self.chooser = Chooser(tuple(drafters), free, known)
         self._current: Drafter | None = None
-        self._untold, self._untold_s = list[int](), list[float]()  # tokens and seconds of plain rounds
+        self._untold, self._untold_s = list[int](), 0.0  # tokens of plain rounds, one of each, and their seconds
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
@@ -84,7 +84,7 @@ class AutomaticDrafter(Drafter):
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root, self._untold, self._untold_s = prompt_ids[-1], [], []
+        self._root, self._untold, self._untold_s = prompt_ids[-1], [], 0.0
         for drafter in self._drafters.values():
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
@@ -143,7 +143,7 @@ class AutomaticDrafter(Drafter):
 
     def _accept_plain(self, acceptance: Acceptance) -> None:
         self._untold += acceptance.tokens
-        self._untold_s.append(perf_counter() - self._proposed)
+        self._untold_s += perf_counter() - self._proposed
         if len(self._untold) >= TOGETHER or self.num_successors:
             self._tell()
 
@@ -151,12 +151,12 @@ class AutomaticDrafter(Drafter):
         """Tell everybody of the plain rounds since they were last told."""
         if not self._untold:
             return
-        token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], []
+        token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], 0.0
         for drafter in self._drafters.values():
             drafter.note(Acceptance(path=(), bonus_token=token_ids[-1], tokens=token_ids))
-        num_rounds = len(seconds)
+        num_rounds = len(token_ids)
         self.chooser.measure(
-            num_rows=1, token_ids=token_ids, proposal_s=0.0, round_s=sum(seconds) / num_rounds, num_rounds=num_rounds
+            num_rows=1, token_ids=token_ids, proposal_s=0.0, round_s=seconds / num_rounds, num_rounds=num_rounds
         )
 
     def note(self, acceptance: Acceptance) -> None:

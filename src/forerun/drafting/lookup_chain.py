@@ -11,7 +11,6 @@ from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 
 PRIOR_RATE: Final = 0.5  # of looked-up tokens that come true, until it is known: an even guess
-LONG_MATCHES: Final = {8: 0.8, 16: 0.9}  # tokens beyond the indexed ones that a match is told to have: prior rates
 
 
 class LookupChain:
@@ -22,20 +21,17 @@ class LookupChain:
 
     Args:
         prior_rate: share of looked-up tokens that come true, until it is known.
-        tells_long: matches longer than `max_match` are told apart, see `LONG_MATCHES`.
     """
 
     def __init__(
-        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH,
-        prior_rate: float = PRIOR_RATE, tells_long: bool = True,
-    ) -> None:  # fmt: skip
+        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH, prior_rate: float = PRIOR_RATE
+    ) -> None:
         self._num_tokens, self._min_match, self._max_match = num_tokens, min_match, max_match
-        self._tells_long = tells_long
         self._record = LookupRecord(prior_rate)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         """Start a request, whose text is looked up in itself."""
-        index = PromptIndex(min_match=self._min_match, max_match=self._max_match, tells_long=self._tells_long)
+        index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
         index.extend(prompt_ids)
         self.look_up_in(index)
 
@@ -50,7 +46,7 @@ class LookupChain:
         self._hung = self._index.continuation(self._num_tokens)
 
     def log_probs(self) -> list[list[float]]:
-        """Log-probabilities of a chain's tokens, for each indexed match length, shortest first."""
+        """Log-probabilities of a chain's tokens, for each match length, shortest first."""
         lengths = range(self._min_match, self._max_match + 1)
         return [self._record.log_probs(length, self._num_tokens) for length in lengths]
 
@@ -79,8 +75,7 @@ class LookupChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What followed an earlier occurrence of the text's last `match_length` tokens, or more; empty when there was
-    none."""
+    """What followed an earlier occurrence of the text's last `match_length` tokens; empty when there was none."""
 
     token_ids: list[int]
     match_length: int
@@ -103,13 +98,9 @@ class PromptIndex:
 
     Source: prompt lookup decoding (A. Saxena, 2023); transformers' prompt_lookup_num_tokens. Ours is an incremental
     index rather than a scan of the whole text each round.
-
-    Args:
-        tells_long: how long the match is is told beyond `max_match`, by `LONG_MATCHES`.
     """
 
-    def __init__(self, *, min_match: int, max_match: int, tells_long: bool = False) -> None:
-        self._long = [length for length in LONG_MATCHES if length > max_match] if tells_long else []
+    def __init__(self, *, min_match: int, max_match: int) -> None:
         self._lengths = range(max_match, min_match - 1, -1)
         self._token_ids: list[int] = []
         self._next_place: dict[
@@ -137,16 +128,8 @@ class PromptIndex:
                 if place is not None:
                     period = len(self._token_ids) - place
                     token_ids = [self._token_ids[place + step % period] for step in range(limit)]
-                    return Continuation(token_ids=token_ids, match_length=self._whole_length(place, length))
+                    return Continuation(token_ids=token_ids, match_length=length)
         return Continuation(token_ids=[], match_length=0)
-
-    def _whole_length(self, place: int, length: int) -> int:
-        """The longest of `LONG_MATCHES` of which the match before this place is known to be one; else `length`."""
-        for longer in self._long:
-            if self._token_ids[max(0, place - longer) : place] != self._token_ids[-longer:]:
-                break
-            length = longer
-        return length
 
 
 class LookupRecord:
@@ -182,8 +165,7 @@ class LookupRecord:
         self._tried[cell] = keep * (tried + 1.0)
 
     def _log_prob(self, cell: tuple[int, int]) -> float:
-        prior_rate = max(self._prior_rate, LONG_MATCHES.get(cell[0], 0.0))
-        accepted = self._accepted.get(cell, 0.0) + prior_rate * self.PRIOR_TRIALS
+        accepted = self._accepted.get(cell, 0.0) + self._prior_rate * self.PRIOR_TRIALS
         return math.log(accepted / (self._tried.get(cell, 0.0) + self.PRIOR_TRIALS))
 
 

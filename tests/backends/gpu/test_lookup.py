@@ -59,7 +59,7 @@ def test_costs_are_sums_of_the_records_log_probabilities() -> None:
 def test_the_chain_is_the_one_that_the_host_hangs() -> None:
     rng = random.Random(8)
     text = [rng.randrange(2) for _ in range(120)]
-    chain = LookupChain(num_tokens=WIDTH - 1, tells_long=False)
+    chain = LookupChain(num_tokens=WIDTH - 1)
     chain.begin(text[:40])
     for token in text[40:]:  # until chains of different match lengths are worth different chances
         chain.follow()

@@ -80,11 +80,11 @@ def test_a_draft_that_wins_is_interrupted_now_and_then_only_to_know_plain_rounds
 
 
 def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() -> None:
-    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.9), (4, 4.6), (8, 9.8)))))
+    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
     chooser.begin(0.0)
     assert chooser.turn.most_rows == 2
     chooser.rows_of(chain(1))
-    chooser.measure(num_rows=2, token_ids=[9], proposal_s=0.01, round_s=1.9)
+    chooser.measure(num_rows=2, token_ids=[9], proposal_s=0.01, round_s=1.6)
     assert chooser.turn.most_rows == 1, "after a bad round the rest is left for narrower ones, which this machine lacks"
 
 

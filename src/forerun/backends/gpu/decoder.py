@@ -51,7 +51,7 @@ class DeviceDecoder(Decoder):
             draft.runner.recall(draft.read(self._token_ids[:-1]), request.owner)
         self._catch_up()
         if self._rounds.looks_up:
-            self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1, tells_long=False)
+            self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
             self._chain.begin(self._token_ids)
             self._chain.follow()
             self._rounds.update_costs(self._chain)

@@ -92,7 +92,7 @@ class DeviceRounds:
         self._filters = Filters.on(device)
         self._recorded: set[PartShape] = set()  # Of every kind that is recorded one shape.
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
-        costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1), tells_long=False).log_probs())
+        costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
         self._costs_to_copy = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
         self._chain_costs = costs.to(device)

@@ -5,17 +5,10 @@ No clock: times are passed in.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import inf
 from typing import Final, TypeAlias
 
-from forerun.speculation.economy.chances import (
-    STALL,
-    TEMPERATURE_CLASSES,
-    DraftRecord,
-    TemperatureClass,
-    Trust,
-    class_of,
-)
+from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
@@ -27,9 +20,8 @@ FIRST_LOSS: Final = 0.04  # the same of the first answer, about which nothing is
 SHORT: Final = 60  # tokens of the shortest answer that the promise is about
 MARGIN: Final = 1.02  # factor by which a drafter must be faster to take a turn from another, or from plain rounds
 SAVED: Final = 64.0  # plain rounds whose time may be saved up for watching: reading a prompt takes as long as some
-RISK: Final = 0.4  # share of what an answer may still lose that one round may, on average
+RISK: Final = 0.3  # share of what an answer may still lose that one round may, on average
 MOST_RISK: Final = 0.6  # the same of one round that brings nothing: so that a bad one does not end all
-UNPROVED: Final = 0.25  # share of the chances of a drafter's first proposals that is believed
 FREE: Final = 2e-3  # of a plain round: a proposal that takes less is not worth counting
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, so that its time stays known
 PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
@@ -82,12 +74,11 @@ class Chooser:
         }
         self._asked = list(names)  # to guess in the shadow, the one that was asked least recently first
         self._proposal_s, self._proposed_rows = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)  # running means
-        self._trust, self._hit = {name: Trust(UNPROVED) for name in names}, 1.0  # chance of a proposal's first token
-        self._hits = dict.fromkeys(names, 0.0)  # running means of these chances, as far as they are believed
+        self._hits = dict.fromkeys(names, 0.0)  # running means of the chances that a proposal's first token is right
+        self._proposal = TokenTree(0)  # the last one
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
-        self._unproved = dict[str, TokenTree]()  # guesses in the shadow whose first token has not come yet
         self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
         self._drafted_last: str | None = None  # who drafted the round before
         self._room_s = inf  # what the answer may still lose
@@ -99,7 +90,7 @@ class Chooser:
         self._now = self._records[class_of(temperature)]
         for record in self._now.values():
             record.watch(None)
-        self._lost_s, self._passed_s, self._unproved = 0.0, 0.0, dict[str, TokenTree]()
+        self._lost_s = self._passed_s = 0.0
         self._num_since_plain, self._drafted_last, self.turn = 0, None, DraftTurn()
         self.turn = self._next_turn()
 
@@ -134,7 +125,6 @@ class Chooser:
         spent_s, usual_s = self._proposed(name, proposal_s)
         self._shares[name].spend(spent_s)
         self._lost_s += spent_s
-        self._unproved[name] = guess
         self._now[name].watch(guess, (usual_s + self.costs.step_s(len(guess))) / self.costs.plain_s)
 
     def rows_of(self, proposal: TokenTree) -> int:
@@ -142,8 +132,7 @@ class Chooser:
         name = self.turn.drafter
         if name is None or len(proposal) == 1:
             return 1
-        self._hit = chance_of_first(proposal)
-        hit = self._trust[name].factor * self._hit
+        self._proposal, hit = proposal, self._now[name].chance_of_first(proposal)
         self._hits[name] += PROPOSAL_WEIGHT * (hit - self._hits[name])
         return min(self._rows_within(name, 1.0 - hit), self.turn.most_rows)
 
@@ -173,7 +162,7 @@ class Chooser:
             self._proposed_rows[name] += PROPOSAL_WEIGHT * (num_rows - self._proposed_rows[name])
             self._lost_s += spent_s - usual_s
             if num_rows > 1:
-                self._trust[name].measure(self._hit, min(1, len(token_ids) - 1))
+                self._now[name].prove(self._proposal, token_ids[0])
             self._take(name, len(token_ids), seconds + usual_s)
         self._num_since_plain = 0 if num_rows == 1 else self._num_since_plain + 1
         self.turn = self._next_turn()
@@ -182,15 +171,12 @@ class Chooser:
         """Charge a drafter for plain rounds after its own that took longer: a processor stays slower after wide passes,
         and its caches hold another program."""
         plain_s = self.costs.plain_s
-        extra_s = num_rounds * (min(round_s, STALL * plain_s) - plain_s)
+        extra_s = num_rounds * max(0.0, min(round_s, STALL * plain_s) - plain_s)
         self._now[drafter].burden(extra_s / plain_s)
         self._lost_s += extra_s
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Compare what was guessed in the shadow with the text that came."""
-        for name, guess in self._unproved.items():
-            self._trust[name].measure(chance_of_first(guess), len(guess.descend(token_ids[:1])))
-        self._unproved = {}
         for record in self._now.values():
             record.follow(token_ids)
 
@@ -288,9 +274,3 @@ class Chooser:
         """Seconds that this drafter would read in this turn before it proposes."""
         seconds = self._readings_s[name] = self._reading_s(name)
         return seconds
-
-
-def chance_of_first(guess: TokenTree) -> float:
-    """That one of the tree's guesses of the next token is right, as its drafter has it."""
-    children = zip(guess.log_probs, guess.parents, strict=True)
-    return min(1.0, sum(exp(value) for value, parent in children if parent == 0))
