@@ -4,6 +4,7 @@ Legend: O output features, I input features, R rows, C columns: elements, or byt
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from math import prod
 from typing import Final, TypeAlias, cast
@@ -20,7 +21,7 @@ from forerun.model.blocks import BLOCKS, BlockType
 from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.quantise import as_plain, head_format
 from forerun.model.slicing import take_bias, take_columns, take_part
-from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight
+from forerun.model.weights import BlockWeight, DenseWeight, RowsInFile, StackedWeight, Table, Weight
 
 DENSE: Final = "dense"
 Rows: TypeAlias = Sequence[Piece]  # of one stored tensor
@@ -120,8 +121,29 @@ class StoredWeights:
     def _join(self, kind: str, sections: Sequence[Section]) -> DenseWeight | BlockWeight:
         if kind == DENSE:
             return DenseWeight(values_OI=self._read_rows(sections, None, self._dtype))
-        blocks_OB = self._read_rows(sections, None, torch.uint8)
-        return BlockWeight(blocks_OB=blocks_OB, block_type=cast(BlockType, kind), dtype=self._dtype)
+        rows = self._rows_in_file(sections)
+        blocks_OB = None if rows is not None else self._read_rows(sections, None, torch.uint8)
+        return BlockWeight(blocks_OB=blocks_OB, rows=rows, block_type=cast(BlockType, kind), dtype=self._dtype)
+
+    def _rows_in_file(self, sections: Sequence[Section]) -> RowsInFile | None:
+        """Where rows of codes begin, one under another; None where they are in several files."""
+        path, row_bytes = sections[0][0].path, columns_of(sections[0][0])
+        if any(tensor.path != path for tensor, _ in sections):
+            return None
+        places = list[Tensor]()
+        for tensor, rows in sections:
+            first = [
+                tensor.offset + piece.start * row_bytes + torch.arange(piece.num_real) * row_bytes for piece in rows
+            ]
+            padding = [torch.full((piece.padding,), -1) for piece in rows]
+            own_O = torch.cat([part for pair in zip(first, padding, strict=True) for part in pair])
+            head_dim = self._rotated_in_pairs(tensor)
+            places.append(in_halves(own_O[:, None], head_dim).flatten() if head_dim else own_O)
+        return RowsInFile(
+            path=path, places_O=torch.cat(places), row_bytes=row_bytes,
+            read=partial(self._read_rows, sections, None, torch.uint8),
+            tell=partial(self._counter.skip, sum(tensor.num_bytes for tensor, _ in sections)),
+        )  # fmt: skip
 
     def _read_columns(self, tensor: StoredTensor, columns: Piece) -> Weight:
         """Inputs of a weight that is one tensor; of codes the blocks that they are in are read."""

@@ -63,7 +63,7 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
                 zeros_OG=take(weight.zeros_OG, rows),
             )
         case BlockWeight():
-            return replace(weight, blocks_OB=take(weight.blocks_OB, rows))
+            return weight.with_blocks(take(weight.blocks_OB, rows))
         case StackedWeight():
             raise AssertionError("of stacked weights only the rows that are wanted are read")
 
@@ -87,7 +87,7 @@ def take_columns(weight: Weight, piece: Piece) -> Weight:
                 stop=piece.stop // num_elements,
                 padding=piece.padding // num_elements,
             )
-            return replace(weight, blocks_OB=take(weight.blocks_OB, [blocks.scaled(num_bytes)], 1))
+            return weight.with_blocks(take(weight.blocks_OB, [blocks.scaled(num_bytes)], 1))
         case StackedWeight():
             raise AssertionError("weights that are stacked are divided by outputs")
 

@@ -4,7 +4,9 @@ Legend: O output features, I input features, G groups of consecutive input featu
 V vocabulary, H hidden size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import torch
@@ -74,23 +76,58 @@ class Int4Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowsInFile:
+    """Rows of bytes that are still in their file, for whoever lays them out anew without a copy in between.
+
+    Args:
+        places_O: int64 [O], where each row begins; negative for a row of zeros.
+        row_bytes: of each.
+        read: reads them all, uint8 [O, row_bytes].
+        tell: hears that somebody else has read them all.
+    """
+
+    path: Path
+    places_O: Tensor
+    row_bytes: int
+    read: Callable[[], Tensor]
+    tell: Callable[[], None]
+
+
 class BlockWeight:
     """Rows of blocks as a GGUF file holds them, see `model.blocks`.
 
     Args:
-        blocks_OB: uint8 [O, B]; a row is a whole number of blocks.
+        blocks_OB: uint8 [O, B]; a row is a whole number of blocks. Given `rows` instead, they are read when they are
+            asked for.
         dtype: in which a kernel without products of such codes computes.
     """
 
-    blocks_OB: Tensor
-    block_type: BlockType
-    dtype: torch.dtype = torch.float32
+    def __init__(
+        self, *, block_type: BlockType, dtype: torch.dtype = torch.float32, blocks_OB: Tensor | None = None,
+        rows: RowsInFile | None = None,
+    ) -> None:  # fmt: skip
+        assert (blocks_OB is None) != (rows is None), "blocks are in memory or in a file"
+        self.block_type, self.dtype, self.rows = block_type, dtype, rows
+        self._blocks_OB = blocks_OB
+
+    @property
+    def blocks_OB(self) -> Tensor:  # noqa: N802  (a tensor, whose name ends with its shape)
+        if self._blocks_OB is None:
+            assert self.rows is not None, "blocks are in memory or in a file"
+            self._blocks_OB, self.rows = self.rows.read(), None
+        return self._blocks_OB
 
     @property
     def shape(self) -> Shape:
-        num_out, row_bytes = self.blocks_OB.shape
+        num_out, row_bytes = (
+            self.blocks_OB.shape if self.rows is None else (len(self.rows.places_O), self.rows.row_bytes)
+        )
         num_elements, num_bytes = BLOCKS[self.block_type]
         return num_out, row_bytes // num_bytes * num_elements
+
+    def with_blocks(self, blocks_OB: Tensor) -> "BlockWeight":
+        """Others of the same kind."""
+        return BlockWeight(block_type=self.block_type, dtype=self.dtype, blocks_OB=blocks_OB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 10  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 11  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install a C++17 compiler and install forerun again"
@@ -51,7 +51,7 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_multiply_adds.restype = c_int64
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
-    found.forerun_pack.argtypes = (c_void_p, c_void_p)
+    found.forerun_pack.argtypes = (c_void_p, c_void_p, c_int)
     found.forerun_pack.restype = c_int64
     found.forerun_free.argtypes = (c_void_p,)
     found.forerun_free.restype = None

@@ -20,11 +20,11 @@ struct BlockLayout {
 
     constexpr int groups() const { return inputs / group; }
     constexpr int group_bytes() const { return PANEL * group * bits / 8; }
-    constexpr int header_bytes() const {
+    constexpr int used_header_bytes() const {
         const int parts = has_minima ? 2 : 1;
-        const int bytes = is_nested ? parts * PANEL * (2 + groups()) : parts * PANEL * 2 * groups();
-        return (bytes + 63) / 64 * 64;
+        return is_nested ? parts * PANEL * (2 + groups()) : parts * PANEL * 2 * groups();
     }
+    constexpr int header_bytes() const { return (used_header_bytes() + 63) / 64 * 64; }
     constexpr int record_bytes() const { return header_bytes() + groups() * group_bytes(); }
 };
 

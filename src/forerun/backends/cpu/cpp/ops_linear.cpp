@@ -53,8 +53,10 @@ void run_read(void* context, int thread, Team& team) {
 
 }  // namespace
 
-// Lays out a weight, see pack.h. Returns its bytes, or 0 if there is no memory.
-FORERUN_EXPORT int64_t forerun_pack(Linear* linear, const Source* source) { return pack(*linear, *source); }
+// Lays out a weight, see pack.h.
+FORERUN_EXPORT int64_t forerun_pack(Linear* linear, const Source* source, int num_threads) {
+    return pack(*linear, *source, num_threads);
+}
 
 FORERUN_EXPORT void forerun_free(void* memory) { std::free(memory); }
 

@@ -1,12 +1,17 @@
 #include "pack.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "blocks.h"
+#include "pool.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
+#endif
+#ifndef _WIN32
+#include <unistd.h>
 #endif
 
 namespace forerun {
@@ -23,43 +28,138 @@ int bits_per_weight(Format format) {
 // The largest group of inputs that divides them.
 int group_for(int padded_in) { return padded_in % 128 == 0 ? 128 : padded_in % 64 == 0 ? 64 : 32; }
 
-// Weights of which `inputs` lie together for each output.
-template <class T, class Stored>
-void pack_values(const Linear& linear, const void* values, int inputs, int offset) {
-    Stored* out = static_cast<Stored*>(const_cast<void*>(linear.weights));
-    for (int panel = 0; panel < num_panels(linear); panel++, out += static_cast<int64_t>(linear.padded_in) * PANEL)
-        for (int lane = 0; lane < PANEL; lane++) {
-            const int row = row_of(linear, panel, lane);
-            const T* from = static_cast<const T*>(values) + static_cast<int64_t>(row) * linear.num_in;
-            for (int k = 0; k < linear.padded_in; k++) {
-                const T value = row >= 0 && k < linear.num_in ? from[k] : T{};
-                const int64_t place = static_cast<int64_t>(k / inputs * PANEL + lane) * inputs + k % inputs;
-                out[place] = static_cast<Stored>(value + offset);
-            }
-        }
+// Where a panel's weights begin.
+template <class Stored>
+Stored* panel_memory(const Linear& linear, int panel, int64_t size) {
+    return static_cast<Stored*>(const_cast<void*>(linear.weights)) + panel * size;
 }
 
-void pack_nibbles(const Linear& linear, const void* values) {
-    uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(linear.weights));
-    for (int panel = 0; panel < num_panels(linear); panel++, out += static_cast<int64_t>(linear.padded_in) * PANEL / 2)
-        for (int lane = 0; lane < PANEL; lane++) {
-            const int row = row_of(linear, panel, lane);
-            const uint8_t* from = static_cast<const uint8_t*>(values) + static_cast<int64_t>(row) * linear.num_in;
-            if (row < 0) continue;
-            for (int k = 0; k < linear.num_in; k++)
-                out[(k / 8 * PANEL + lane) * 4 + k % 4] |= static_cast<uint8_t>((from[k] & 15) << (k % 8 / 4 * 4));
+// Weights of which `INPUTS` lie together for each output.
+template <class T, class Stored, int INPUTS, int OFFSET>
+void pack_values(const Linear& linear, int panel, const void* values) {
+    Stored* out = panel_memory<Stored>(linear, panel, static_cast<int64_t>(linear.padded_in) * PANEL);
+    for (int lane = 0; lane < PANEL; lane++) {
+        const int row = row_of(linear, panel, lane), num_in = row >= 0 ? linear.num_in : 0;
+        const T* from = static_cast<const T*>(values) + static_cast<int64_t>(row) * num_in;
+        for (int k = 0; k < linear.padded_in; k++) {
+            const T value = k < num_in ? from[k] : T{};
+            out[(k / INPUTS * PANEL + lane) * INPUTS + k % INPUTS] = static_cast<Stored>(value + OFFSET);
         }
+    }
+}
+
+void pack_nibbles(const Linear& linear, int panel, const void* values) {
+    const int64_t size = static_cast<int64_t>(linear.padded_in) * PANEL / 2;
+    uint8_t* out = panel_memory<uint8_t>(linear, panel, size);
+    std::memset(out, 0, static_cast<size_t>(size));
+    for (int lane = 0; lane < PANEL; lane++) {
+        const int row = row_of(linear, panel, lane);
+        const uint8_t* from = static_cast<const uint8_t*>(values) + static_cast<int64_t>(row) * linear.num_in;
+        if (row < 0) continue;
+        for (int k = 0; k < linear.num_in; k++)
+            out[(k / 8 * PANEL + lane) * 4 + k % 4] |= static_cast<uint8_t>((from[k] & 15) << (k % 8 / 4 * 4));
+    }
 }
 
 // A number for each of `count` groups of an output's inputs: [num_out][count] to [panel][count][16].
 template <class T>
-void pack_by_group(const Linear& linear, const T* values, int count, T* out) {
-    for (int panel = 0; panel < num_panels(linear); panel++)
-        for (int g = 0; g < count; g++)
-            for (int lane = 0; lane < PANEL; lane++) {
-                const int row = row_of(linear, panel, lane);
-                *out++ = row >= 0 ? values[static_cast<int64_t>(row) * count + g] : T{};
-            }
+void pack_by_group(const Linear& linear, int panel, const T* values, int count, const T* packed) {
+    T* out = const_cast<T*>(packed) + static_cast<int64_t>(panel) * count * PANEL;
+    for (int g = 0; g < count; g++)
+        for (int lane = 0; lane < PANEL; lane++) {
+            const int row = row_of(linear, panel, lane);
+            *out++ = row >= 0 ? values[static_cast<int64_t>(row) * count + g] : T{};
+        }
+}
+
+// Reads bytes [place, place + size) of a file, zeros where `place` is negative; false where it does not hold them.
+bool read_at(int file, int64_t place, uint8_t* out, int64_t size) {
+    if (place < 0) {
+        std::memset(out, 0, static_cast<size_t>(size));
+        return true;
+    }
+#ifdef _WIN32
+    (void)file, (void)out;
+    return size == 0;
+#else
+    while (size > 0) {
+        const ssize_t num_read = pread(file, out, static_cast<size_t>(size), static_cast<off_t>(place));
+        if (num_read <= 0) return false;
+        place += num_read, out += num_read, size -= num_read;
+    }
+    return true;
+#endif
+}
+
+struct PackJob {
+    const Linear& linear;
+    const Source& source;
+    std::atomic<int> next_panel{0};
+    std::atomic<int64_t> result;
+
+    PackJob(const Linear& of, const Source& from, int64_t bytes) : linear(of), source(from), result(bytes) {}
+};
+
+// A panel of a format of blocks; `room` holds the rows of one. Rows that follow each other are read at once.
+bool pack_rows(const PackJob& job, int panel, uint8_t* room) {
+    const uint8_t* rows[PANEL];
+    const int64_t row_bytes = block_row_bytes(job.linear);
+    int64_t begin = 0, num_bytes = 0;  // of a run of rows, which end where `room` is filled up to
+    uint8_t* end = room;
+    for (int lane = 0; lane < PANEL; lane++) {
+        const int row = row_of(job.linear, panel, lane);
+        rows[lane] = nullptr;
+        if (row < 0) continue;
+        if (!job.source.places) {
+            rows[lane] = static_cast<const uint8_t*>(job.source.values) + row * row_bytes;
+            continue;
+        }
+        const int64_t place = job.source.places[row];
+        if (num_bytes && (begin < 0 || place != begin + num_bytes)) {
+            if (!read_at(job.source.file, begin, end - num_bytes, num_bytes)) return false;
+            num_bytes = 0;
+        }
+        if (!num_bytes) begin = place;
+        rows[lane] = end;
+        end += row_bytes, num_bytes += row_bytes;
+    }
+    if (!read_at(job.source.file, begin, end - num_bytes, num_bytes)) return false;
+    pack_blocks(job.linear, panel, rows);
+    return true;
+}
+
+void pack_panel(const Linear& linear, const Source& source, int panel) {
+    const int groups = linear.group ? linear.padded_in / linear.group : 0;
+    switch (static_cast<Format>(linear.format)) {
+        case Format::f32: pack_values<float, float, 1, 0>(linear, panel, source.values); break;
+        case Format::bf16: pack_values<uint16_t, uint16_t, 2, 0>(linear, panel, source.values); break;
+        case Format::int4:
+            pack_nibbles(linear, panel, source.values);
+            pack_by_group(linear, panel, source.zeros, groups, linear.zeros);
+            pack_by_group(linear, panel, source.scales, groups, linear.scales);
+            break;
+        default:
+            pack_values<int8_t, uint8_t, 4, 128>(linear, panel, source.values);
+            pack_by_group(linear, panel, source.scales, 1, linear.scales);
+    }
+}
+
+// Panels are claimed one by one, so that a thread without a core delays nobody by more than one.
+void run_pack(void* context, int, Team&) {
+    PackJob& job = *static_cast<PackJob*>(context);
+    const bool has_blocks = is_blocks(job.linear.format);
+    const int64_t room_bytes = job.source.places ? PANEL * block_row_bytes(job.linear) : 0;
+    uint8_t* room = room_bytes ? static_cast<uint8_t*>(std::malloc(static_cast<size_t>(room_bytes))) : nullptr;
+    if (room_bytes && !room) job.result.store(0);
+    while (job.result.load(std::memory_order_relaxed) > 0) {
+        const int panel = job.next_panel.fetch_add(1, std::memory_order_relaxed);
+        if (panel >= num_panels(job.linear)) break;
+        if (!has_blocks)
+            pack_panel(job.linear, job.source, panel);
+        else if (!pack_rows(job, panel, room))
+            job.result.store(-1);
+    }
+    std::free(room);
 }
 
 }  // namespace
@@ -72,15 +172,15 @@ int row_of(const Linear& linear, int panel, int lane) {
 
 void* allocate(int64_t bytes) {
     const int64_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
-    const size_t size = static_cast<size_t>(round_up(bytes, unit));
-    void* memory = std::aligned_alloc(static_cast<size_t>(unit), size);
+    void* memory = std::aligned_alloc(static_cast<size_t>(unit), static_cast<size_t>(round_up(bytes, unit)));
 #ifdef __linux__
-    if (memory && unit == HUGE_PAGE) madvise(memory, size, MADV_HUGEPAGE);  // a wish: small pages work as well
+    // A wish: small pages work as well. What does not fill a huge page has small ones, so that nothing is wasted.
+    if (memory && unit == HUGE_PAGE) madvise(memory, static_cast<size_t>(bytes / unit * unit), MADV_HUGEPAGE);
 #endif
     return memory;
 }
 
-int64_t pack(Linear& linear, const Source& source) {
+int64_t pack(Linear& linear, const Source& source, int num_threads) {
     const Format format = static_cast<Format>(linear.format);
     const bool has_blocks = is_blocks(linear.format);
     const bool is_int = format != Format::f32 && format != Format::bf16 && !has_blocks;
@@ -106,20 +206,11 @@ int64_t pack(Linear& linear, const Source& source) {
     linear.zeros = format == Format::int4 ? reinterpret_cast<uint8_t*>(memory + zeros_at) : nullptr;
     linear.bias = source.bias ? reinterpret_cast<float*>(memory + bias_at) : nullptr;
 
-    if (has_blocks) pack_blocks(linear, static_cast<const uint8_t*>(source.values));
-    if (format == Format::f32) pack_values<float, float>(linear, source.values, 1, 0);
-    if (format == Format::bf16) pack_values<uint16_t, uint16_t>(linear, source.values, 2, 0);
-    if (format == Format::int8 || format == Format::int8_wide)
-        pack_values<int8_t, uint8_t>(linear, source.values, 4, 128);
-    if (format == Format::int4) {
-        std::memset(memory, 0, static_cast<size_t>(scales_at));
-        pack_nibbles(linear, source.values);
-        pack_by_group(linear, source.zeros, static_cast<int>(groups), reinterpret_cast<uint8_t*>(memory + zeros_at));
-    }
-    if (groups)
-        pack_by_group(linear, source.scales, static_cast<int>(groups), reinterpret_cast<float*>(memory + scales_at));
+    PackJob job(linear, source, bytes);
+    run_job(run_pack, &job, num_threads);
     if (source.bias) std::memcpy(memory + bias_at, source.bias, static_cast<size_t>(linear.num_out) * 4);
-    return bytes;
+    if (job.result <= 0) std::free(memory);
+    return job.result;
 }
 
 }  // namespace forerun

@@ -18,16 +18,29 @@ struct Fields {
 
 uint16_t read_half(const uint8_t* from) { return static_cast<uint16_t>(from[0] | from[1] << 8); }
 
+// Eight bits of a number, the lowest first, each in a byte of its own.
+uint64_t spread(uint8_t bits) {
+    const uint64_t each = bits * 0x0101010101010101u & 0x8040201008040201u;
+    return (each + 0x7f7f7f7f7f7f7f7fu | each) >> 7 & 0x0101010101010101u;
+}
+
 // The 32 codes of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles are the first 16; fifth bits lie in order, before the nibbles.
-void read_small(const uint8_t* from, const BlockLayout& layout, Fields* out) {
+template <Format FORMAT>
+void read_small(const uint8_t* from, Fields* out) {
+    constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
     out->scale = read_half(from);
-    if (layout.has_minima) out->minimum = read_half(from + 2);
-    const uint8_t* high = from + (layout.has_minima ? 4 : 2);
-    const uint8_t* low = high + (layout.bits == 5 ? 4 : 0);
-    for (int i = 0; i < 32; i++) {
-        const int four = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
-        const int fifth = layout.bits == 5 ? high[i / 8] >> i % 8 & 1 : 0;
-        out->codes[i] = static_cast<uint8_t>(four | fifth << 4);
+    if (LAYOUT.has_minima) out->minimum = read_half(from + 2);
+    const uint8_t* high = from + (LAYOUT.has_minima ? 4 : 2);
+    const uint8_t* low = high + (LAYOUT.bits == 5 ? 4 : 0);
+    for (int i = 0; i < 16; i++) {
+        out->codes[i] = low[i] & 15;
+        out->codes[i + 16] = low[i] >> 4;
+    }
+    for (int i = 0; LAYOUT.bits == 5 && i < 4; i++) {
+        uint64_t eight;
+        std::memcpy(&eight, out->codes + i * 8, 8);
+        eight |= spread(high[i]) << 4;
+        std::memcpy(out->codes + i * 8, &eight, 8);
     }
 }
 
@@ -37,7 +50,8 @@ void read_q8_0(const uint8_t* from, Fields* out) {
 }
 
 // Q4_K and Q5_K: 6 bits of each group's two factors in 12 bytes. The minimum is taken away, so that its sign is turned.
-void read_nested_with_minima(const uint8_t* from, const BlockLayout& layout, Fields* out) {
+template <bool HAS_FIFTH>
+void read_nested_with_minima(const uint8_t* from, Fields* out) {
     out->scale = read_half(from);
     out->minimum = read_half(from + 2) ^ 0x8000;
     const uint8_t* factors = from + 4;
@@ -48,91 +62,127 @@ void read_nested_with_minima(const uint8_t* from, const BlockLayout& layout, Fie
         out->minimum_factors[g + 4] = static_cast<uint8_t>(factors[g + 8] >> 4 | factors[g + 4] >> 6 << 4);
     }
     const uint8_t* high = from + 16;
-    const uint8_t* low = high + (layout.bits == 5 ? 32 : 0);
-    for (int i = 0; i < 256; i++) {
-        const int byte = low[i / 64 * 32 + i % 32], fifth = layout.bits == 5 ? high[i % 32] >> i / 32 & 1 : 0;
-        out->codes[i] = static_cast<uint8_t>((i % 64 < 32 ? byte & 15 : byte >> 4) | fifth << 4);
-    }
+    const uint8_t* low = high + (HAS_FIFTH ? 32 : 0);
+    for (int g = 0; g < 8; g++)
+        for (int i = 0; i < 32; i++) {
+            const int nibble = low[g / 2 * 32 + i] >> g % 2 * 4 & 15;
+            out->codes[g * 32 + i] = static_cast<uint8_t>(nibble | (HAS_FIFTH ? (high[i] >> g & 1) << 4 : 0));
+        }
 }
 
 void read_q6_k(const uint8_t* from, Fields* out) {
     const uint8_t *low = from, *high = from + 128;
-    for (int i = 0; i < 256; i++) {
-        const int half = i / 128, quarter = i % 128 / 32;
-        const int byte = low[half * 64 + i % 64];
-        const int above = high[half * 32 + i % 32] >> 2 * quarter & 3;
-        out->codes[i] = static_cast<uint8_t>((quarter < 2 ? byte & 15 : byte >> 4) | above << 4);
-    }
+    for (int g = 0; g < 8; g++)  // four quarters of each half
+        for (int i = 0; i < 32; i++) {
+            const int nibble = low[g / 4 * 64 + g % 2 * 32 + i] >> g % 4 / 2 * 4 & 15;
+            const int above = high[g / 4 * 32 + i] >> g % 4 * 2 & 3;
+            out->codes[g * 32 + i] = static_cast<uint8_t>(nibble | above << 4);
+        }
     std::memcpy(out->scale_factors, from + 192, 16);
     out->scale = read_half(from + 208);
 }
 
-void read_block(Format format, const BlockLayout& layout, const uint8_t* from, Fields* out) {
-    switch (format) {
-        case Format::q8_0: read_q8_0(from, out); break;
-        case Format::q4_k:
-        case Format::q5_k: read_nested_with_minima(from, layout, out); break;
-        case Format::q6_k: read_q6_k(from, out); break;
-        default: read_small(from, layout, out);
-    }
+template <Format FORMAT>
+void read_block(const uint8_t* from, Fields* out) {
+    constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
+    if constexpr (FORMAT == Format::q8_0)
+        read_q8_0(from, out);
+    else if constexpr (FORMAT == Format::q6_k)
+        read_q6_k(from, out);
+    else if constexpr (LAYOUT.is_nested)
+        read_nested_with_minima<LAYOUT.bits == 5>(from, out);
+    else
+        read_small<FORMAT>(from, out);
 }
 
-void put_code(uint8_t* group, const BlockLayout& layout, int lane, int input, uint8_t code) {
-    const int vector = input / 4, byte = lane * 4 + input % 4;
-    if (layout.bits == 8) {
-        group[vector * 64 + byte] = code;
+uint32_t four_codes(const uint8_t* codes) {
+    uint32_t four;
+    std::memcpy(&four, codes, 4);
+    return four;
+}
+
+// One output's codes of a group, each of them written once.
+template <int GROUP, int BITS>
+void put_codes(uint8_t* group, int lane, const uint8_t* codes) {
+    uint8_t* out = group + lane * 4;
+    if constexpr (BITS == 8) {
+        for (int v = 0; v < GROUP / 4; v++) std::memcpy(out + v * 64, codes + v * 4, 4);
         return;
     }
-    group[vector / 2 * 64 + byte] |= static_cast<uint8_t>((code & 15) << vector % 2 * 4);
-    const int above = layout.bits - 4;
-    if (above) group[layout.group * 8 + byte] |= static_cast<uint8_t>(code >> 4 << vector * above);
+    constexpr uint32_t LOW = 0x0f0f0f0f, ABOVE = 0x01010101 * ((1 << (BITS - 4)) - 1);
+    uint32_t above = 0;
+    for (int v = 0; v < GROUP / 4; v += 2) {
+        const uint32_t first = four_codes(codes + v * 4), second = four_codes(codes + v * 4 + 4);
+        const uint32_t nibbles = (first & LOW) | (second & LOW) << 4;
+        std::memcpy(out + v / 2 * 64, &nibbles, 4);
+        above |= (first >> 4 & ABOVE) << v * (BITS - 4) | (second >> 4 & ABOVE) << (v + 1) * (BITS - 4);
+    }
+    if (BITS > 4) std::memcpy(out + GROUP * 8, &above, 4);
 }
 
 // Block `block` of a record, counted by the file's blocks.
-void put_block(uint8_t* record, const BlockLayout& layout, int lane, int block, const Fields& fields) {
-    const int groups = layout.groups(), first_group = block * layout.file_inputs / layout.group;
+template <Format FORMAT>
+void put_block(uint8_t* record, int lane, int block, const Fields& fields) {
+    constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
+    constexpr int GROUPS = LAYOUT.groups(), FILE_GROUPS = LAYOUT.file_inputs / LAYOUT.group;
+    const int first_group = block * FILE_GROUPS;
     uint16_t* halves = reinterpret_cast<uint16_t*>(record);
-    if (layout.is_nested) {
-        const int parts = layout.has_minima ? 2 : 1;
-        uint8_t* factors = record + parts * PANEL * 2 + lane;
+    if constexpr (LAYOUT.is_nested) {
+        uint8_t* factors = record + (LAYOUT.has_minima ? 2 : 1) * PANEL * 2 + lane;
         halves[lane] = fields.scale;
-        if (layout.has_minima) halves[PANEL + lane] = fields.minimum;
-        for (int g = 0; g < groups; g++) {
+        if (LAYOUT.has_minima) halves[PANEL + lane] = fields.minimum;
+        for (int g = 0; g < GROUPS; g++) {
             factors[g * PANEL] = fields.scale_factors[g];
-            if (layout.has_minima) factors[(groups + g) * PANEL] = fields.minimum_factors[g];
+            if (LAYOUT.has_minima) factors[(GROUPS + g) * PANEL] = fields.minimum_factors[g];
         }
     } else {
         halves[first_group * PANEL + lane] = fields.scale;
-        if (layout.has_minima) halves[(groups + first_group) * PANEL + lane] = fields.minimum;
+        if (LAYOUT.has_minima) halves[(GROUPS + first_group) * PANEL + lane] = fields.minimum;
     }
-    for (int i = 0; i < layout.file_inputs; i++) {
-        uint8_t* group = record + layout.header_bytes() + (first_group + i / layout.group) * layout.group_bytes();
-        put_code(group, layout, lane, i % layout.group, fields.codes[i]);
+    uint8_t* group = record + LAYOUT.header_bytes() + first_group * LAYOUT.group_bytes();
+    for (int g = 0; g < FILE_GROUPS; g++, group += LAYOUT.group_bytes())
+        put_codes<LAYOUT.group, LAYOUT.bits>(group, lane, fields.codes + g * LAYOUT.group);
+}
+
+template <Format FORMAT>
+void pack_panel(uint8_t* panel, int num_blocks, int num_records, const uint8_t* const rows[PANEL]) {
+    constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
+    constexpr int BLOCKS = LAYOUT.inputs / LAYOUT.file_inputs;
+    constexpr int USED = LAYOUT.used_header_bytes();
+    bool is_full = num_blocks == num_records * BLOCKS;
+    for (int lane = 0; lane < PANEL; lane++) is_full = is_full && rows[lane];
+    if (!is_full) std::memset(panel, 0, static_cast<size_t>(num_records) * LAYOUT.record_bytes());
+    for (int block = 0; block < num_blocks; block++) {
+        uint8_t* record = panel + static_cast<int64_t>(block / BLOCKS) * LAYOUT.record_bytes();
+        std::memset(record + USED, 0, LAYOUT.header_bytes() - USED);
+        for (int lane = 0; lane < PANEL; lane++) {
+            if (!rows[lane]) continue;
+            Fields fields;
+            read_block<FORMAT>(rows[lane] + static_cast<int64_t>(block) * LAYOUT.file_bytes, &fields);
+            put_block<FORMAT>(record, lane, block % BLOCKS, fields);
+        }
     }
 }
 
+using PackPanel = void (*)(uint8_t*, int, int, const uint8_t* const*);
+constexpr PackPanel PACK_PANEL[] = {
+    pack_panel<Format::q4_0>, pack_panel<Format::q4_1>, pack_panel<Format::q5_0>, pack_panel<Format::q5_1>,
+    pack_panel<Format::q8_0>, pack_panel<Format::q4_k>, pack_panel<Format::q5_k>, pack_panel<Format::q6_k>};
+
 }  // namespace
 
-void pack_blocks(const Linear& linear, const uint8_t* rows) {
-    const Format format = static_cast<Format>(linear.format);
+int64_t block_row_bytes(const Linear& linear) {
     const BlockLayout& layout = layout_of(linear.format);
-    const int num_blocks = linear.num_in / layout.file_inputs, blocks = layout.inputs / layout.file_inputs;
-    const int64_t panel_bytes = static_cast<int64_t>(linear.padded_in / layout.inputs) * layout.record_bytes();
-    uint8_t* panel_memory = static_cast<uint8_t*>(const_cast<void*>(linear.weights));
-    for (int panel = 0; panel < num_panels(linear); panel++, panel_memory += panel_bytes) {
-        std::memset(panel_memory, 0, static_cast<size_t>(panel_bytes));
-        for (int lane = 0; lane < PANEL; lane++) {
-            const int row = row_of(linear, panel, lane);
-            if (row < 0) continue;
-            const uint8_t* from = rows + static_cast<int64_t>(row) * num_blocks * layout.file_bytes;
-            for (int block = 0; block < num_blocks; block++, from += layout.file_bytes) {
-                Fields fields;
-                read_block(format, layout, from, &fields);
-                put_block(panel_memory + static_cast<int64_t>(block / blocks) * layout.record_bytes(), layout, lane,
-                          block % blocks, fields);
-            }
-        }
-    }
+    return static_cast<int64_t>(linear.num_in / layout.file_inputs) * layout.file_bytes;
+}
+
+void pack_blocks(const Linear& linear, int panel, const uint8_t* const rows[PANEL]) {
+    const BlockLayout& layout = layout_of(linear.format);
+    const int num_records = linear.padded_in / layout.inputs;
+    uint8_t* memory = static_cast<uint8_t*>(const_cast<void*>(linear.weights)) +
+                      static_cast<int64_t>(panel) * num_records * layout.record_bytes();
+    PACK_PANEL[linear.format - static_cast<int32_t>(Format::q4_0)](memory, linear.num_in / layout.file_inputs,
+                                                                   num_records, rows);
 }
 
 }  // namespace forerun
