@@ -37,7 +37,8 @@ def test_no_time_is_larger_than_one_of_more_rows(values: list[float], risen: lis
 
 
 class Passes:
-    """Passes that take what a table says, the first of a width longer, and now and then one that was disturbed."""
+    """Passes that take what a table says, in milliseconds, the first of a width longer, and now and then one that was
+    disturbed."""
 
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch, times: dict[int, float]) -> None:
         self.now, self.rows, self._times = 0.0, [0], times
@@ -51,7 +52,7 @@ class Passes:
         if inputs.num_logit_rows:  # not the context's own
             self.contexts.add(inputs.prefix_len)
             is_first, is_disturbed = self.rows[-1] != rows, len(self.rows) % 7 == 0
-            self.now += self._times[rows] + 0.5 * is_first + 2.0 * is_disturbed
+            self.now += 1e-3 * (self._times[rows] + 0.5 * is_first + 2.0 * is_disturbed)
             self.rows.append(rows)
         return self._forward(inputs)
 
@@ -60,7 +61,7 @@ def test_every_width_gets_its_undisturbed_time(monkeypatch: pytest.MonkeyPatch) 
     runner, times = runner_of(), {1: 1.0, 2: 1.25, 5: 1.5, 8: 3.0}
     passes = Passes(runner, monkeypatch, times)
     pace = measure_pace(runner, list(times), context=20, budget_s=1e9)
-    assert dict(pace.steps) == pytest.approx(times)
+    assert {rows: 1e3 * seconds for rows, seconds in pace.steps} == pytest.approx(times)
     assert passes.contexts == {20}
 
 
@@ -68,18 +69,18 @@ def test_a_time_above_that_of_more_rows_was_disturbed(monkeypatch: pytest.Monkey
     runner = runner_of()
     Passes(runner, monkeypatch, {1: 1.0, 2: 4.0, 3: 2.0})
     pace = measure_pace(runner, (1, 2, 3), budget_s=1e9)
-    assert [seconds for _, seconds in pace.steps] == pytest.approx([1.0, 2.0, 2.0])
+    assert [1e3 * seconds for _, seconds in pace.steps] == pytest.approx([1.0, 2.0, 2.0])
 
 
 def test_a_slow_model_is_measured_only_as_often_as_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for budget_s in (0.0, 1e9):
         runner = runner_of()
-        passes = Passes(runner, monkeypatch, {1: 1.0, 4: 1.0})
+        passes = Passes(runner, monkeypatch, {1: 1000.0, 4: 1000.0})
         measure_pace(runner, (1, 4), budget_s=budget_s)
         counts.append(len(passes.rows) - 1)
     few, many = measure.LEAST_REPEATS, measure.MOST_REPEATS
-    assert counts == [2 * measure.PASSES_PER_REPEAT * repeats for repeats in (few, many)]
+    assert counts == [2 * repeats for repeats in (few, many)]
 
 
 @pytest.mark.parametrize("capacity", [8, 40, 128])
@@ -170,7 +171,7 @@ def test_skips_are_measured_only_as_often_as_they_must_be(monkeypatch: pytest.Mo
         measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=budget_s)
         counts.append(passes.num_passes)
     few, many = measure.LEAST_REPEATS, measure.MOST_REPEATS
-    assert counts == [6 * measure.PASSES_PER_REPEAT * repeats for repeats in (few, many)]
+    assert counts == [6 * repeats for repeats in (few, many)]
 
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["a runner", "a shared cache"])

@@ -1,8 +1,9 @@
 """The interface of a backend to the engine."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
@@ -19,6 +20,10 @@ class Backend(ModelBackend, Protocol):
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
         """What plays whole rounds of these two without the host, the fastest first; mostly nothing does."""
         return ()
+
+    def keeping(self, kept: KeptWeights) -> Self:
+        """The same backend, which keeps what it packs of a file's codes; most pack nothing."""
+        return self
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         """What measures the kernels of this backend's executor one by one; None where they cannot be told apart."""

@@ -21,7 +21,9 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
 
 @with_flags_of(
     EngineConfig, panel=None, shown=SHOWN,
-    only=("dtype", "weights", "inputs", "device", "max_length", "kernels", "num_threads", "cache_bytes"),
+    only=(
+        "dtype", "weights", "inputs", "device", "max_length", "kernels", "num_threads", "cache_bytes", "pack_in_memory",
+    ),
 )  # fmt: skip
 class WorkerOptions:
     """What a worker computes in, and on what."""

@@ -166,6 +166,7 @@ class DrafterLoader:
         return [
             sys.executable, "-P", "-m", "forerun", "worker", *model,
             "--kernels", self._config.kernels,
+            *(("--pack-in-memory",) if self._config.pack_in_memory else ()),
             "--max-length", str(self._max_length),
             "--threads", str(num_threads),
             *(("--cores", ",".join(map(str, cores))) if cores else ()),

@@ -75,10 +75,13 @@ class LearntFile:
 
     def measure(self, target: Runner, widths: Sequence[int], *, budget_s: float = 0.3) -> Pace:
         """Seconds of a pass of the target by its rows: as they were, or measured now. Empties the cache."""
-        known = self.learnt.paces.get(tuple(widths))
-        if known is None:
-            known = self.learnt.paces[tuple(widths)] = measure_pace(target, widths, budget_s=budget_s)
-        return known
+        wanted = set(widths)
+        for known in self.learnt.paces.values():
+            steps = tuple(step for step in known.steps if step[0] in wanted)
+            if len(steps) == len(wanted):
+                return Pace(steps=steps)
+        measured = self.learnt.paces[tuple(widths)] = measure_pace(target, widths, budget_s=budget_s)
+        return measured
 
     def pace(self, num_rows: int) -> Pace | None:
         """Seconds of passes of up to so many rows, as finely as they were measured; None: they were not."""

@@ -10,6 +10,7 @@ from typing import TypedDict
 import torch
 
 from forerun.backends.choose import BackendChoice, Conditions, choose_backend, compute_dtype, runs_native
+from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import BytesRead, CheckpointSource
@@ -17,6 +18,7 @@ from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
+from forerun.core.places import cache_folder
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
@@ -151,16 +153,30 @@ class Checkpoint:
         unused: SkipSet = NOTHING,
     ) -> Runner:
         """Read the weights and build a runner with room for `capacity` tokens, without `unused` sublayers."""
+        backend = self.choose_backend(config, exactness).backend
+        if self.has_codes and not config.pack_in_memory:
+            backend = backend.keeping(self._kept(is_whole=not unused))
         return Runner(
             self.spec,
             self.weights(config, on_progress),
-            backend=self.choose_backend(config, exactness).backend,
+            backend=backend,
             capacity=capacity,
             dtype=self.dtype,
             device=read_device(config.device).torch_device,
             pace=pace,
             unused=unused,
             cache_bytes=config.cache_bytes,
+        )
+
+    def _kept(self, *, is_whole: bool) -> KeptWeights:
+        """Where packed codes are kept: for these very files, as nothing of them is read again that is packed."""
+        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
+        return KeptWeights(
+            folder=cache_folder() / "packed",
+            name=self.source.name,
+            about=f"model {self.source.identity()}, files of {files}",
+            num_bytes=sum(self.source.stored_formats().values()),
+            is_whole=is_whole,
         )
 
 

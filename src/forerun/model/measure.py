@@ -20,9 +20,8 @@ from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
-PASSES_PER_REPEAT: Final = 2  # at least; the first of a width is slower: code and buffers are another's
 MOST_PASSES: Final = 8
-SETTLED_S: Final = 0.012  # of passes of one width
+SETTLED_S: Final = 0.012  # of passes of one width; of short ones the first is slower: code and buffers are another's
 # To be measured, in rows. Of a GGUF file's codes three rows cost what one does, four 7 % more; five or seven gain 0.
 WIDTHS: Final = (1, 2, 3, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))
 
@@ -64,10 +63,8 @@ def least_times(runs: Sequence[Callable[[], float]], budget_s: float) -> list[fl
             break
         for run, seconds in zip(reversed(runs), reversed(times), strict=True):
             start = len(seconds)
-            while len(seconds) - start < PASSES_PER_REPEAT or sum(seconds[start:]) < SETTLED_S:
+            while sum(seconds[start:]) < SETTLED_S and len(seconds) - start < MOST_PASSES:
                 seconds.append(run())
-                if len(seconds) - start == MOST_PASSES:
-                    break
     return [min(seconds) for seconds in times]
 
 

@@ -5,8 +5,10 @@ when it moves to another slot.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from math import prod
+from typing import Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.model.step import CacheMove, Tell, nobody
 from forerun.runtime.inference import inference
 
+LINE: Final = 64  # bytes
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 
 
@@ -40,7 +43,7 @@ class TreeCache:
         tell: Tell = nobody,
     ) -> None:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
-        self.storage_2LSKD = torch.zeros(shape, dtype=dtype, device=device)
+        self.storage_2LSKD = zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
         self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
         self._move_slots, self.tell = move_slots or move_slots_by_index, tell
@@ -83,6 +86,16 @@ class TreeCache:
     def truncate(self, length: int) -> None:
         """Forget the tree and all committed tokens from `length` on."""
         self.move(CacheMove(length=length))
+
+
+def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> Tensor:
+    """Zeros on cache lines of their own; a CPU's take memory only where they are written."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = prod(shape) * dtype.itemsize
+    raw = np.zeros(num_bytes + LINE, np.uint8)
+    first = -raw.ctypes.data % LINE
+    return torch.from_numpy(raw[first : first + num_bytes]).view(dtype).view(shape)
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

@@ -4,8 +4,8 @@ Legend: T rows, V vocabulary, K best tokens.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
 from forerun.backends.cpu.probe import NativeProbe, select_tier
+from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
@@ -39,10 +40,12 @@ class CpuBackend(Backend):
 
     Args:
         input_bits: that inputs of linear layers whose weights are a file's codes are rounded to.
+        kept: where packed codes are, or are to be; None: they are packed in memory.
     """
 
     name: str = "native"
     input_bits: int = 16
+    kept: KeptWeights | None = None
     row_exact: bool = True
     thread_exact: bool = True
 
@@ -56,7 +59,11 @@ class CpuBackend(Backend):
     ) -> Executor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
         program = build_program(spec, unused, is_shared=group is not None)
-        return NativeExecutor(spec, program, weights, cache, group, input_bits=self.input_bits)
+        kept = None if group is not None else self.kept
+        return NativeExecutor(spec, program, weights, cache, group, input_bits=self.input_bits, kept=kept)
+
+    def keeping(self, kept: KeptWeights) -> Self:
+        return replace(self, kept=kept)
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         assert isinstance(executor, NativeExecutor), "an executor of this backend"

@@ -53,6 +53,8 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_set_cores.restype = None
     found.forerun_pack.argtypes = (c_void_p, c_void_p, c_int)
     found.forerun_pack.restype = c_int64
+    found.forerun_place.argtypes = (c_void_p, c_void_p, c_int)
+    found.forerun_place.restype = c_int64
     found.forerun_free.argtypes = (c_void_p,)
     found.forerun_free.restype = None
     found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(NativeOp), c_int, c_int)

@@ -19,6 +19,7 @@ from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
+from forerun.backends.kept_weights import KeptWeights
 from forerun.core.errors import ContextOverflowError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import Sublayer
@@ -47,9 +48,10 @@ class NativeExecutor(Executor):
         group: HostGroup | None = None,
         *,
         input_bits: int = 16,
+        kept: KeptWeights | None = None,
     ) -> None:
         self._spec, self._group = spec, group
-        self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits)
+        self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits, kept=kept)
         self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._pass = PassBuffers(self._lowering.sublayers)

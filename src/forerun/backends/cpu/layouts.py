@@ -34,6 +34,24 @@ class NativeLinear(Structure):
     )
 
 
+class Source(Structure):
+    """A weight as it comes, see cpp/pack.h."""
+
+    _fields_ = (
+        ("values", c_void_p),
+        ("scales", c_void_p),
+        ("zeros", c_void_p),
+        ("bias", c_void_p),
+        ("places", c_void_p),
+        ("file", c_int32),
+        ("out", c_int32),
+        ("out_place", c_int64),
+    )
+
+    def __init__(self, *, bias: int | None) -> None:
+        super().__init__(bias=bias, out=-1)
+
+
 class TopTwo(Structure):
     """A row's best token, its total, and the best other total."""
 

@@ -5,39 +5,25 @@ Legend: I input features, O output features.
 
 import weakref
 from collections.abc import Iterator
-from ctypes import Structure, addressof, byref, c_int32, c_void_p
-from io import FileIO
+from ctypes import addressof, byref
 from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import FORMATS, NativeLinear
+from forerun.backends.cpu.layouts import FORMATS, NativeLinear, Source
+from forerun.backends.cpu.packed_file import PackedFile, rows_packed
 from forerun.model.weights import (
     BlockWeight,
     DenseWeight,
     Int4Weight,
     Int8Weight,
-    RowsInFile,
     StackedWeight,
     Weight,
 )
 
 PlainWeight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight
-
-
-class Source(Structure):
-    """A weight as it comes, see cpp/pack.h."""
-
-    _fields_ = (
-        ("values", c_void_p),
-        ("scales", c_void_p),
-        ("zeros", c_void_p),
-        ("bias", c_void_p),
-        ("places", c_void_p),
-        ("file", c_int32),
-    )
 
 
 class PackedLinear:
@@ -46,21 +32,28 @@ class PackedLinear:
     Args:
         descriptor: what C code reads.
         num_bytes: that the weight, its scales and its bias take.
+        memory: whose it is that they are in; None: the weight's own.
     """
 
     below: Self | None = None
 
-    def __init__(self, descriptor: NativeLinear, num_bytes: int) -> None:
-        self.descriptor, self.num_bytes = descriptor, num_bytes
-        weakref.finalize(self, library().forerun_free, descriptor.weights)
+    def __init__(self, descriptor: NativeLinear, num_bytes: int, memory: object = None) -> None:
+        self.descriptor, self.num_bytes, self._memory = descriptor, num_bytes, memory
+        if memory is None:
+            weakref.finalize(self, library().forerun_free, descriptor.weights)
 
     @classmethod
-    def pack(cls, weight: Weight, bias_O: Tensor | None, *, paired: int = 0, rounds_inputs: bool = True) -> Self:
+    def pack(
+        cls, weight: Weight, bias_O: Tensor | None, *, paired: int = 0, rounds_inputs: bool = True, name: str = "",
+        file: PackedFile | None = None,
+    ) -> Self:  # fmt: skip
         """Copy a weight [O, I] into the kernels' own layout, on torch's number of threads; blocks of codes stay codes,
         about as large as they were.
 
         Args:
             bias_O: of any floating dtype, or None.
+            name: the weight's own in its model.
+            file: where blocks of codes are packed already, or to be packed.
             paired: of a weight of gate rows and as many up rows below them, how many each has; else 0.
             rounds_inputs: of an int8 weight, whether inputs are rounded to int8 as well; else they stay float32.
 
@@ -70,26 +63,37 @@ class PackedLinear:
         """
         if isinstance(weight, StackedWeight):
             assert not paired, "gate and up of one format"
-            return cls._stack(weight, bias_O)
-        name, group = format_of(weight)
+            return cls._stack(weight, bias_O, name, file)
+        kind, group = format_of(weight)
         num_out, num_in = weight.shape
         assert paired in (0, num_out / 2), (paired, num_out)
         if not rounds_inputs:
-            assert name == "int8", name
-            name = "int8_wide"
-        descriptor = NativeLinear(format=FORMATS[name], num_out=num_out, num_in=num_in, group=group, paired=paired)
+            assert kind == "int8", kind
+            kind = "int8_wide"
+        descriptor = NativeLinear(format=FORMATS[kind], num_out=num_out, num_in=num_in, group=group, paired=paired)
         bias = None if bias_O is None else bias_O.float().contiguous()
-        num_bytes = lay_out(descriptor, weight, bias)
+        source = Source(bias=None if bias is None else bias.data_ptr())
+        rows = weight.rows if isinstance(weight, BlockWeight) else None
+        if rows is not None and file is not None:
+            key = f"{name} {kind} {num_out} {num_in} {paired} {bias is not None}"
+            if num_bytes := file.lay_out(key, descriptor, source, rows):
+                return cls(descriptor, num_bytes, file.memory)
+        num_bytes = -1 if rows is None else rows_packed(descriptor, source, rows)
+        if num_bytes < 0:
+            num_bytes = values_packed(descriptor, source, weight)
         if not num_bytes:
-            raise MemoryError(f"no memory for a weight of {num_out} x {num_in} as {name}")
+            raise MemoryError(f"no memory for a weight of {num_out} x {num_in} as {kind}")
         return cls(descriptor, num_bytes)
 
     @classmethod
-    def _stack(cls, weight: StackedWeight, bias_O: Tensor | None) -> Self:
+    def _stack(cls, weight: StackedWeight, bias_O: Tensor | None, name: str, file: PackedFile | None) -> Self:
         """The first part, which leads to the others."""
         sizes = [part.shape[0] for part in weight.parts]
         biases = [None] * len(sizes) if bias_O is None else torch.split(bias_O, sizes)
-        first, *others = (cls.pack(part, bias) for part, bias in zip(weight.parts, biases, strict=True))
+        first, *others = (
+            cls.pack(part, bias, name=f"{name} {number}", file=file)
+            for number, (part, bias) in enumerate(zip(weight.parts, biases, strict=True))
+        )
         above = first
         for part in others:
             above.below, above.descriptor.below = part, addressof(part.descriptor)
@@ -131,26 +135,10 @@ def tensors_of(weight: PlainWeight) -> tuple[Tensor, ...]:
             return (weight.blocks_OB,)
 
 
-def lay_out(descriptor: NativeLinear, weight: PlainWeight, bias_O: Tensor | None) -> int:
-    """Have the library lay out a weight; the bytes that it takes, 0 if there is no memory."""
-    source = Source(bias=None if bias_O is None else bias_O.data_ptr())
-    if isinstance(weight, BlockWeight) and weight.rows is not None:
-        num_bytes = lay_out_rows(descriptor, source, weight.rows)
-        if num_bytes >= 0:
-            weight.rows.tell()
-            return num_bytes
+def values_packed(descriptor: NativeLinear, source: Source, weight: PlainWeight) -> int:
+    """Have the library pack a weight that is in memory; the bytes that it takes, 0 if there is no memory."""
     held = [part.contiguous() for part in tensors_of(weight)]  # until they are copied
     for name, part in zip(("values", "scales", "zeros"), held, strict=False):
         setattr(source, name, part.data_ptr())
     source.places = None
     return int(library().forerun_pack(byref(descriptor), byref(source), torch.get_num_threads()))
-
-
-def lay_out_rows(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
-    """The same of rows that are still in a file; negative where it cannot be read, as reading it will say."""
-    try:
-        with FileIO(rows.path) as file:
-            source.places, source.file = rows.places_O.data_ptr(), file.fileno()
-            return int(library().forerun_pack(byref(descriptor), byref(source), torch.get_num_threads()))
-    except OSError:
-        return -1

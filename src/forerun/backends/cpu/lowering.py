@@ -11,6 +11,8 @@ from forerun.backends.cpu.cores import last_cache_bytes
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, NativeOp, Shape
 from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.cpu.packed_file import open_packed
+from forerun.backends.kept_weights import KeptWeights
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
@@ -37,8 +39,10 @@ class Lowering:
         group: HostGroup | None = None,
         *,
         input_bits: int = 16,
+        kept: KeptWeights | None = None,
     ) -> None:
         self._spec, self._cache, self._group, self._last_ops = spec, cache, group, program[-2:]
+        self._file = open_packed(kept)
         self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
         self.sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
@@ -53,6 +57,8 @@ class Lowering:
         )
         self._linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
         self._cos_sin, self._table = bound.cos_sin_P2D, self._pack_table(bound.table)  # `bound` is not kept
+        if self._file is not None:
+            self._file.finish()
         self._say_how_to_read(input_bits)
         self.shape = self._describe_model()
         self.holds = (self._linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
@@ -121,7 +127,8 @@ class Lowering:
         if op is self._last_ops[-1]:
             self._head = weight
         is_paired = op.writes == "gate_up" and not isinstance(weight, StackedWeight)
-        return PackedLinear.pack(weight, bias_O, paired=weight.shape[0] // 2 if is_paired else 0)
+        paired = weight.shape[0] // 2 if is_paired else 0
+        return PackedLinear.pack(weight, bias_O, paired=paired, name=op.weights, file=self._file)
 
     def _pack_table(self, table: Table) -> PackedLinear | Tensor:
         """The head's own memory where the head is the embedding; otherwise a dense table as its source has it."""
@@ -129,7 +136,7 @@ class Lowering:
         if table is head:
             return self._linears[self._last_ops[-1].weights]
         if isinstance(table, BlockWeight):
-            return PackedLinear.pack(table, None)
+            return PackedLinear.pack(table, None, name="table", file=self._file)
         return table.values_OI.contiguous()
 
     def _describe_model(self) -> Shape:

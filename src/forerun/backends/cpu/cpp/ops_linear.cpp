@@ -58,6 +58,11 @@ FORERUN_EXPORT int64_t forerun_pack(Linear* linear, const Source* source, int nu
     return pack(*linear, *source, num_threads);
 }
 
+// Points a weight at memory where it is packed already, see pack.h.
+FORERUN_EXPORT int64_t forerun_place(Linear* linear, void* memory, int has_bias) {
+    return place(*linear, static_cast<char*>(memory), has_bias != 0);
+}
+
 FORERUN_EXPORT void forerun_free(void* memory) { std::free(memory); }
 
 // y = x W^T + bias by an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.

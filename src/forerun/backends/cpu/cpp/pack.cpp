@@ -1,11 +1,13 @@
 #include "pack.h"
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "blocks.h"
 #include "pool.h"
+#include "program.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -91,6 +93,21 @@ bool read_at(int file, int64_t place, uint8_t* out, int64_t size) {
 #endif
 }
 
+// 0, or the number of the error.
+int write_at(int file, int64_t place, const char* from, int64_t size) {
+#ifdef _WIN32
+    (void)file, (void)place, (void)from, (void)size;
+    return ENOSYS;
+#else
+    while (size > 0) {
+        const ssize_t num_written = pwrite(file, from, static_cast<size_t>(size), static_cast<off_t>(place));
+        if (num_written <= 0) return num_written ? errno : EIO;
+        place += num_written, from += num_written, size -= num_written;
+    }
+    return 0;
+#endif
+}
+
 struct PackJob {
     const Linear& linear;
     const Source& source;
@@ -101,7 +118,7 @@ struct PackJob {
 };
 
 // A panel of a format of blocks; `room` holds the rows of one. Rows that follow each other are read at once.
-bool pack_rows(const PackJob& job, int panel, uint8_t* room) {
+bool pack_rows(const PackJob& job, int panel, uint8_t* room, uint8_t* memory) {
     const uint8_t* rows[PANEL];
     const int64_t row_bytes = block_row_bytes(job.linear);
     int64_t begin = 0, num_bytes = 0;  // of a run of rows, which end where `room` is filled up to
@@ -124,7 +141,7 @@ bool pack_rows(const PackJob& job, int panel, uint8_t* room) {
         end += row_bytes, num_bytes += row_bytes;
     }
     if (!read_at(job.source.file, begin, end - num_bytes, num_bytes)) return false;
-    pack_blocks(job.linear, panel, rows);
+    pack_blocks(job.linear, memory, rows);
     return true;
 }
 
@@ -144,22 +161,32 @@ void pack_panel(const Linear& linear, const Source& source, int panel) {
     }
 }
 
-// Panels are claimed one by one, so that a thread without a core delays nobody by more than one.
-void run_pack(void* context, int, Team&) {
-    PackJob& job = *static_cast<PackJob*>(context);
-    const bool has_blocks = is_blocks(job.linear.format);
-    const int64_t room_bytes = job.source.places ? PANEL * block_row_bytes(job.linear) : 0;
-    uint8_t* room = room_bytes ? static_cast<uint8_t*>(std::malloc(static_cast<size_t>(room_bytes))) : nullptr;
-    if (room_bytes && !room) job.result.store(0);
+// Panels of blocks are claimed one by one, so that a thread without a core delays nobody by more than one.
+void pack_all_rows(PackJob& job) {
+    const bool is_written = job.source.out >= 0;
+    const int64_t room_bytes = job.source.places ? round_up(PANEL * block_row_bytes(job.linear), LINE) : 0;
+    const int64_t panel_bytes = block_panel_bytes(job.linear);
+    Scratch scratch;
+    char* room = scratch.reserve(room_bytes + panel_bytes);
+    if (!room) job.result.store(0);
     while (job.result.load(std::memory_order_relaxed) > 0) {
         const int panel = job.next_panel.fetch_add(1, std::memory_order_relaxed);
-        if (panel >= num_panels(job.linear)) break;
-        if (!has_blocks)
-            pack_panel(job.linear, job.source, panel);
-        else if (!pack_rows(job, panel, room))
-            job.result.store(-1);
+        if (panel >= num_panels(job.linear)) return;
+        uint8_t* filled = is_written ? reinterpret_cast<uint8_t*>(room + room_bytes)
+                                     : panel_memory<uint8_t>(job.linear, panel, panel_bytes);
+        if (!pack_rows(job, panel, reinterpret_cast<uint8_t*>(room), filled)) job.result.store(-1);
+        if (!is_written) continue;
+        const int64_t place = job.source.out_place + panel * panel_bytes;
+        if (const int error = write_at(job.source.out, place, room + room_bytes, panel_bytes))
+            job.result.store(-1 - error);
     }
-    std::free(room);
+}
+
+void run_pack(void* context, int, Team&) {
+    PackJob& job = *static_cast<PackJob*>(context);
+    if (is_blocks(job.linear.format)) return pack_all_rows(job);
+    for (int panel; (panel = job.next_panel.fetch_add(1, std::memory_order_relaxed)) < num_panels(job.linear);)
+        pack_panel(job.linear, job.source, panel);
 }
 
 }  // namespace
@@ -180,7 +207,7 @@ void* allocate(int64_t bytes) {
     return memory;
 }
 
-int64_t pack(Linear& linear, const Source& source, int num_threads) {
+int64_t place(Linear& linear, char* memory, bool has_bias) {
     const Format format = static_cast<Format>(linear.format);
     const bool has_blocks = is_blocks(linear.format);
     const bool is_int = format != Format::f32 && format != Format::bf16 && !has_blocks;
@@ -194,21 +221,33 @@ int64_t pack(Linear& linear, const Source& source, int num_threads) {
     const int64_t outputs = static_cast<int64_t>(num_panels(linear)) * PANEL;
     const int64_t groups = format == Format::int4 ? linear.padded_in / linear.group : is_int ? 1 : 0;
     const int64_t values = outputs * linear.padded_in;
-    const int64_t scales_at = has_blocks ? values / PANEL / unit * layout_of(linear.format).record_bytes()
+    const int64_t scales_at = has_blocks ? block_panel_bytes(linear) * num_panels(linear)
                                          : round_up(values * bits_per_weight(format) / 8, LINE);
     const int64_t zeros_at = scales_at + outputs * groups * 4;
     const int64_t bias_at = zeros_at + (format == Format::int4 ? outputs * groups : 0);
-    const int64_t bytes = bias_at + (source.bias ? static_cast<int64_t>(linear.num_out) * 4 : 0);
+    linear.weights = memory;
+    linear.scales = memory && groups ? reinterpret_cast<float*>(memory + scales_at) : nullptr;
+    linear.zeros = memory && format == Format::int4 ? reinterpret_cast<uint8_t*>(memory + zeros_at) : nullptr;
+    linear.bias = memory && has_bias ? reinterpret_cast<float*>(memory + bias_at) : nullptr;
+    return bias_at + (has_bias ? static_cast<int64_t>(linear.num_out) * 4 : 0);
+}
+
+int64_t pack(Linear& linear, const Source& source, int num_threads) {
+    const int64_t bytes = place(linear, nullptr, source.bias);
+    const int64_t bias_bytes = source.bias ? static_cast<int64_t>(linear.num_out) * 4 : 0;
+    PackJob job(linear, source, bytes);
+    if (source.out >= 0) {
+        run_job(run_pack, &job, num_threads);
+        const char* bias = reinterpret_cast<const char*>(source.bias);
+        if (const int error = write_at(source.out, source.out_place + bytes - bias_bytes, bias, bias_bytes))
+            job.result.store(-1 - error);
+        return job.result;
+    }
     char* memory = static_cast<char*>(allocate(bytes));
     if (!memory) return 0;
-    linear.weights = memory;
-    linear.scales = groups ? reinterpret_cast<float*>(memory + scales_at) : nullptr;
-    linear.zeros = format == Format::int4 ? reinterpret_cast<uint8_t*>(memory + zeros_at) : nullptr;
-    linear.bias = source.bias ? reinterpret_cast<float*>(memory + bias_at) : nullptr;
-
-    PackJob job(linear, source, bytes);
+    place(linear, memory, source.bias);
     run_job(run_pack, &job, num_threads);
-    if (source.bias) std::memcpy(memory + bias_at, source.bias, static_cast<size_t>(linear.num_out) * 4);
+    if (source.bias) std::memcpy(memory + bytes - bias_bytes, source.bias, static_cast<size_t>(bias_bytes));
     if (job.result <= 0) std::free(memory);
     return job.result;
 }

@@ -176,13 +176,15 @@ int64_t block_row_bytes(const Linear& linear) {
     return static_cast<int64_t>(linear.num_in / layout.file_inputs) * layout.file_bytes;
 }
 
-void pack_blocks(const Linear& linear, int panel, const uint8_t* const rows[PANEL]) {
+int64_t block_panel_bytes(const Linear& linear) {
     const BlockLayout& layout = layout_of(linear.format);
-    const int num_records = linear.padded_in / layout.inputs;
-    uint8_t* memory = static_cast<uint8_t*>(const_cast<void*>(linear.weights)) +
-                      static_cast<int64_t>(panel) * num_records * layout.record_bytes();
-    PACK_PANEL[linear.format - static_cast<int32_t>(Format::q4_0)](memory, linear.num_in / layout.file_inputs,
-                                                                   num_records, rows);
+    return static_cast<int64_t>(linear.padded_in / layout.inputs) * layout.record_bytes();
+}
+
+void pack_blocks(const Linear& linear, uint8_t* panel, const uint8_t* const rows[PANEL]) {
+    const BlockLayout& layout = layout_of(linear.format);
+    PACK_PANEL[linear.format - static_cast<int32_t>(Format::q4_0)](panel, linear.num_in / layout.file_inputs,
+                                                                   linear.padded_in / layout.inputs, rows);
 }
 
 }  // namespace forerun

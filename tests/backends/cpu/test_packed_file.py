@@ -1,0 +1,238 @@
+"""Packed codes in a file: mapped at the next start, and whole or not there whatever happens in between."""
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from ctypes import string_at
+from pathlib import Path
+from threading import enumerate as all_threads
+from typing import Final
+
+import pytest
+import torch
+
+from forerun.backends.cpu import packed_file
+from forerun.backends.cpu.binding import fault
+from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.cpu.packed_file import LENGTH_BYTES, PackedFile, open_packed
+from forerun.backends.kept_weights import KeptWeights
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from tests.checkpoints.gguf.models import write_model
+
+pytestmark = [
+    pytest.mark.skipif(fault() is not None, reason=str(fault())),
+    pytest.mark.skipif(sys.platform == "win32", reason="nothing is kept there"),
+]
+
+LINEARS: Final = ("head", "layers.0.qkv", "layers.0.gate_up", "layers.0.mlp_out", "layers.0.attention_out")
+NUM_KILLS: Final = 100
+
+
+@pytest.fixture(autouse=True)
+def keep_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_file, "LEAST_BYTES", 0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    types = {"attn_v": "Q6_K", "token_embd": "Q8_0"}  # q, k and v are two parts, one below the other
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    return write_model(path, architecture="qwen2", types=types, default_type="Q4_K")
+
+
+def kept_in(folder: Path, about: str = "m", *, is_whole: bool = True, num_bytes: int = 1 << 20) -> KeptWeights:
+    return KeptWeights(folder=folder, name="m", about=about, num_bytes=num_bytes, is_whole=is_whole)
+
+
+def pack_all(model: Path, file: PackedFile | None) -> list[bytes]:
+    """The packed bytes of all linears, read once the file is finished."""
+    weights, linears = GgufCheckpoint(name="m", path=model).weights(dtype=torch.float32), list[PackedLinear]()
+    for name in LINEARS:
+        weight, bias_O = weights.linear(name)
+        paired = weight.shape[0] // 2 if name.endswith("gate_up") else 0
+        linears.append(PackedLinear.pack(weight, bias_O, paired=paired, name=name, file=file))
+    if file is not None:
+        file.finish()
+        wait_for_files()
+    parts = [part for linear in linears for part in linear.parts()]
+    return [string_at(part.descriptor.weights, part.num_bytes) for part in parts]
+
+
+def wait_for_files() -> None:
+    for thread in all_threads():
+        if thread.name == "forerun keeps packed weights":
+            thread.join()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def test_the_next_start_maps_what_was_packed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = pack_all(model, None)
+    assert pack_all(model, open_packed(kept_in(tmp_path / "new"))) == expected
+    (path,) = files_in(tmp_path / "new")
+    assert sum(map(len, expected)) < path.stat().st_size < 1.3 * sum(map(len, expected))
+    monkeypatch.setattr(packed_file, "rows_packed", lambda *_: pytest.fail("packed again"))
+    file = open_packed(kept_in(tmp_path / "new", is_whole=False))
+    path.unlink()  # as another process may, to make room
+    assert pack_all(model, file) == expected
+    assert not caplog.records
+
+
+def test_nothing_is_kept_of_a_part_of_a_model_or_of_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_packed(kept_in(tmp_path, is_whole=False)) is None
+    monkeypatch.setattr(packed_file, "LEAST_BYTES", 2 << 20)
+    assert open_packed(kept_in(tmp_path)) is None
+    assert open_packed(None) is None
+    assert not files_in(tmp_path)
+
+
+def forge_index(raw: bytes, change: dict[str, object]) -> bytes:
+    """The file with another index."""
+    length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
+    index = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES]) | change
+    text = json.dumps(index).encode()
+    return raw[: -LENGTH_BYTES - length] + text + len(text).to_bytes(LENGTH_BYTES, "little")
+
+
+DAMAGES: Final = {
+    "empty": lambda raw: b"",
+    "shorter": lambda raw: raw[:-100],
+    "few bytes": lambda raw: raw[:3],
+    "zeros": lambda raw: bytes(len(raw)),
+    "an index that is none": lambda raw: raw[:-20] + b"\xff" * 12 + raw[-8:],
+    "a length beyond the file": lambda raw: raw[:-8] + (1 << 62).to_bytes(8, "little"),
+    "another model's": lambda raw: forge_index(raw, {"about": "another"}),
+    "places outside": lambda raw: forge_index(raw, {"places": {"head": 1 << 40}}),
+    "places below 0": lambda raw: forge_index(raw, {"places": {"head": -64}}),
+    "places between": lambda raw: forge_index(raw, {"places": {"head": 7}}),
+    "no places": lambda raw: forge_index(raw, {"places": None}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_left_aside_and_made_anew(
+    damage: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = pack_all(model, open_packed(kept_in(tmp_path)))
+    (path,) = files_in(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](whole))
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        assert pack_all(model, open_packed(kept_in(tmp_path))) == expected
+    assert str(path) in caplog.text
+    assert len(caplog.records) == 1
+    assert path.read_bytes() == whole
+
+
+def test_a_linear_that_would_reach_into_the_index_is_packed(model: Path, tmp_path: Path) -> None:
+    expected = pack_all(model, open_packed(kept_in(tmp_path)))
+    (path,) = files_in(tmp_path)
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
+    places = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES])["places"]
+    last = max(places.values())
+    path.write_bytes(forge_index(raw, {"places": dict.fromkeys(places, last)}))
+    packed = pack_all(model, open_packed(kept_in(tmp_path)))
+    assert [len(part) for part in packed] == [len(part) for part in expected]
+
+
+@pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
+def test_a_place_that_takes_no_file_is_said_once(
+    place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, kept = tmp_path / "packed", kept_in(tmp_path / "packed")
+    if place == "a file":
+        folder.touch()
+    elif place == "read-only":
+        if os.geteuid() == 0:
+            pytest.skip("root may write anywhere")
+        folder.mkdir(mode=0o500)
+    else:
+        kept = kept_in(folder, num_bytes=1 << 50)
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        assert pack_all(model, open_packed(kept)) == pack_all(model, None)
+    assert len(caplog.records) == 1
+    assert "--pack-in-memory" in caplog.text
+
+
+WRITER: Final = """
+import sys
+from pathlib import Path
+from forerun.backends.cpu import packed_file
+from tests.backends.cpu import test_packed_file as tests
+packed_file.LEAST_BYTES = 0
+if len(sys.argv) > 3:
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
+print("ready", flush=True)
+same = tests.pack_all(Path(sys.argv[1]), packed_file.open_packed(tests.kept_in(Path(sys.argv[2]))))
+assert same == tests.pack_all(Path(sys.argv[1]), None)
+print("same", flush=True)
+"""
+
+
+def start_writer(model: Path, folder: Path, *limit: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(model), str(folder), *map(str, limit)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path) -> None:
+    """A limit on the size of files fails as a full disk does: in the middle of a linear."""
+    out, said = start_writer(model, tmp_path, 2 << 20).communicate(timeout=120)  # what the file may grow to, in room
+    assert "same" in out, said
+    num_bytes = sum(map(len, pack_all(model, None)))
+    out, said = start_writer(model, tmp_path / "full", num_bytes // 2).communicate(timeout=120)
+    assert "same" in out, said
+    assert not list((tmp_path / "full").glob("*.packed"))
+
+
+def test_two_at_once_and_what_a_killed_one_left(model: Path, tmp_path: Path) -> None:
+    first, second = (open_packed(kept_in(tmp_path)) for _ in range(2))
+    left = tmp_path / f"{packed_file.PART}left"
+    assert len(files_in(tmp_path)) == 2, "the second does not take the first's for one that was left"
+    left.touch()
+    assert pack_all(model, first) == pack_all(model, second) == pack_all(model, None)
+    assert open_packed(kept_in(tmp_path, "another")) is not None
+    assert not left.exists()
+    assert len(list(tmp_path.glob("*.packed"))) == 1
+
+
+def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for about in ("a", "b", "c"):
+        pack_all(model, open_packed(kept_in(tmp_path, about)))
+    for age, path in enumerate(files_in(tmp_path)):
+        os.utime(path, (age, age))
+    oldest, *others = files_in(tmp_path)
+    monkeypatch.setattr(packed_file, "MOST_BYTES", sum(path.stat().st_size for path in others) + (1 << 20))
+    file = open_packed(kept_in(tmp_path, "d"))
+    assert not oldest.exists()
+    assert all(path.exists() for path in others)
+    pack_all(model, file)
+
+
+@pytest.mark.slow
+def test_kills_leave_a_whole_file_or_none(model: Path, tmp_path: Path) -> None:
+    rng, num_early = random.Random(7), 0
+    for _ in range(NUM_KILLS):
+        process = start_writer(model, tmp_path)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(rng.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        num_early += "same" not in process.communicate()[0]
+        for path in tmp_path.glob("*.packed"):
+            assert pack_all(model, open_packed(kept_in(tmp_path))) == pack_all(model, None), path
+            if rng.random() < 0.5:
+                path.unlink()
+    assert num_early > NUM_KILLS // 4, f"only {num_early} were killed before they were done"
