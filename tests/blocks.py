@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from forerun.model.blocks import BLOCKS, BlockType
+from forerun.model.block_types import BLOCKS, BlockType
 
 
 def random_blocks(

@@ -3,14 +3,13 @@
 import json
 
 import pytest
-import torch
 
-from forerun.backends.choose import runs_native
+from forerun.backends.dtypes import runs_native
 from forerun.bench.run import kernel_times
 from tests.cli.conftest import Run
 
 SHORT = ("bench", "kernels", "builtin", "--rows", "3,1", "--prompt", "7", "--budget", "0", "--threads", "1")
-needs_native = pytest.mark.skipif(not runs_native(torch.float32, "cpu"), reason="the native kernels were not built")
+needs_native = pytest.mark.skipif(not runs_native("float32", "cpu"), reason="the native kernels were not built")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from forerun import (
     SamplingParams,
     load,
 )
-from forerun.backends import choose
+from forerun.backends import dtypes
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.typed_weights import LoadedWeights
@@ -107,7 +107,7 @@ def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: We
 def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_asked_for() -> None:
     source = open_source("builtin-draft")
     held = Checkpoint.open_draft(source, EngineConfig())
-    assert held.weight_format == ("int8" if choose.runs_native(torch.bfloat16, "cpu") else "plain")
+    assert held.weight_format == ("int8" if dtypes.runs_native("bfloat16", "cpu") else "plain")
     assert Checkpoint.open_draft(source, EngineConfig(weights="int4")).weight_format == "int4"
     assert Checkpoint.open_draft(source, EngineConfig(dtype="float64")).weight_format == "plain"
     assert Checkpoint.open_draft(source, EngineConfig(kernels="torch")).weight_format == "plain"
@@ -117,12 +117,11 @@ def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_ask
 def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     is_native: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "runs_native", lambda dtype, device, conditions: is_native)
-    monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: is_fast)
-    expected = torch.bfloat16 if is_native or is_fast else torch.float32
-    stored = {"stored": torch.float16, "is_quantised": True}
-    assert choose.compute_dtype("auto", device="cpu", **stored) == expected  # type: ignore[arg-type]
-    assert choose.compute_dtype("auto", device="cuda:0", **stored) == torch.float16, "what auto gives"  # type: ignore[arg-type]
+    monkeypatch.setattr(dtypes, "runs_native", lambda dtype, device, conditions: is_native)
+    monkeypatch.setattr(dtypes, "has_fast_bfloat16", lambda: is_fast)
+    expected = "bfloat16" if is_native or is_fast else "float32"
+    assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cpu") == expected
+    assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cuda:0") == "float16"
 
 
 def test_other_formats_are_refused_by_name() -> None:

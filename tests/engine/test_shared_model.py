@@ -18,10 +18,9 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
-from forerun.backends.choose import runs_native
 from forerun.backends.cpu import host_group
+from forerun.backends.dtypes import runs_native
 from forerun.core.config import DTypeName, EngineConfig, KernelsName, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError, RankLostError
@@ -32,7 +31,7 @@ NUM_LOST = 200
 START_S = 120.0
 END_S = 5.0
 PROMPT = "def read(path):\n    return"
-NATIVE = pytest.mark.skipif(not runs_native(torch.float32, "cpu"), reason="no native kernels")
+NATIVE = pytest.mark.skipif(not runs_native("float32", "cpu"), reason="no native kernels")
 GREEDY = SamplingParams(max_new_tokens=24)
 DRAWN = SamplingParams(max_new_tokens=24, temperature=0.9, top_p=0.9, seed=5)
 

@@ -1,5 +1,7 @@
 """What an engine runs before the first request."""
 
+from math import inf
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def test_the_passes_of_a_long_prompt_run_once_where_kernels_are_compiled(monkeyp
         return run(inputs, observe)
 
     monkeypatch.setattr(runner.executor, "run", note)
-    warm_up(runner, (HostDecoder(runner, NoneDrafter()),), CorePlacement(), runner.cache.capacity, WIDE_PROMPT)
+    warm_up(runner, (HostDecoder(runner, NoneDrafter()),), CorePlacement(), runner.cache.capacity, WIDE_PROMPT, inf)
     assert max(widths) > 32, "more rows than a tree has"
     assert min(widths) == 1
     assert not runner.cached_ids

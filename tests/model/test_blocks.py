@@ -4,7 +4,8 @@ import gguf
 import pytest
 import torch
 
-from forerun.model.blocks import BLOCKS, BlockType, dequantise_blocks
+from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.blocks import dequantise_blocks
 from forerun.model.quantise import as_int4, as_plain, dequantise
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight
 from tests.blocks import random_blocks

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from forerun.model.part import Piece
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.slicing import take, take_columns, take_rows

@@ -22,7 +22,8 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_te
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
-from forerun.model.blocks import BLOCKS, dequantise_blocks
+from forerun.model.block_types import BLOCKS
+from forerun.model.blocks import dequantise_blocks
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 import pytest
 import torch
 
-from forerun.backends.choose import runs_native
 from forerun.backends.cpu import host_group
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.host_group import HostGroup, shared_memory, sharing_fault
+from forerun.backends.dtypes import runs_native
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import WeightFormat
@@ -27,7 +27,7 @@ from tests.sharding.test_shared_pass import FAMILIES, passes
 from tests.tiny import CAPACITY, random_weights, tiny_spec
 
 pytestmark = pytest.mark.skipif(
-    not runs_native(torch.float32, "cpu") or sharing_fault() is not None, reason="no native kernels, or not on Linux"
+    not runs_native("float32", "cpu") or sharing_fault() is not None, reason="no native kernels, or not on Linux"
 )
 MAX_ERROR: Final = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 MAX_ERROR_OF_CODES: Final = 0.3  # inputs are rounded to 8 bits by groups, which begin elsewhere on other ranks

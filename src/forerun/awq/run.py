@@ -10,7 +10,8 @@ import torch
 from forerun.awq.folder import stored_tensors, write_folder
 from forerun.awq.layer import LayerPacker
 from forerun.awq.layer_inputs import LayerInputs, perplexity, read_window
-from forerun.backends.choose import Conditions, choose_backend
+from forerun.backends.choose import choose_backend
+from forerun.backends.dtypes import Conditions
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.load import load_weights
 from forerun.checkpoints.huggingface.packed_tensors import IN_WORD

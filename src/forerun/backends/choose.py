@@ -1,4 +1,4 @@
-"""Which backend a model runs on, in which dtype, and why: decided here and nowhere else."""
+"""Which backend a model runs on, and why: decided here and nowhere else."""
 
 import sys
 from dataclasses import dataclass
@@ -10,36 +10,13 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
-from forerun.backends.cpu.binding import fault as native_fault
-from forerun.backends.cpu.host_group import sharing_fault
+from forerun.backends.dtypes import APART, USUAL, Conditions, native_obstacle
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
-from forerun.core.config import DTypeName, Exactness, InputsName, KernelsName
+from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
-from forerun.runtime.processor import has_fast_bfloat16
 
-APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What decides on the kernels besides the model and its device.
-
-    Args:
-        kernels: those that were asked for.
-        is_shared: several ranks share the model, whose kernels then exchange what they computed.
-        is_apart: not all of them are on this host.
-        inputs: what the CPU's kernels multiply a file's codes with.
-    """
-
-    kernels: KernelsName = "auto"
-    is_shared: bool = False
-    is_apart: bool = False
-    inputs: InputsName = "int16"
-
-
-USUAL: Final = Conditions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,40 +72,10 @@ def choose_backend(
             assert_never(unknown)
 
 
-def native_obstacle(conditions: Conditions) -> str | None:
-    """What keeps the C library from running a model; None where nothing does."""
-    if conditions.is_apart:
-        return APART
-    return native_fault() or (sharing_fault() if conditions.is_shared else None)
-
-
-def runs_native(dtype: torch.dtype, device: str, conditions: Conditions = USUAL) -> bool:
-    """True if a model of this dtype is run by the C library."""
-    is_possible = torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES
-    return is_possible and conditions.kernels == "auto" and native_obstacle(conditions) is None
-
-
 def triton_backend() -> Backend:
     """The GPU's backend, imported when it is needed: it brings Triton along, which not every machine has."""
     backend: Backend = import_module("forerun.backends.gpu.backend").TRITON
     return backend
-
-
-def compute_dtype(
-    wanted: DTypeName, *, stored: torch.dtype, is_quantised: bool, device: str, conditions: Conditions = USUAL
-) -> torch.dtype:
-    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
-
-    Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
-    the checkpoint's dtype, unless it would only emulate it.
-    """
-    if wanted != "auto":
-        return getattr(torch, wanted)  # type: ignore[no-any-return]
-    if device != "cpu" or not (is_quantised or stored in (torch.bfloat16, torch.float16)):
-        return stored
-    if runs_native(torch.bfloat16, device, conditions) or has_fast_bfloat16():
-        return torch.bfloat16
-    return torch.promote_types(stored, torch.float32)
 
 
 def kernel_fault(error: Exception) -> str | None:

@@ -17,7 +17,7 @@ from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
 from forerun.checkpoints.source import BytesRead
 from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format
 from forerun.core.model_spec import WeightFormat
-from forerun.model.blocks import BLOCKS, BlockType
+from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.quantise import as_plain, head_format
 from forerun.model.slicing import take_bias, take_columns, take_part

@@ -84,9 +84,7 @@ class ModelSheet:
 
 def read_sheet(source: CheckpointSource) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
-    import torch  # neither is free to import
-
-    from forerun.backends.choose import compute_dtype
+    from forerun.backends.dtypes import compute_dtype  # imports torch where there is no C library
 
     problems: list[str] = []
     spec = _attempt(source.spec, problems)
@@ -94,8 +92,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
     stored = None if stored_formats is None else source.stored_dtype()
     dtype = None
     if stored is not None:
-        chosen = compute_dtype("auto", stored=getattr(torch, stored), is_quantised=False, device="cpu")
-        dtype = str(chosen).removeprefix("torch.")
+        dtype = compute_dtype("auto", stored=stored, is_quantised=False, device="cpu")
     tokenizer = _attempt(source.tokenizer, problems)
     vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)
     return ModelSheet(

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from forerun.backends.choose import compute_dtype
+from forerun.backends.dtypes import compute_dtype
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
@@ -25,7 +25,7 @@ from forerun.engine.model_loading import (
     weight_format_of,
 )
 from forerun.engine.rank_weights import stored_bytes
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from forerun.sharding.plan import plan_shards
 
 DRIVER: Final = Path("/proc/driver/nvidia/version")  # there where the system runs an NVIDIA GPU, whatever torch can do
@@ -72,10 +72,11 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     """
     formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
     is_quantised = weight_format != "plain" or not formats.keys() <= ITEM_BYTES.keys() | BLOCKS.keys()
-    stored: torch.dtype = getattr(torch, source.stored_dtype())
-    dtype = compute_dtype(
-        config.dtype, stored=stored, is_quantised=is_quantised, device=config.device, conditions=conditions_of(config)
-    )
+    name = compute_dtype(
+        config.dtype, stored=source.stored_dtype(), is_quantised=is_quantised, device=config.device,
+        conditions=conditions_of(config),
+    )  # fmt: skip
+    dtype: torch.dtype = getattr(torch, name)
     checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
     if not is_quantised or not has_triton(checkpoint, config):
         return max(sum(formats.values()), HALF * spec.num_parameters)

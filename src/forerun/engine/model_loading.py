@@ -9,7 +9,8 @@ from typing import TypedDict
 
 import torch
 
-from forerun.backends.choose import BackendChoice, Conditions, choose_backend, compute_dtype, runs_native
+from forerun.backends.choose import BackendChoice, choose_backend
+from forerun.backends.dtypes import Conditions, compute_dtype, runs_native
 from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
@@ -66,12 +67,11 @@ class Checkpoint:
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
         spec = source.spec()  # first: what is refused by its config alone needs no weights to be looked at
-        stored: torch.dtype = getattr(torch, source.stored_dtype())
-        dtype = compute_dtype(
-            config.dtype, stored=stored, is_quantised=weight_format != "plain", device=device,
+        name = compute_dtype(
+            config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
             conditions=conditions_of(config),
         )  # fmt: skip
-        return cls(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
+        return cls(source=source, spec=spec, dtype=getattr(torch, name), weight_format=weight_format)
 
     @classmethod
     def open_draft(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
@@ -83,7 +83,7 @@ class Checkpoint:
         plain = cls.open(source, config)
         is_prepared = isinstance(source, PreparedFolder)  # in the format that it has to have
         is_plain = config.weights == "stored" and not (plain.has_codes or is_prepared)
-        if is_plain and runs_native(plain.dtype, read_device(config.device).torch_device, conditions_of(config)):
+        if is_plain and plain.runs_native(config):
             return cls.open(source, replace(config, weights="int8"))
         return plain
 
@@ -123,6 +123,11 @@ class Checkpoint:
             group=self.spec.num_heads // self.spec.num_kv_heads,
             conditions=conditions_of(config),
         )
+
+    def runs_native(self, config: EngineConfig) -> bool:
+        """True if the C library runs it."""
+        name = str(self.dtype).removeprefix("torch.")
+        return runs_native(name, read_device(config.device).torch_device, conditions_of(config))
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
         """All weights, on the config's device."""
@@ -227,7 +232,7 @@ def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
             f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of '
             f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
         )
-    if not runs_native(checkpoint.dtype, read_device(config.device).torch_device, conditions_of(config)):
+    if not checkpoint.runs_native(config):
         raise ConfigError(
             f'inputs "int8" is for the CPU\'s native kernels, which do not run {config.target} here: leave it out, or '
             "install the kernels (see the README)"

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 NEAR_TIE: Final = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 START_S: Final = 120.0  # wait for the draft model to load; a slower one joins a request later
 WARM_UP_TOKENS: Final = 4
+WARM_UP_S: Final = 0.1  # of a large model on a CPU, where the first round does nearly all that is done only once
 WIDE_PROMPT: Final = 64  # Tokens: more rows than a tree has, so that the kernels of long prompts run too.
 EARLY_TOKENS: Final = 512
 SAMPLED: Final = SamplingParams(temperature=1.0)
@@ -226,7 +228,8 @@ def rehearse(
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     is_compiled = torch.device(target.device).type == "cuda"
     num_prompt = max(1, min(WIDE_PROMPT, max_length // 2)) if is_compiled else 1
-    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length, num_prompt)
+    until = inf if is_compiled else perf_counter() + WARM_UP_S
+    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length, num_prompt, until)
     learnt.forget_if_outdated(target)
     drafter.adapt(partial(learnt.measure, target))
     if drafter.early_search_s > 0.0:
@@ -235,17 +238,18 @@ def rehearse(
 
 
 def warm_up(
-    target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int, num_prompt: int
+    target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int, num_prompt: int, until: float
 ) -> None:
     """Warm-up: libraries select, load and compile their kernels now, not during the first request.
 
     Args:
         num_prompt: tokens of the prompt; a GPU has separate kernels for passes of many rows.
+        until: when to end after the round that is played.
     """
     for params in KINDS_OF_ROUNDS if len(decoders) > 1 else KINDS_OF_ROUNDS[:1]:
         request = own_text(target, params, num_prompt)
         num_tokens = min(WARM_UP_TOKENS, max_length - num_prompt)
-        write(decoders, request, cores, num_tokens=num_tokens, until=float("inf"))
+        write(decoders, request, cores, num_tokens=num_tokens, until=until)
     target.forget()
 
 

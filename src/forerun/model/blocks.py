@@ -7,31 +7,12 @@ Legend: N blocks, E elements of a block, G groups of a block, O output features,
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
-BlockType = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
-
-
-class BlockShape(NamedTuple):
-    """Elements of a block, and the bytes they take."""
-
-    num_elements: int
-    num_bytes: int
-
-
-BLOCKS: Final[Mapping[BlockType, BlockShape]] = {
-    "Q4_0": BlockShape(32, 18),
-    "Q4_1": BlockShape(32, 20),
-    "Q5_0": BlockShape(32, 22),
-    "Q5_1": BlockShape(32, 24),
-    "Q8_0": BlockShape(32, 34),
-    "Q4_K": BlockShape(256, 144),
-    "Q5_K": BlockShape(256, 176),
-    "Q6_K": BlockShape(256, 210),
-}
+from forerun.model.block_types import BLOCKS, BlockType
 
 
 def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
-from forerun.model.blocks import BLOCKS, dequantise_blocks
+from forerun.model.block_types import BLOCKS
+from forerun.model.blocks import dequantise_blocks
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 MAX_INT8: Final = 127

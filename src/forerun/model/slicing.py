@@ -10,7 +10,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from forerun.model.part import Part, Piece
 from forerun.model.quantise import as_plain
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from forerun.model.blocks import BLOCKS, BlockType
+from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.part import WHOLE, Part
 
 Shape: TypeAlias = tuple[int, int]  # output features, input features

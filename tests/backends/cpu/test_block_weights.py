@@ -12,7 +12,8 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
-from forerun.model.blocks import BLOCKS, BlockType, dequantise_blocks
+from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.blocks import dequantise_blocks
 from forerun.model.inputs import ForwardInput
 from forerun.model.program import build_program
 from forerun.model.runner import Runner

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.backends.choose import runs_native
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
+from forerun.backends.dtypes import runs_native
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -219,9 +219,9 @@ def asked_bytes() -> int:
 
 
 def test_other_dtypes_are_left_to_torch() -> None:
-    assert runs_native(torch.float32, "cpu")
-    assert not runs_native(torch.float64, "cpu")
-    assert not runs_native(torch.float32, "cuda:0")
+    assert runs_native("float32", "cpu")
+    assert not runs_native("float64", "cpu")
+    assert not runs_native("float32", "cuda:0")
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -16,7 +16,7 @@ from torch import Tensor
 import forerun
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault, library
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from tests.backends.cpu.conftest import TIERS

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-import torch
 
-from forerun.backends.choose import runs_native
+from forerun.backends.dtypes import runs_native
 from forerun.backends.kernel_probe import OpTimes
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
 from forerun.bench.run import kernel_times
@@ -17,7 +16,7 @@ from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.model.runner import PREFILL_ROWS
 
-IS_NATIVE = runs_native(torch.float32, "cpu")
+IS_NATIVE = runs_native("float32", "cpu")
 needs_native = pytest.mark.skipif(not IS_NATIVE, reason="the native kernels were not built")
 SPEC = open_source(BUILTIN_TARGET).spec()
 LONG_PROMPT = PREFILL_ROWS + 3

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import torch
 
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from tests.blocks import random_blocks
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 256, 512, 4, 2, 64, 40

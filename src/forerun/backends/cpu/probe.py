@@ -13,7 +13,7 @@ from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
-from forerun.model.blocks import BLOCKS
+from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
 
 KIND_NAMES: Final = {number: name for name, number in OP_KINDS.items()}

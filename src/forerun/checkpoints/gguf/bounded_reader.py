@@ -24,6 +24,7 @@ FIRST_READ_BYTES: Final = 2**21  # holds a vocabulary of 49,000 tokens with its 
 MAX_HELD_BYTES: Final = 2**26
 NUMBER_BYTES: Final = 32  # a float in memory; an integer takes as much or less
 SLOT_BYTES: Final = 16  # of a value in a list and then in a tuple, a pointer each
+ASCII_BYTES: Final = SLOT_BYTES + getsizeof("")  # of a text of ASCII, beside its letters
 KEY_BYTES: Final = 800  # a key's entry in a dict, or a tensor's record and its copy, beside its text
 LONG_TEXT_BYTES: Final = 2**16  # beyond which a text's memory is counted before it is made
 MAX_TEXT_BYTES: Final = 2**25  # a whole tokenizer.json of 262,000 tokens, which some files hold, takes 33 MiB
@@ -100,7 +101,8 @@ class BoundedReader:
                 if position - start > LONG_TEXT_BYTES:
                     self._check_long(raw[start:position], num_held, what)
                 text = raw[start:position].decode()
-                num_held += getsizeof(text) + SLOT_BYTES
+                is_ascii = len(text) == position - start
+                num_held += len(text) + ASCII_BYTES if is_ascii else getsizeof(text) + SLOT_BYTES
                 if num_held > MAX_HELD_BYTES:
                     raise self._too_much(what)
                 texts.append(text)

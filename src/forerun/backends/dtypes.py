@@ -1,0 +1,72 @@
+"""What a model is computed in, by name and without torch: `forerun inspect` says it within a second."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.backends.cpu.binding import fault as native_fault
+from forerun.core.config import DTypeName, InputsName, KernelsName
+
+APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
+NATIVE: Final = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What decides on the kernels besides the model and its device.
+
+    Args:
+        kernels: those that were asked for.
+        is_shared: several ranks share the model, whose kernels then exchange what they computed.
+        is_apart: not all of them are on this host.
+        inputs: what the CPU's kernels multiply a file's codes with.
+    """
+
+    kernels: KernelsName = "auto"
+    is_shared: bool = False
+    is_apart: bool = False
+    inputs: InputsName = "int16"
+
+
+USUAL: Final = Conditions()
+
+
+def compute_dtype(
+    wanted: DTypeName, *, stored: str, is_quantised: bool, device: str, conditions: Conditions = USUAL
+) -> str:
+    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
+
+    Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
+    the checkpoint's dtype, unless it would only emulate it.
+    """
+    if wanted != "auto":
+        return wanted
+    if device != "cpu" or not (is_quantised or stored in ("bfloat16", "float16")):
+        return stored
+    if runs_native("bfloat16", device, conditions) or has_fast_bfloat16():
+        return "bfloat16"
+    return "float64" if stored == "float64" else "float32"
+
+
+def runs_native(dtype: str, device: str, conditions: Conditions = USUAL) -> bool:
+    """True if a model of this dtype is run by the C library."""
+    is_possible = device.partition(":")[0] == "cpu" and dtype in NATIVE
+    return is_possible and conditions.kernels == "auto" and native_obstacle(conditions) is None
+
+
+def native_obstacle(conditions: Conditions) -> str | None:
+    """What keeps the C library from running a model; None where nothing does."""
+    if conditions.is_apart:
+        return APART
+    return native_fault() or (sharing_fault() if conditions.is_shared else None)
+
+
+def has_fast_bfloat16() -> bool:
+    from forerun.runtime.processor import has_fast_bfloat16 as ask  # imports torch
+
+    return ask()
+
+
+def sharing_fault() -> str | None:
+    from forerun.backends.cpu.host_group import sharing_fault as ask  # imports torch
+
+    return ask()
