@@ -24,7 +24,7 @@ FIRST_READ_BYTES: Final = 2**21  # holds a vocabulary of 49,000 tokens with its 
 MAX_HELD_BYTES: Final = 2**26
 NUMBER_BYTES: Final = 32  # a float in memory; an integer takes as much or less
 SLOT_BYTES: Final = 16  # of a value in a list and then in a tuple, a pointer each
-ASCII_BYTES: Final = SLOT_BYTES + getsizeof("")  # of a text of ASCII, beside its letters
+TEXTS_AT_ONCE: Final = 256  # whose memory is counted together
 KEY_BYTES: Final = 800  # a key's entry in a dict, or a tensor's record and its copy, beside its text
 LONG_TEXT_BYTES: Final = 2**16  # beyond which a text's memory is counted before it is made
 MAX_TEXT_BYTES: Final = 2**25  # a whole tokenizer.json of 262,000 tokens, which some files hold, takes 33 MiB
@@ -88,33 +88,38 @@ class BoundedReader:
     def _texts(self, count: int, what: str) -> list[str]:
         """Texts one behind another. A vocabulary has hundreds of thousands, so this loop calls as little as it can."""
         self._require(8 * count, what)
+        texts = list[str]()
+        while len(texts) < count:
+            some = self._some_texts(min(count - len(texts), TEXTS_AT_ONCE), what)
+            self._hold(sum(map(getsizeof, some)) + len(some) * SLOT_BYTES, what)
+            texts += some
+        return texts
+
+    def _some_texts(self, count: int, what: str) -> list[str]:
+        """The next texts, up to one whose memory must be counted at once."""
         texts, raw, position, read_length = [], self._raw, self.position, UINT64.unpack_from
-        num_held = self._held_bytes
         try:
             for _ in range(count):
-                if position + 8 > len(raw):
-                    self._fill(position + 8, what)
                 start = position + 8
+                if start > len(raw):
+                    self._fill(start, what)
                 position = start + read_length(raw, position)[0]
                 if position > len(raw):
                     self._fill(position, what)
-                if position - start > LONG_TEXT_BYTES:
-                    self._check_long(raw[start:position], num_held, what)
-                text = raw[start:position].decode()
-                is_ascii = len(text) == position - start
-                num_held += len(text) + ASCII_BYTES if is_ascii else getsizeof(text) + SLOT_BYTES
-                if num_held > MAX_HELD_BYTES:
-                    raise self._too_much(what)
-                texts.append(text)
+                if is_long := position - start > LONG_TEXT_BYTES:
+                    self._check_long(raw[start:position], what)
+                texts.append(raw[start:position].decode())
+                if is_long:
+                    break
         except UnicodeDecodeError as error:
             raise self.damaged(f"{what} holds text that is not UTF-8 ({error.reason})") from error
-        self.position, self._held_bytes = position, num_held
+        self.position = position
         return texts
 
-    def _check_long(self, raw: bytearray, num_held: int, what: str) -> None:
+    def _check_long(self, raw: bytearray, what: str) -> None:
         """A text with a single letter beyond the first 65,536 takes four bytes for each letter."""
         num_bytes = len(raw) * (1 if raw.isascii() else 4)
-        if len(raw) > MAX_TEXT_BYTES or num_held + num_bytes > MAX_HELD_BYTES:
+        if len(raw) > MAX_TEXT_BYTES or self._held_bytes + num_bytes > MAX_HELD_BYTES:
             raise self._too_much(what)
 
     def _take(self, num_bytes: int, what: str) -> int:
