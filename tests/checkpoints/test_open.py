@@ -11,7 +11,7 @@ import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.gguf.choice import choose_file
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import write_config
@@ -23,7 +23,7 @@ GGUF_NAMES = [
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PROGRAM = """
 import sys
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 for argument in sys.argv[1:]:

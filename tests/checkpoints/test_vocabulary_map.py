@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.config import read_model_spec
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME, read_vocabulary_map
+from forerun.checkpoints.huggingface.config import MAP_NAME, read_model_spec
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map
 from forerun.core.errors import CheckpointError
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.checkpoints.folders import write_config
@@ -24,7 +25,7 @@ def ids(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def read(folder: Path) -> VocabularyMap | None:
+def read(folder: Path) -> VocabularyMap:
     return read_vocabulary_map(folder, read_model_spec(write_config(folder)))
 
 
@@ -33,7 +34,7 @@ def changed(values: list[int], place: int, value: int) -> Tensor:
 
 
 def test_a_folder_without_a_map_has_none(tmp_path: Path) -> None:
-    assert read(tmp_path) is None
+    assert HuggingFaceFolder(name="m", folder=tmp_path).vocabulary_map() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -41,7 +42,6 @@ def test_what_lies_there_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
     written = random_map(random.Random(3), 40, num_draft=16)
     write_map(tmp_path, target_ids=written.target_ids.to(dtype), draft_ids=written.draft_ids.to(dtype))
     found = read(tmp_path)
-    assert found is not None
     assert torch.equal(found.target_ids, written.target_ids)
     assert torch.equal(found.draft_ids, written.draft_ids)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from forerun.backends.cpu.binding import fault
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "safetensors", "tokenizers", "huggingface_hub", "transformers")
 
@@ -35,15 +37,37 @@ def test_importing_forerun_loads_nothing_heavy() -> None:
     assert heavy_modules_after("import forerun") == set()
 
 
-def test_help_loads_nothing_heavy() -> None:
-    code = (
+def modules_of(*words: str, code: int = 0) -> set[str]:
+    """The heavy packages that a command loads until it ends, with this code."""
+    return heavy_modules_after(
         "import sys\n"
         "from forerun.cli.main import main\n"
-        "sys.argv = ['forerun', '--help']\n"
+        f"sys.argv = ['forerun', *{words}]\n"
         "try:\n    main()\n"
-        "except SystemExit as end:\n    assert not end.code, end.code"
+        f"except SystemExit as end:\n    assert (end.code or 0) == {code}, end.code"
     )
-    assert heavy_modules_after(code) == set()
+
+
+def test_help_loads_nothing_heavy() -> None:
+    assert modules_of("--help") == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("help", "chat"), 0),
+        (("version",), 0),
+        (("models",), 0),
+        (("run", "/no/such/model.gguf", "hi"), 5),
+        (("generate", "builtin", "-p", "x", "--drafter", "nobody"), 2),
+        pytest.param(
+            ("inspect", "builtin"), 0, marks=pytest.mark.skipif(fault() is not None, reason="torch is asked instead")
+        ),
+    ],
+    ids=str,
+)
+def test_what_needs_no_torch_loads_none(words: tuple[str, ...], code: int) -> None:
+    assert "torch" not in modules_of(*words, code=code)
 
 
 def test_help_names_the_commands() -> None:

@@ -7,7 +7,7 @@ from shutil import copytree
 import pytest
 import torch
 
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import builtin_folder
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.core.model_spec import ModelSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.tiny import Weights

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME
 from forerun.checkpoints.open import BUILTIN_FOLDERS, builtin_folder, open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, KNOWN_DRAFTS, Automatic

@@ -1,4 +1,4 @@
-"""An engine for a command, with a progress bar while its weights are read."""
+"""An engine for a command, with a progress bar while its weights are read, or lines where no terminal is."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.failures import find_model
+from forerun.cli.failures import find_model, say
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, LayerSkip, Parallel
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from forerun.engine.engine import Engine
+
+BETWEEN_LINES_S: Final = 10.0
 
 
 @contextmanager
@@ -37,13 +41,40 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
     source = find_model(config.target)
     config = replace(config, drafter=with_cache(config.drafter, source))
     require_readable(config, source)
+    lines = None if sys.stderr.isatty() else LoadingLines(config.target)
     from forerun.drafting.policies import Policies
     from forerun.drafting.remote.policy import RemotePolicy
     from forerun.engine.engine import Engine  # imports torch
 
     policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))
-    with _load(partial(Engine, config, policies=policies)) as engine:
+    make = partial(Engine, config, policies=policies)
+    with _load_with_bar(make) if lines is None else lines.load(make) as engine:
         yield engine
+
+
+class LoadingLines:
+    """What is said of loading where no terminal is: a line at the start, one every ten seconds, and one at the end."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._began, self._read = Path(model).name, monotonic(), ""
+        say(f"forerun: loading {self._model}")
+
+    def load(self, make: Callable[..., "Engine"]) -> "Engine":
+        is_over = Event()
+        Thread(target=self._go_on, args=(is_over,), daemon=True).start()
+        try:
+            engine = make(on_progress=self._note)
+        finally:
+            is_over.set()
+        say(f"forerun: loaded {self._model} in {monotonic() - self._began:.1f} s")
+        return engine
+
+    def _note(self, what: str, num_done: int, num_total: int) -> None:
+        self._read = f", {100 * num_done // max(1, num_total)} % of {Path(what).name} read"
+
+    def _go_on(self, is_over: Event) -> None:
+        while not is_over.wait(BETWEEN_LINES_S):
+            say(f"forerun: loading {self._model} for {monotonic() - self._began:.0f} s{self._read}")
 
 
 def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
@@ -85,9 +116,7 @@ def prepared_sets(source: CheckpointSource) -> str | None:
     return str(path) if read_found_sets(path, source.spec().num_layers, identity) else None
 
 
-def _load(make: Callable[..., "Engine"]) -> "Engine":
-    if not sys.stderr.isatty():
-        return make()
+def _load_with_bar(make: Callable[..., "Engine"]) -> "Engine":
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.huggingface.names import tensor_plan
-from forerun.checkpoints.huggingface.vocabulary_map import MAP_NAME
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.model.vocabulary_map import VocabularyMap

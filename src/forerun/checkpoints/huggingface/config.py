@@ -10,6 +10,7 @@ from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"
+MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft that has a part of its target's tokens
 FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 DEFAULT_WINDOW: Final = 4096
 QWEN_DEFAULT_FULL_LAYERS: Final = 28

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.huggingface.config import CONFIG_NAME, read_model_spec
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.huggingface.packing import Packing, read_packing
@@ -60,6 +60,8 @@ class HuggingFaceFolder:
         return read_tokenizer(self.folder)
 
     def vocabulary_map(self) -> "VocabularyMap | None":
+        if not (self.folder / MAP_NAME).exists():  # as most have none
+            return None
         from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map  # brings torch along
 
         return read_vocabulary_map(self.folder, self.spec())

@@ -7,20 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME
 from forerun.checkpoints.safetensors.header import StoredTensor, read_header
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.text.vocabulary import MAX_IDS
 
-MAP_NAME: Final = "vocabulary_map.safetensors"
 ID_BYTES: Final = {"I32": 4, "I64": 8}
 NAMES: Final = ("draft_ids", "target_ids")
 
 
-def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap | None:
-    """The map in a draft's folder; None where there is none, so that its ids are its target's.
+def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
+    """The map in a draft's folder.
 
     Args:
         spec: the draft's own.
@@ -29,8 +28,6 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap | None:
         CheckpointError: it is damaged, or contradicts itself or config.json.
     """
     path = folder / MAP_NAME
-    if not path.exists():
-        return None
     tensors = {tensor.name: tensor for tensor in read_header(path, ID_BYTES)}
     if tuple(sorted(tensors)) != NAMES or any(len(tensor.shape) != 1 for tensor in tensors.values()):
         raise _wrong(path, f"it holds {sorted(tensors)[:4]}, but needs one row each of draft_ids and target_ids")
