@@ -4,11 +4,11 @@ Legend: L layers, S slots, K key/value heads, D head size. Keys are stored rotat
 when it moves to another slot.
 """
 
+import mmap
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from forerun.core.model_spec import ModelSpec
 from forerun.model.step import CacheMove, Tell, nobody
 from forerun.runtime.inference import inference
 
-LINE: Final = 64  # bytes
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 
 
@@ -89,13 +88,11 @@ class TreeCache:
 
 
 def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> Tensor:
-    """Zeros on cache lines of their own; a CPU's take memory only where they are written."""
-    if torch.device(device).type != "cpu":
+    """Zeros; a CPU's take memory only where they are written, page by page."""
+    if torch.device(device).type != "cpu" or not prod(shape):
         return torch.zeros(shape, dtype=dtype, device=device)
-    num_bytes = prod(shape) * dtype.itemsize
-    raw = np.zeros(num_bytes + LINE, np.uint8)
-    first = -raw.ctypes.data % LINE
-    return torch.from_numpy(raw[first : first + num_bytes]).view(dtype).view(shape)
+    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
