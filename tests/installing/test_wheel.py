@@ -1,4 +1,4 @@
-"""The wheels that scripts/wheel builds: what their names promise, what is in them, and that one runs where no compiler is."""
+"""Wheels of scripts/wheel: what their names promise, what is in them, and that one runs where no compiler is."""
 
 import json
 import os
@@ -31,7 +31,12 @@ pytestmark = [
 
 def run(*command: str | Path, **variables: str) -> str:
     done = subprocess.run(
-        [str(part) for part in command], cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -59,10 +64,12 @@ def test_its_name_says_where_it_runs(wheel: Path, target: str) -> None:
 
 
 def test_it_holds_the_package_and_no_source_of_the_library(wheel: Path) -> None:
-    package = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/forerun").rglob("*") if path.is_file()}
-    expected = {
-        name for name in package if not re.search(r"/cpp/|CMakeLists|__pycache__|libforerun_native", name)
-    } | {LIBRARY}
+    package = {
+        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/forerun").rglob("*") if path.is_file()
+    }
+    expected = {name for name in package if not re.search(r"/cpp/|CMakeLists|__pycache__|libforerun_native", name)} | {
+        LIBRARY
+    }
     with ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if name.startswith("forerun/")}
     assert held == expected

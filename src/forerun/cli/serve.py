@@ -21,7 +21,6 @@ from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.shares import threads_of
 
