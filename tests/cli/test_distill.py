@@ -1,6 +1,7 @@
 """forerun distill: what it refuses before anything slow, and a whole short run."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_folder_with_something_else_and_one_that_is_in_use_are_refused(tmp_pat
 
 
 def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_another(
-    tmp_path: Path, target: str, plain: str
+    tmp_path: Path, target: str, plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, questions = tmp_path / "text.txt", tmp_path / "questions.jsonl"
     text.write_text("The fox said: naïve café! " * 20)
@@ -75,11 +76,19 @@ def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_anot
     assert "| 0 |" in made.output
     report = json.loads((out / "distill" / "report.json").read_text())
     assert [worth["num_identical"] for worth in report["worth"]] == [worth["num_texts"] for worth in report["worth"]]
-    assert "licence" in (out / "README.md").read_text()
-    assert (out / "distill" / "curves.png").stat().st_size > 1000
+    picture = out / "distill" / "curves.png"
+    card = (out / "README.md").read_text()
+    assert "licence" in card
+    assert "curves.png" in card
+    assert picture.stat().st_size > 1000
     texts = report["num_texts"]
     assert "layers 1, not 2" in " ".join(run(target, out, "--layers", "2").output.split())
     assert "holds a draft of" in " ".join(run(plain, out, "--layers", "1").output.split())
+    picture.unlink()
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     again = run(target, out, "--time", "8s", *flags)
     assert again.exit_code == 0, again.output
+    assert "no picture of the curves was drawn" in " ".join(again.output.split())
+    assert "curves.png" not in (out / "README.md").read_text()
     assert json.loads((out / "distill" / "report.json").read_text())["num_texts"] > texts

@@ -76,7 +76,7 @@ def test_a_key_that_can_be_guessed_and_a_port_that_is_none(
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="the extra replicas is installed")
 def test_replicas_need_their_extra(run: Run) -> None:  # noqa: F811
-    assert "forerun[serve,replicas]" in refused(run, 2, "--replicas", "2", "--port", "0")
+    assert "pip install 'ray[serve]" in refused(run, 2, "--replicas", "2", "--port", "0")
 
 
 def test_no_such_model(run: Run) -> None:  # noqa: F811

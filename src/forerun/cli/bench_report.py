@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
-NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip install 'forerun[bench]'"
+NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip install matplotlib"
 MIN_WIDTH: Final = 100
 
 

@@ -13,7 +13,7 @@ from forerun.cli.failures import INTERRUPTED, find_model, say, shows_errors
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import AUTO_DEVICE, EngineConfig
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from forerun.cli.distill_progress import Draw
@@ -59,7 +59,6 @@ def distill(
     """Make a small draft model for a target: it writes text, and a draft learns to guess it. The drafts of such models
     are used with --draft FOLDER."""
     seconds = read_duration(time)
-    require(has_matplotlib(), "forerun distill draws its curves with matplotlib: pip install 'forerun[distill]'")
     asked = tuple(turn for path in questions or () for turn in _questions(path))
     find_model(target)
     from forerun.distill.config import DistillConfig
@@ -76,6 +75,8 @@ def distill(
         stop.patience = 1
         report = _run(distillation, draw, stop)
     print(report.table())
+    if not has_matplotlib():
+        say("no picture of the curves was drawn, as matplotlib is not installed: pip install matplotlib")
     say(f"the draft is in {out}; to use it: forerun generate --model {target} --draft {out}")
 
 

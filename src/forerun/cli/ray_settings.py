@@ -10,7 +10,7 @@ from forerun.core.errors import ConfigError
 def require_ray() -> None:
     """Raise ConfigError where Ray Serve is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("num_replicas needs ray for more than one: run pip install 'forerun[serve,replicas]'")
+        raise ConfigError("num_replicas needs ray for more than one: run pip install 'ray[serve]>=2.59'")
 
 
 def prepare_ray() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from threading import Thread
 from types import FrameType
 from typing import Annotated, Final
@@ -22,11 +21,9 @@ from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.shares import threads_of
 
-NEEDED: Final = ("fastapi", "uvicorn", "prometheus_client")
 SHOWN: Final = (
     "host", "port", "num_replicas", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
     "max_request_s", "drain_s",
@@ -70,7 +67,6 @@ def serve(
     opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is there.")] = False,
 ) -> None:
     """Serve a model to OpenAI's clients, one request after the other."""
-    require_packages()
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
@@ -139,10 +135,3 @@ def show(url: str) -> None:
     """Show the page, or say that nothing here can."""
     if not webbrowser.open(url):
         say(f"no browser was found here (the variable BROWSER names one): open {url} in yours")
-
-
-def require_packages() -> None:
-    """Raise ConfigError where the server's packages are not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"the server needs {', '.join(missing)}: run pip install 'forerun[serve]'")

@@ -3,25 +3,29 @@
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.output_file import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LOSS, OVERLAP, HITS, INK = "#1f5fa8", "#c4561d", "#3a7d44", "#333333"
 SMOOTHED: Final = 20  # steps whose losses are averaged
 
 
 def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw loss and acceptance over the time of training.
+    """Draw loss and acceptance over the time of training, where matplotlib is installed.
 
     Args:
         lines: what `RunLog` holds: {"kind": "step", "trained_s", "loss"} and
             {"kind": "score", "trained_s", "loss", "overlap", "hits", "hits_of_several"}.
         path: the file to write; its suffix names the format.
     """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
     steps = [line for line in lines if line["kind"] == "step"]
     scores = [line for line in lines if line["kind"] == "score"]
     figure = Figure(figsize=(10.0, 4.0), layout="constrained")
@@ -42,7 +46,7 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
     write_whole(path, picture.getvalue())
 
 
-def _smooth_line(axes: Axes, steps: Sequence[dict[str, Any]]) -> None:
+def _smooth_line(axes: "Axes", steps: Sequence[dict[str, Any]]) -> None:
     means = [
         sum(line["loss"] for line in steps[max(0, end - SMOOTHED) : end]) / min(end, SMOOTHED)
         for end in range(1, len(steps) + 1)
@@ -50,7 +54,7 @@ def _smooth_line(axes: Axes, steps: Sequence[dict[str, Any]]) -> None:
     axes.plot([line["trained_s"] / 60 for line in steps], means, color=LOSS, label="texts learnt from, smoothed")
 
 
-def _decorate(axes: Axes, title: str, unit: str) -> None:
+def _decorate(axes: "Axes", title: str, unit: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK)
     axes.set_xlabel("minutes of training", color=INK)
     axes.set_ylabel(unit, color=INK)

@@ -41,11 +41,12 @@ class DistillReport:
     def write(self, folder: Path) -> None:
         """Write report.json for programs, and the card beside the draft."""
         write_whole(folder / "distill" / "report.json", json.dumps({"forerun": __version__, **asdict(self)}, indent=2))
-        write_whole(folder / "README.md", self.card())
+        write_whole(folder / "README.md", self.card(has_picture=(folder / "distill" / "curves.png").exists()))
 
-    def card(self) -> str:
+    def card(self, *, has_picture: bool) -> str:
         """The model card."""
         spec, score = self.spec, self.score
+        picture = "\n![loss and acceptance](distill/curves.png)\n" if has_picture else ""
         return f"""# A draft for {self.target}
 
 A small Llama that guesses ahead for {self.target} (identity {self.identity}), made by `forerun distill` {__version__}.
@@ -68,9 +69,7 @@ target's licence holds for it too.
 | held-out texts | {score.loss:.3f} nats a token; first guess right {score.hits:.1%} |
 
 {self.table()}
-
-![loss and acceptance](distill/curves.png)
-"""
+{picture}"""
 
     def table(self) -> str:
         """What the draft brings."""

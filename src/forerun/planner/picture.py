@@ -18,9 +18,9 @@ def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
         ConfigError: matplotlib is not there, the format is unknown, or the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure  # an extra, and slow to import
+        from matplotlib.figure import Figure  # not everywhere installed, and slow to import
     except ImportError as error:
-        raise ConfigError("a plot needs matplotlib: pip install 'forerun[bench]'") from error
+        raise ConfigError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=INCHES, layout="constrained")
     axes = figure.add_subplot()
     ordered = sorted(plans, key=order_of)

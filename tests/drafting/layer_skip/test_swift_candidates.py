@@ -97,7 +97,7 @@ def test_the_library_is_not_imported_before_it_is_needed(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "bayes_opt", None)  # importing it raises
     search = SwiftCandidates(NUM_LAYERS)
     run(search, 24)
-    with pytest.raises(ConfigError, match=r'pip install "forerun\[paper\]"'):
+    with pytest.raises(ConfigError, match="pip install 'bayesian-optimization"):
         search.propose()
     monkeypatch.undo()
     assert len(search.propose()) == 4

@@ -10,7 +10,7 @@ from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 VERSION: Final = 11  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
-REMEDY: Final = "install a C++17 compiler and install forerun again"
+REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"
 
 
 @cache  # in C, so that asking for it again costs nothing

@@ -141,6 +141,6 @@ def load_library() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"the search of the paper needs bayesian-optimization ({error}): "
-            'pip install "forerun[paper]", or choose another search'
+            "pip install 'bayesian-optimization>=3.0', or choose another search"
         ) from error
     return bayes_opt

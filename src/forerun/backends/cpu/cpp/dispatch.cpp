@@ -1,10 +1,14 @@
 #include "dispatch.h"
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "export.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -19,16 +23,45 @@ struct Tier {
 };
 
 #if defined(__x86_64__) && defined(__GNUC__)
+constexpr uint32_t AVX_VNNI = 1 << 4, AVX512_BF16 = 1 << 5;  // older headers lack their names
+
+// What the processor says of itself, and which registers the operating system saves. Asked here, since the runtime of
+// one compiler (zig) answers every __builtin_cpu_supports with no.
+struct Cpu {
+    uint32_t leaf_1_ecx = 0, leaf_7_ebx = 0, leaf_7_ecx = 0, leaf_7_1_eax = 0, saved = 0;
+    bool is_amd = false;
+
+    Cpu() {
+        uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+        if (__get_cpuid(0, &eax, &ebx, &ecx, &edx)) is_amd = ecx == signature_AMD_ecx;
+        if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) leaf_1_ecx = ecx;
+        if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+            leaf_7_ebx = ebx, leaf_7_ecx = ecx;
+            if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) leaf_7_1_eax = eax;
+        }
+        if (leaf_1_ecx & bit_OSXSAVE) asm volatile("xgetbv" : "=a"(saved), "=d"(edx) : "c"(0));
+    }
+};
+
+const Cpu& cpu() {
+    static const Cpu found;
+    return found;
+}
+
+bool has_all(uint32_t bits, uint32_t wanted) { return (bits & wanted) == wanted; }
+
 bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    constexpr uint32_t YMM = 0x6;  // halves of the registers that SSE and AVX added
+    return has_all(cpu().saved, YMM) && has_all(cpu().leaf_1_ecx, bit_FMA | bit_F16C) && cpu().leaf_7_ebx & bit_AVX2;
 }
-bool has_avx2_vnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
+bool has_avx2_vnni() { return has_avx2() && cpu().leaf_7_1_eax & AVX_VNNI; }
 bool has_avx512() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    constexpr uint32_t ZMM = 0xe6;  // also masks and what AVX-512 added
+    return has_avx2() && has_all(cpu().saved, ZMM) &&
+           has_all(cpu().leaf_7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL);
 }
-bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
-bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
+bool has_avx512_vnni() { return has_avx512() && cpu().leaf_7_ecx & bit_AVX512VNNI; }
+bool has_avx512_bf16() { return has_avx512_vnni() && cpu().leaf_7_1_eax & AVX512_BF16; }
 #endif
 
 #if defined(__aarch64__)
@@ -82,8 +115,7 @@ std::atomic<const Kernels*> chosen{nullptr};
 
 bool can_stream() {
 #if defined(__x86_64__) && defined(__GNUC__)
-    static const bool is_amd = __builtin_cpu_is("amd");
-    return is_amd;
+    return cpu().is_amd;
 #else
     return true;
 #endif

@@ -3,6 +3,7 @@
 
 #include "dispatch.h"
 #include "export.h"
+#include "memory.h"
 #include "pack.h"
 #include "pool.h"
 #include "program.h"
@@ -63,7 +64,7 @@ FORERUN_EXPORT int64_t forerun_place(Linear* linear, void* memory, int has_bias)
     return place(*linear, static_cast<char*>(memory), has_bias != 0);
 }
 
-FORERUN_EXPORT void forerun_free(void* memory) { std::free(memory); }
+FORERUN_EXPORT void forerun_free(void* memory) { free_aligned(memory); }
 
 // y = x W^T + bias by an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.
 FORERUN_EXPORT void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual,

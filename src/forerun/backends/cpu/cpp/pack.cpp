@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "blocks.h"
+#include "memory.h"
 #include "pool.h"
 #include "program.h"
 
@@ -199,7 +199,7 @@ int row_of(const Linear& linear, int panel, int lane) {
 
 void* allocate(int64_t bytes) {
     const int64_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
-    void* memory = std::aligned_alloc(static_cast<size_t>(unit), static_cast<size_t>(round_up(bytes, unit)));
+    void* memory = allocate_aligned(static_cast<size_t>(unit), static_cast<size_t>(round_up(bytes, unit)));
 #ifdef __linux__
     // A wish: small pages work as well. What does not fill a huge page has small ones, so that nothing is wasted.
     if (memory && unit == HUGE_PAGE) madvise(memory, static_cast<size_t>(bytes / unit * unit), MADV_HUGEPAGE);
@@ -248,7 +248,7 @@ int64_t pack(Linear& linear, const Source& source, int num_threads) {
     place(linear, memory, source.bias);
     run_job(run_pack, &job, num_threads);
     if (source.bias) std::memcpy(memory + bytes - bias_bytes, source.bias, static_cast<size_t>(bias_bytes));
-    if (job.result <= 0) std::free(memory);
+    if (job.result <= 0) free_aligned(memory);
     return job.result;
 }
 

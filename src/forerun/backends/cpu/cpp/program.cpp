@@ -1,9 +1,9 @@
 #include "program.h"
 
-#include <cstdlib>
 #include <cstring>
 
 #include "blocks.h"
+#include "memory.h"
 #include "pack.h"
 
 namespace forerun {
@@ -14,13 +14,13 @@ constexpr int64_t LINE = 64;
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-Scratch::~Scratch() { std::free(data_); }
+Scratch::~Scratch() { free_aligned(data_); }
 
 char* Scratch::reserve(int64_t num_bytes) {
     if (num_bytes > size_) {
-        std::free(data_);
+        free_aligned(data_);
         const int64_t wanted = round_up(num_bytes + num_bytes / 4, LINE);
-        data_ = static_cast<char*>(std::aligned_alloc(LINE, static_cast<size_t>(wanted)));
+        data_ = static_cast<char*>(allocate_aligned(LINE, static_cast<size_t>(wanted)));
         size_ = data_ ? wanted : 0;
     }
     return data_;
