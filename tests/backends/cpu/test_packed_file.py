@@ -147,9 +147,9 @@ def test_a_linear_that_would_reach_into_the_index_is_packed(model: Path, tmp_pat
     assert [len(part) for part in packed] == [len(part) for part in expected]
 
 
-@pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
+@pytest.mark.parametrize("place", ["a file", "read-only", "too little room", "another machine"])
 def test_a_place_that_takes_no_file_is_said_once(
-    place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, kept = tmp_path / "packed", kept_in(tmp_path / "packed")
     if place == "a file":
@@ -158,6 +158,10 @@ def test_a_place_that_takes_no_file_is_said_once(
         if os.geteuid() == 0:
             pytest.skip("root may write anywhere")
         folder.mkdir(mode=0o500)
+    elif place == "another machine":
+        mounts = tmp_path / "mounts"
+        mounts.write_text(f"/dev/a / ext4 rw 0 0\nhome:/ {tmp_path} nfs4 rw 0 0\n")
+        monkeypatch.setattr(packed_file, "MOUNTS", mounts)
     else:
         kept = kept_in(folder, num_bytes=1 << 50)
     with caplog.at_level(logging.WARNING, logger="forerun"):
@@ -195,6 +199,19 @@ def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path)
     out, said = start_writer(model, tmp_path / "full", num_bytes // 2).communicate(timeout=120)
     assert "same" in out, said
     assert not list((tmp_path / "full").glob("*.packed"))
+
+
+def test_a_disk_that_fails_later_is_said_loudly(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    pack_all(model, open_packed(kept_in(tmp_path)))
+    assert not files_in(tmp_path)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "texts may be wrong" in caplog.text
 
 
 def test_two_at_once_and_what_a_killed_one_left(model: Path, tmp_path: Path) -> None:

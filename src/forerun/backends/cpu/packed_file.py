@@ -9,6 +9,7 @@ import json
 import logging
 import mmap
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ LENGTH_BYTES: Final = 8
 MOST_INDEX_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 8
 MOST_GROWTH: Final = 2  # times that packing may make stored bytes
+MOUNTS: Final = Path("/proc/self/mounts")
+REMOTE: Final = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "ceph", "gpfs", "beegfs", "afs", "glusterfs")
 SUFFIX: Final = ".packed"
 PART: Final = ".part-"
 
@@ -112,14 +115,25 @@ class GrowingFile:
     def _name_it(self) -> None:
         index = json.dumps({"about": self._about, "places": self._places}).encode()
         try:
-            os.pwrite(self._descriptor, index + len(index).to_bytes(LENGTH_BYTES, "little"), self._end)
+            write_all(self._descriptor, index + len(index).to_bytes(LENGTH_BYTES, "little"), self._end)
             os.ftruncate(self._descriptor, self._end + len(index) + LENGTH_BYTES)
-            os.fsync(self._descriptor)
-            self._part.replace(self._path)
         except OSError as error:
             self._give_up(str(error.strerror))
-        else:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:  # the system may have dropped pages that are mapped
+            logger.error(
+                "the disk did not take the packed weights of %s (%s): texts may be wrong from now on, so start forerun "
+                "again, with --pack-in-memory", self._name, error.strerror,
+            )  # fmt: skip
+            self._leave()
+            return
+        try:
+            self._part.replace(self._path)
             os.close(self._descriptor)
+        except OSError as error:
+            self._give_up(str(error.strerror))
 
     def _give_up(self, reason: str) -> None:
         say_not_kept(self._name, self._path.parent, reason)
@@ -141,7 +155,7 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
     """The model's file, or a new one to pack into; None where there is to be none, which is said if that is a fault."""
     if kept is None or kept.num_bytes < LEAST_BYTES or sys.platform == "win32":
         return None
-    about = f"library {VERSION}, {kept.about}"
+    about = f"library {VERSION}, {platform.machine()}, {kept.about}"
     path = kept.folder / f"{blake2b(about.encode(), digest_size=DIGEST_BYTES).hexdigest()}{SUFFIX}"
     try:
         return MappedFile(path, about)
@@ -153,6 +167,8 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
         return None
     try:
         kept.folder.mkdir(parents=True, exist_ok=True)
+        if kind := remote_kind(kept.folder):
+            raise OSError(None, f"it is on {kind}, and not on a disk of this machine")
         make_room(kept.folder, kept.num_bytes)
         return GrowingFile(path, kept, about)
     except OSError as error:
@@ -192,6 +208,25 @@ def read_index(memory: mmap.mmap, about: str) -> tuple[dict[str, int], int]:
     ):
         raise ValueError("its index is damaged")
     return places, begin
+
+
+def write_all(descriptor: int, raw: bytes, place: int) -> None:
+    while raw:
+        num_written = os.pwrite(descriptor, raw, place)
+        raw, place = raw[num_written:], place + num_written
+
+
+def remote_kind(folder: Path) -> str | None:
+    """The kind of file system that a folder is on if another machine has it: it may fail to keep what it has taken, and
+    drop what is mapped. None for a local one, or where the system does not say."""
+    try:
+        mounts = [line.split() for line in MOUNTS.read_text(errors="surrogateescape").splitlines()]
+    except OSError:
+        return None
+    path = folder.resolve()
+    above = [(len(point), kind) for _, point, kind, *_ in mounts if path.is_relative_to(point.replace("\\040", " "))]
+    kind = max(above, default=(0, ""))[1]
+    return kind if kind.startswith(REMOTE) else None
 
 
 def make_room(folder: Path, num_bytes: int) -> None:

@@ -132,7 +132,8 @@ const Kernels& kernels() {
 
 }  // namespace forerun
 
-// Changes with every function or struct that Python sees, so that a library from before is noticed.
+// Changes with every function or struct that Python sees, so that a library from before is noticed, and with the layout
+// of packed weights, which are kept in files.
 FORERUN_EXPORT int forerun_version() { return 11; }
 
 // The name of the instruction set in use.
