@@ -25,12 +25,11 @@ STATES = ("quiet", "a second one", "one busy loop", "two busy loops")
 
 def decode(model: str, num_threads: int, tier: str | None) -> None:
     """A contestant: tokens without end."""
-    from forerun import Engine, EngineConfig, SamplingParams
+    from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
     from forerun.backends.cpu.probe import select_tier
-    from forerun.core.drafter_config import DrafterConfig
 
     assert select_tier(tier), f"no tier {tier} here"
-    engine = Engine(EngineConfig(target=model, num_threads=num_threads, drafter=DrafterConfig(kind="none")))
+    engine = Engine(EngineConfig(target=model, num_threads=num_threads, drafter=NoDrafter()))
     params = SamplingParams(max_new_tokens=256, ignore_eos=True)
     while True:
         for _ in engine.stream("Once upon a time", params):

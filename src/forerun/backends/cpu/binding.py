@@ -49,6 +49,8 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_read.restype = c_uint64
     found.forerun_multiply_adds.argtypes = (c_int, c_int64, c_int)
     found.forerun_multiply_adds.restype = c_int64
+    found.forerun_num_stops.argtypes = ()
+    found.forerun_num_stops.restype = c_uint64
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
     found.forerun_pack.argtypes = (c_void_p, c_void_p)

@@ -38,6 +38,7 @@ class Pool {
             std::lock_guard<std::mutex> lock(sleep_);
             wake_.notify_all();
         }
+        look_anew();
         Member self(&team_, 0, num_threads, ticket, first_step_);
         job(context, self);
         team_.close();
@@ -98,6 +99,7 @@ class Pool {
         num_asleep_.fetch_add(1, std::memory_order_seq_cst);
         wake_.wait(lock, [&] { return ticket_.load(std::memory_order_seq_cst) != seen; });
         num_asleep_.fetch_sub(1, std::memory_order_relaxed);
+        look_anew();
         return ticket_.load(std::memory_order_acquire);
     }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "export.h"
 #include "pause.h"
 
 namespace forerun {
@@ -12,22 +13,38 @@ using Clock = std::chrono::steady_clock;
 
 // Systems take a core away after some milliseconds if others want it. Giving it up before that, and not much before,
 // costs little of a thread's share: Linux 6.18 takes a thread that yields for one that has used up its time slice.
-constexpr auto LONG_RUN = std::chrono::microseconds(2000);
+constexpr auto LONG_RUN = std::chrono::microseconds(1000);
 constexpr auto AWAY = std::chrono::microseconds(1000);  // nothing between two looks takes so long with a core
+constexpr auto TAKEN = std::chrono::microseconds(200);  // a core that is given up and comes back later was wanted
 constexpr int PAUSES_BEFORE_TAKING = 64;  // others' parts: some microseconds, as a step's threads end at about one time
-constexpr int PAUSES_BEFORE_LEAVING = 4096;  // some hundred microseconds
+constexpr int PAUSES_BEFORE_YIELD = 2000;  // some tens of microseconds: the thread waited for has no core
 constexpr int TAKEN_BITS = 24;
+
+std::atomic<uint64_t> num_stops{0};
+thread_local Clock::time_point since, last;  // when this thread got its core; its last look at the clock
 
 }  // namespace
 
-void let_others_run() {
-    static thread_local Clock::time_point since, last;
+void look_anew() {
     const Clock::time_point now = Clock::now();
     if (now - last > AWAY) since = now;
     last = now;
-    if (now - since < LONG_RUN) return;
-    std::this_thread::yield();
-    since = last = Clock::now();
+}
+
+void let_others_run() {
+    Clock::time_point now = Clock::now();
+    bool is_stopped = false;
+    if (now - last > AWAY) {
+        is_stopped = true;
+        since = now;
+    } else if (now - since >= LONG_RUN) {
+        std::this_thread::yield();
+        since = Clock::now();
+        is_stopped = since - now > TAKEN;
+        now = since;
+    }
+    last = now;
+    if (is_stopped) num_stops.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Team::enter(uint64_t job) {
@@ -41,7 +58,7 @@ void Team::close() {
     open_job_.store(0, std::memory_order_seq_cst);
     for (int i = 1; num_inside_.load(std::memory_order_seq_cst) != 0; i++) {
         pause();
-        if (i % PAUSES_BETWEEN_LOOKS == 0) let_others_run();
+        if (i % PAUSES_BETWEEN_LOOKS == 0) std::this_thread::yield();
     }
 }
 
@@ -79,8 +96,8 @@ bool Member::share_by(int count, int tile, int unit, Tile work, void* context) {
         if (i == PAUSES_BEFORE_TAKING)
             for (int other = 1; other < num_threads_; other++)
                 do_part_of((thread_ + other) % num_threads_, count, tile, unit, work, context);
-        if (i % PAUSES_BETWEEN_LOOKS == 0) let_others_run();
-        if (i == PAUSES_BEFORE_LEAVING && thread_ != 0) return wait_outside();
+        if (i >= PAUSES_BEFORE_YIELD && thread_ != 0) return wait_outside();
+        if (i >= PAUSES_BEFORE_YIELD && i % PAUSES_BETWEEN_LOOKS == 0) std::this_thread::yield();
     }
     step_++;
     return true;
@@ -101,7 +118,7 @@ bool Member::wait_outside() {
     team_->leave();
     for (int i = 1; team_->step() == step_; i++) {
         pause();
-        if (i % PAUSES_BETWEEN_LOOKS == 0) let_others_run();
+        if (i % PAUSES_BETWEEN_LOOKS == 0) std::this_thread::yield();
     }
     step_++;
     is_over_ = !team_->enter(job_);
@@ -113,3 +130,6 @@ void Member::leave() {
 }
 
 }  // namespace forerun
+
+// How often a thread has found that others had its core for a while.
+FORERUN_EXPORT uint64_t forerun_num_stops() { return forerun::num_stops.load(std::memory_order_relaxed); }

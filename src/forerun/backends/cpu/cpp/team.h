@@ -12,6 +12,8 @@ constexpr int PAUSES_BETWEEN_LOOKS = 64;  // at the clock: some microseconds
 
 // Gives the core away if this thread has had it for long. To be called where nobody waits for this thread.
 void let_others_run();
+// Before that: what this thread did until now has had no looks.
+void look_anew();
 
 // Outlives its jobs, whose steps are numbered on and on: a thread that comes late finds its step's number passed.
 class Team {
