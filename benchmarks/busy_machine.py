@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
-WARM_S = 1.0  # after each change of what runs
+WARM_S = 1.5  # after each change of what runs
 BUSY_LOOP = ("sh", "-c", "while :; do :; done")
 STATES = ("quiet", "a second one", "one busy loop", "two busy loops")
 

@@ -7,7 +7,7 @@ FORGOTTEN_BY_A_PASS: Final = 0.125
 TRIAL_PASSES: Final = 4
 TRIAL_S: Final = 0.03  # several time slices of the system
 LEAST_PAUSE_S: Final = 0.25  # between trials
-MOST_PAUSE_S: Final = 1.0
+PAUSE_OF_LOSS: Final = 20.0  # times what a trial lost, so that trials take a twentieth at most
 WEIGHT_OF_NEW: Final = 0.125
 MOST_TIMES_USUAL: Final = 10.0  # more is a process that was stopped, or a machine that slept
 WORTH_FEWER: Final = 0.95  # of the time with more threads
@@ -23,14 +23,12 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        self._most, self._halvings = 0, 0
-        self._forget()
+        self._begin(0)
 
     def threads(self, most: int) -> int:
         """Of the next pass."""
         if most != self._most:
-            self._most, self._halvings = most, 0
-            self._forget()
+            self._begin(most)
         return max(1, most >> (self._halvings if self._tried is None else self._tried))
 
     def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
@@ -42,15 +40,22 @@ class Crew:
         usual_s = self._usual_s.get(num_rows, elapsed_s)
         self._usual_s[num_rows] = usual_s + WEIGHT_OF_NEW * (elapsed_s - usual_s)
         self._stopped = max(0.0, self._stopped + (1.0 if is_stopped else -FORGOTTEN_BY_A_PASS))
-        self._waited_s += elapsed_s
-        if self._waited_s < self._pause_s or (self._halvings == 0 and self._stopped < LEAST_STOPPED):
+        self._pause_s -= elapsed_s
+        if self._pause_s > 0:
             return
-        can_be_fewer = self._most >> self._halvings > 1 and self._stopped >= LEAST_STOPPED
-        tries_fewer = can_be_fewer and (self._halvings == 0 or not self._tried_fewer)
-        self._tried = self._halvings + (1 if tries_fewer else -1)
-        self._tried_fewer = tries_fewer
-        self._trial_s = self._expected_s = 0.0
-        self._trial_passes = 0
+        can_be_fewer = self._stopped >= LEAST_STOPPED and self._most >> self._halvings > 1
+        if self._halvings == 0:
+            if can_be_fewer:
+                self._begin_trial(fewer=True)
+        else:
+            self._begin_trial(fewer=can_be_fewer and not self._tried_fewer)
+
+    def _begin(self, most: int) -> None:
+        self._most, self._halvings = most, 0
+        self._usual_s: dict[int, float] = {}  # of a pass, by its rows
+        self._stopped = self._pause_s = 0.0
+        self._tried: int | None = None  # in place of `_halvings`, in a trial
+        self._tried_fewer = False
 
     def _note_trial(self, num_rows: int, elapsed_s: float) -> None:
         assert self._tried is not None
@@ -60,15 +65,14 @@ class Crew:
         if self._trial_passes < TRIAL_PASSES or self._trial_s < TRIAL_S:
             return
         is_worth_it = self._trial_s < self._expected_s * (WORTH_FEWER if self._tried_fewer else WORTH_MORE)
-        pause_s = LEAST_PAUSE_S if is_worth_it else min(max(LEAST_PAUSE_S, 2 * self._pause_s), MOST_PAUSE_S)
+        pause_s = max(LEAST_PAUSE_S, PAUSE_OF_LOSS * (self._trial_s - self._expected_s))
         if is_worth_it:
             self._halvings = self._tried
-            self._forget()
-        self._tried, self._waited_s, self._stopped, self._pause_s = None, 0.0, 0.0, pause_s
+            self._usual_s = {}
+        self._tried, self._stopped, self._pause_s = None, 0.0, pause_s
 
-    def _forget(self) -> None:
-        self._usual_s: dict[int, float] = {}
-        self._tried: int | None = None
-        self._tried_fewer = False
-        self._trial_s = self._expected_s = self._stopped = self._waited_s = 0.0
-        self._trial_passes, self._pause_s = 0, 0.0
+    def _begin_trial(self, *, fewer: bool) -> None:
+        self._tried = self._halvings + (1 if fewer else -1)
+        self._tried_fewer = fewer
+        self._trial_s = self._expected_s = 0.0
+        self._trial_passes = 0

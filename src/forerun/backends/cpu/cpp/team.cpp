@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 // Systems take a core away after some milliseconds if others want it. Giving it up before that, and not much before,
 // costs little of a thread's share: Linux 6.18 takes a thread that yields for one that has used up its time slice.
 constexpr auto LONG_RUN = std::chrono::microseconds(1000);
-constexpr auto AWAY = std::chrono::microseconds(1000);  // nothing between two looks takes so long with a core
+constexpr auto AWAY = std::chrono::microseconds(2500);  // nothing between two looks takes so long with a core
 constexpr auto TAKEN = std::chrono::microseconds(200);  // a core that is given up and comes back later was wanted
 constexpr int PAUSES_BEFORE_TAKING = 64;  // others' parts: some microseconds, as a step's threads end at about one time
 constexpr int PAUSES_BEFORE_YIELD = 2000;  // some tens of microseconds: the thread waited for has no core
