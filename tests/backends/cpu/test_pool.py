@@ -75,7 +75,8 @@ def test_threads_that_hardly_get_a_core_change_nothing(product: tuple[Product, t
     burn = f"import os; os.sched_setaffinity(0, {{{one}}}); print(flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as rival:
         try:
-            assert rival.stdout is not None and rival.stdout.readline()
+            assert rival.stdout is not None
+            assert rival.stdout.readline()
             os.sched_setaffinity(0, {one})
             keep_pool_on((one,))
             assert all(on_threads(num_threads, product) for num_threads in (1, 2, 3, 7) for _ in range(100))

@@ -53,9 +53,10 @@ class Crew:
     def _begin(self, most: int) -> None:
         self._most, self._halvings = most, 0
         self._usual_s: dict[int, float] = {}  # of a pass, by its rows
-        self._stopped = self._pause_s = 0.0
+        self._stopped: float = 0.0
+        self._pause_s: float = 0.0
         self._tried: int | None = None  # in place of `_halvings`, in a trial
-        self._tried_fewer = False
+        self._tried_fewer: bool = False
 
     def _note_trial(self, num_rows: int, elapsed_s: float) -> None:
         assert self._tried is not None

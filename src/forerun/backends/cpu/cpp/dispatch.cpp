@@ -101,7 +101,7 @@ const Kernels& kernels() {
 }  // namespace forerun
 
 // Changes with every function or struct that Python sees, so that a library from before is noticed.
-FORERUN_EXPORT int forerun_version() { return 10; }
+FORERUN_EXPORT int forerun_version() { return 11; }
 
 // The name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }
