@@ -23,12 +23,18 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        self._begin(0)
+        self._most = self._halvings = 0
+        self._usual_s: dict[int, float] = {}  # of a pass, by its rows
+        self._stopped = self._pause_s = 0.0
+        self._tried: int | None = None  # in place of `_halvings`, in a trial
+        self._tried_fewer, self._trial_passes = False, 0
+        self._trial_s = self._expected_s = 0.0
 
     def threads(self, most: int) -> int:
         """Of the next pass."""
         if most != self._most:
-            self._begin(most)
+            self._most, self._halvings, self._tried = most, 0, None
+            self._usual_s, self._stopped, self._pause_s = {}, 0.0, 0.0
         return max(1, most >> (self._halvings if self._tried is None else self._tried))
 
     def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
@@ -49,14 +55,6 @@ class Crew:
                 self._begin_trial(fewer=True)
         else:
             self._begin_trial(fewer=can_be_fewer and not self._tried_fewer)
-
-    def _begin(self, most: int) -> None:
-        self._most, self._halvings = most, 0
-        self._usual_s: dict[int, float] = {}  # of a pass, by its rows
-        self._stopped: float = 0.0
-        self._pause_s: float = 0.0
-        self._tried: int | None = None  # in place of `_halvings`, in a trial
-        self._tried_fewer: bool = False
 
     def _note_trial(self, num_rows: int, elapsed_s: float) -> None:
         assert self._tried is not None
