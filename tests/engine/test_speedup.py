@@ -110,10 +110,10 @@ def test_they_are_timed_until_enough_are_known(engine: Engine) -> None:
     before = torch.get_num_threads(), own_cores()
     assert engine._baseline is not None
     results = [engine.generate(PROMPT, params) for params in MIXED]
-    was_drafted = any(result.stats.num_drafted for result in results)
-    assert was_drafted or isinstance(engine.config.drafter, Parallel), "a process may be late on a busy machine"
-    if was_drafted:
+    if any(result.stats.num_drafted for result in results):  # a draft may be late, or not pay, on a busy machine
         assert len(engine._baseline.times.since(0.0, 0)) >= plain_times.ENOUGH
+    else:
+        assert isinstance(engine.config.drafter, Parallel | DraftModel)
     assert (torch.get_num_threads(), own_cores()) == before
 
 
