@@ -147,9 +147,9 @@ def test_a_linear_that_would_reach_into_the_index_is_packed(model: Path, tmp_pat
     assert [len(part) for part in packed] == [len(part) for part in expected]
 
 
-@pytest.mark.parametrize("place", ["a file", "read-only", "too little room", "another machine"])
+@pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
 def test_a_place_that_takes_no_file_is_said_once(
-    place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, kept = tmp_path / "packed", kept_in(tmp_path / "packed")
     if place == "a file":
@@ -158,10 +158,6 @@ def test_a_place_that_takes_no_file_is_said_once(
         if os.geteuid() == 0:
             pytest.skip("root may write anywhere")
         folder.mkdir(mode=0o500)
-    elif place == "another machine":
-        mounts = tmp_path / "mounts"
-        mounts.write_text(f"/dev/a / ext4 rw 0 0\nhome:/ {tmp_path} nfs4 rw 0 0\n")
-        monkeypatch.setattr(packed_file, "MOUNTS", mounts)
     else:
         kept = kept_in(folder, num_bytes=1 << 50)
     with caplog.at_level(logging.WARNING, logger="forerun"):
@@ -201,17 +197,16 @@ def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path)
     assert not list((tmp_path / "full").glob("*.packed"))
 
 
-def test_a_disk_that_fails_later_is_said_loudly(
+def test_a_disk_that_fails_is_said_and_costs_no_bit(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-    pack_all(model, open_packed(kept_in(tmp_path)))
+    assert pack_all(model, open_packed(kept_in(tmp_path))) == pack_all(model, None)
     assert not files_in(tmp_path)
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "texts may be wrong" in caplog.text
+    assert "Input/output error" in caplog.text
 
 
 def test_two_at_once_and_what_a_killed_one_left(model: Path, tmp_path: Path) -> None:
@@ -220,7 +215,9 @@ def test_two_at_once_and_what_a_killed_one_left(model: Path, tmp_path: Path) -> 
     assert len(files_in(tmp_path)) == 2, "the second does not take the first's for one that was left"
     left.touch()
     assert pack_all(model, first) == pack_all(model, second) == pack_all(model, None)
-    assert open_packed(kept_in(tmp_path, "another")) is not None
+    another = open_packed(kept_in(tmp_path, "another"))
+    assert another is not None
+    another.finish()
     assert not left.exists()
     assert len(list(tmp_path.glob("*.packed"))) == 1
 

@@ -77,7 +77,9 @@ class PackedLinear:
         if rows is not None and file is not None:
             key = f"{name} {kind} {num_out} {num_in} {paired} {bias is not None}"
             if num_bytes := file.lay_out(key, descriptor, source, rows):
-                return cls(descriptor, num_bytes, file.memory)
+                linear = cls(descriptor, num_bytes, file.memory)
+                file.keep(key, linear)
+                return linear
         num_bytes = -1 if rows is None else rows_packed(descriptor, source, rows)
         if num_bytes < 0:
             num_bytes = values_packed(descriptor, source, weight)
