@@ -18,7 +18,7 @@ from ctypes import byref, c_char
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkstemp
-from threading import Thread
+from threading import Thread, get_native_id
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -117,6 +117,8 @@ class GrowingFile:
             self._leave()
 
     def _write(self) -> None:
+        if sys.platform == "linux":  # where it holds for this thread alone: passes are measured and made meanwhile
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
         try:
             places = dict[str, int]()
             for key, linear in self._linears.items():
