@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 12  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 13  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"

@@ -44,12 +44,7 @@ class Source(Structure):
         ("bias", c_void_p),
         ("places", c_void_p),
         ("file", c_int32),
-        ("out", c_int32),
-        ("out_place", c_int64),
     )
-
-    def __init__(self, *, bias: int | None) -> None:
-        super().__init__(bias=bias, out=-1)
 
 
 class TopTwo(Structure):

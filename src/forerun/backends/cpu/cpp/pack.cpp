@@ -1,7 +1,6 @@
 #include "pack.h"
 
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
 #include "blocks.h"
@@ -93,21 +92,6 @@ bool read_at(int file, int64_t place, uint8_t* out, int64_t size) {
 #endif
 }
 
-// 0, or the number of the error.
-int write_at(int file, int64_t place, const char* from, int64_t size) {
-#ifdef _WIN32
-    (void)file, (void)place, (void)from, (void)size;
-    return ENOSYS;
-#else
-    while (size > 0) {
-        const ssize_t num_written = pwrite(file, from, static_cast<size_t>(size), static_cast<off_t>(place));
-        if (num_written <= 0) return num_written ? errno : EIO;
-        place += num_written, from += num_written, size -= num_written;
-    }
-    return 0;
-#endif
-}
-
 struct PackJob {
     const Linear& linear;
     const Source& source;
@@ -160,19 +144,11 @@ void pack_panel(const Linear& linear, const Source& source, int panel) {
     }
 }
 
-// A panel of blocks, into memory or by way of `room` into a file.
 void pack_block_panel(PackJob& job, int panel, Scratch& scratch) {
-    const int64_t room_bytes = job.source.places ? round_up(PANEL * block_row_bytes(job.linear), LINE) : 0;
-    const int64_t panel_bytes = block_panel_bytes(job.linear);
-    char* room = scratch.reserve(room_bytes + panel_bytes);
+    char* room = scratch.reserve(job.source.places ? PANEL * block_row_bytes(job.linear) : LINE);
     if (!room) return job.result.store(0);
-    const bool is_written = job.source.out >= 0;
-    uint8_t* filled = is_written ? reinterpret_cast<uint8_t*>(room + room_bytes)
-                                 : panel_memory<uint8_t>(job.linear, panel, panel_bytes);
-    if (!pack_rows(job, panel, reinterpret_cast<uint8_t*>(room), filled)) return job.result.store(-1);
-    if (!is_written) return;
-    const int64_t place = job.source.out_place + panel * panel_bytes;
-    if (const int error = write_at(job.source.out, place, room + room_bytes, panel_bytes)) job.result.store(-1 - error);
+    uint8_t* memory = panel_memory<uint8_t>(job.linear, panel, block_panel_bytes(job.linear));
+    if (!pack_rows(job, panel, reinterpret_cast<uint8_t*>(room), memory)) job.result.store(-1);
 }
 
 void run_pack(void* context, Member& self) {
@@ -233,17 +209,10 @@ int64_t place(Linear& linear, char* memory, bool has_bias) {
 int64_t pack(Linear& linear, const Source& source, int num_threads) {
     const int64_t bytes = place(linear, nullptr, source.bias);
     const int64_t bias_bytes = source.bias ? static_cast<int64_t>(linear.num_out) * 4 : 0;
-    PackJob job(linear, source, bytes);
-    if (source.out >= 0) {
-        run_job(run_pack, &job, num_threads);
-        const char* bias = reinterpret_cast<const char*>(source.bias);
-        if (const int error = write_at(source.out, source.out_place + bytes - bias_bytes, bias, bias_bytes))
-            job.result.store(-1 - error);
-        return job.result;
-    }
     char* memory = static_cast<char*>(allocate(bytes));
     if (!memory) return 0;
     place(linear, memory, source.bias);
+    PackJob job(linear, source, bytes);
     run_job(run_pack, &job, num_threads);
     if (source.bias) std::memcpy(memory + bytes - bias_bytes, source.bias, static_cast<size_t>(bias_bytes));
     if (job.result <= 0) free_aligned(memory);

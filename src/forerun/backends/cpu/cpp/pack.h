@@ -11,9 +11,6 @@ namespace forerun {
 //
 // Or they are still in a file, open as descriptor `file`: row r begins at byte places[r], and is zeros where that is
 // negative. Each thread then reads the rows of the panel that it fills, so that no second copy is ever whole.
-//
-// What is packed of blocks goes into the file `out` from byte `out_place` on, instead of into memory, where `out` is 0
-// or more.
 struct Source {
     const void* values;
     const float* scales;
@@ -21,8 +18,6 @@ struct Source {
     const float* bias;
     const int64_t* places;  // [num_out], or null
     int32_t file;
-    int32_t out;
-    int64_t out_place;
 };
 
 // Bytes on cache lines of their own, on huge pages where there are many; null if there is no memory.
@@ -47,8 +42,8 @@ void read_row(const Linear& linear, int64_t row, float* out);
 // be, and sets the rest. Returns the bytes it takes. All of it is one piece, which begins at `weights`.
 int64_t place(Linear& linear, char* memory, bool has_bias);
 
-// Packs such a weight. Returns the bytes it takes, 0 if there is no memory, -1 if the file with its rows cannot be read,
-// and -1 - errno if the file `out` cannot be written. A weight in that file is pointed at nothing.
+// Packs such a weight. Returns the bytes it takes, 0 if there is no memory, or -1 if the file with its rows cannot be
+// read.
 int64_t pack(Linear& linear, const Source& source, int num_threads);
 
 }  // namespace forerun
