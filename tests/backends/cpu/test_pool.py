@@ -1,6 +1,8 @@
 """The library's threads: shared by callers, absent after a fork, placed where they should be."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -64,6 +66,24 @@ def test_callers_in_several_threads_do_not_disturb_each_other(
         caller.join()
     torch.set_num_threads(before)
     assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not say where threads may run")
+def test_threads_that_hardly_get_a_core_change_nothing(product: tuple[Product, torch.Tensor, torch.Tensor]) -> None:
+    cores = os.sched_getaffinity(0)
+    one = min(cores)
+    burn = f"import os; os.sched_setaffinity(0, {{{one}}}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as rival:
+        try:
+            assert rival.stdout is not None
+            assert rival.stdout.readline()
+            os.sched_setaffinity(0, {one})
+            keep_pool_on((one,))
+            assert all(on_threads(num_threads, product) for num_threads in (1, 2, 3, 7) for _ in range(100))
+        finally:
+            os.sched_setaffinity(0, cores)
+            keep_pool_on(())
+            rival.kill()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

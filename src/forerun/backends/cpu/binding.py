@@ -7,7 +7,7 @@ from typing import Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 11  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 12  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"
@@ -49,6 +49,8 @@ def _declare(found: CDLL) -> CDLL:
     found.forerun_read.restype = c_uint64
     found.forerun_multiply_adds.argtypes = (c_int, c_int64, c_int)
     found.forerun_multiply_adds.restype = c_int64
+    found.forerun_num_stops.argtypes = ()
+    found.forerun_num_stops.restype = c_uint64
     found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
     found.forerun_set_cores.restype = None
     found.forerun_pack.argtypes = (c_void_p, c_void_p, c_int)

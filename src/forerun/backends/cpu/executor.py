@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
+from forerun.backends.cpu.crew import Crew
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
@@ -34,6 +36,7 @@ OUTPUT: Final = "logits"  # the buffer with new memory for each run
 # A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
 # multiplications take 10 to 60 ms on two cores.
 MOST_WORK_AT_ONCE: Final = 5e9
+MOST_TIMED_ROWS: Final = 16  # of passes that tell how many threads to use: those of decoding
 
 
 class NativeExecutor(Executor):
@@ -54,6 +57,7 @@ class NativeExecutor(Executor):
         self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits, kept=kept)
         self._fused = NativeProgram(self._lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
+        self._crew = Crew()
         self._pass = PassBuffers(self._lowering.sublayers)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
@@ -67,12 +71,21 @@ class NativeExecutor(Executor):
         )
         one_pass = self._pass.fill(inputs, output.features)
         if observe is None:
-            self._fused.run(one_pass, output.logits)
+            self._run_fused(one_pass, output.logits)
         else:
             self._run_stepwise(inputs, one_pass, output, observe)
         if self._group is not None:
             self._group.require_all()
         return output
+
+    def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
+        """On as many of torch's threads as serve the pass best."""
+        num_threads, num_rows = self._crew.threads(torch.get_num_threads()), one_pass.num_rows
+        stops, began = library().forerun_num_stops(), perf_counter()
+        self._fused.run(one_pass, logits, num_threads=num_threads)
+        if num_rows <= MOST_TIMED_ROWS:
+            elapsed_s = perf_counter() - began
+            self._crew.note(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
 
     @property
     def spec(self) -> ModelSpec:
@@ -137,8 +150,15 @@ class NativeProgram:
         weakref.finalize(self, library().forerun_program_free, self._handle)
         self._run = library().forerun_program_run
 
-    def run(self, one_pass: Pass, output: Tensor, first_op: int = 0, last_op: int | None = None) -> None:
-        """Run ops [first_op, last_op), of which there is one at least, on torch's number of threads.
+    def run(
+        self,
+        one_pass: Pass,
+        output: Tensor,
+        first_op: int = 0,
+        last_op: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Run ops [first_op, last_op), of which there is one at least, on torch's number of threads or the one given.
 
         Args:
             output: contiguous float32 for the rows of the output buffer.
@@ -148,7 +168,8 @@ class NativeProgram:
         """
         if one_pass.num_rows > self._max_rows:
             self._make_room(one_pass.num_rows)
-        last_op, num_threads = self.num_ops if last_op is None else last_op, torch.get_num_threads()
+        last_op = self.num_ops if last_op is None else last_op
+        num_threads = torch.get_num_threads() if num_threads is None else num_threads
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
         for op in range(first_op, last_op, stride):
             has_room = self._run(

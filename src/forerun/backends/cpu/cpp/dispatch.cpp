@@ -134,7 +134,7 @@ const Kernels& kernels() {
 
 // Changes with every function or struct that Python sees, so that a library from before is noticed, and with the layout
 // of packed weights, which are kept in files.
-FORERUN_EXPORT int forerun_version() { return 11; }
+FORERUN_EXPORT int forerun_version() { return 12; }
 
 // The name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }

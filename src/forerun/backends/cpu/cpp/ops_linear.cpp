@@ -27,14 +27,16 @@ struct LinearJob {
     Output out;
 };
 
-void run_linear(void* context, int thread, Team& team) {
+void run_linear(void* context, Member& self) {
     const LinearJob& job = *static_cast<const LinearJob*>(context);
-    const Slice own_rows = slice_of(job.num_rows, thread, team.size());
-    kernels().prepare(job.linear, job.x, job.linear.num_in, own_rows.begin, own_rows.end, job.rows);
-    team.barrier();
-    const Slice panels = slice_of(num_panels(job.linear), thread, team.size(), 2);
-    if (panels.begin < panels.end)
+    const auto prepare = [&](Slice rows) {
+        kernels().prepare(job.linear, job.x, job.linear.num_in, rows.begin, rows.end, job.rows);
+    };
+    const auto multiply = [&](Slice panels) {
         kernels().linear(job.linear, job.rows, job.num_rows, panels.begin, panels.end, job.out);
+    };
+    if (self.share(job.num_rows, job.num_rows, prepare))
+        (void)self.share(num_panels(job.linear), num_panels(job.linear) + 1, multiply, 2);
 }
 
 struct ReadJob {
@@ -43,13 +45,20 @@ struct ReadJob {
     uint64_t* sums;
 };
 
-void run_read(void* context, int thread, Team& team) {
+constexpr int64_t LINES_OF_A_PIECE = 1 << 10;
+constexpr int PIECES_OF_A_TILE = 16;  // 1 MB
+
+void run_read(void* context, Member& self) {
     const ReadJob& job = *static_cast<const ReadJob*>(context);
-    const int64_t begin = job.num_lines * thread / team.size(), end = job.num_lines * (thread + 1) / team.size();
-    uint64_t sums[8] = {};
-    for (const uint64_t* line = job.words + begin * 8; line < job.words + end * 8; line += 8)
-        for (int i = 0; i < 8; i++) sums[i] ^= line[i];
-    for (const uint64_t sum : sums) job.sums[thread * 8] ^= sum;
+    const int num_pieces = static_cast<int>((job.num_lines + LINES_OF_A_PIECE - 1) / LINES_OF_A_PIECE);
+    (void)self.share(num_pieces, PIECES_OF_A_TILE, [&](Slice pieces) {
+        const int64_t begin = pieces.begin * LINES_OF_A_PIECE, wanted = pieces.end * LINES_OF_A_PIECE;
+        const int64_t end = wanted < job.num_lines ? wanted : job.num_lines;
+        uint64_t sums[8] = {};
+        for (const uint64_t* line = job.words + begin * 8; line < job.words + end * 8; line += 8)
+            for (int i = 0; i < 8; i++) sums[i] ^= line[i];
+        for (const uint64_t sum : sums) job.sums[self.thread() * 8] ^= sum;
+    });
 }
 
 }  // namespace

@@ -111,7 +111,6 @@ int write_at(int file, int64_t place, const char* from, int64_t size) {
 struct PackJob {
     const Linear& linear;
     const Source& source;
-    std::atomic<int> next_panel{0};
     std::atomic<int64_t> result;
 
     PackJob(const Linear& of, const Source& from, int64_t bytes) : linear(of), source(from), result(bytes) {}
@@ -161,32 +160,31 @@ void pack_panel(const Linear& linear, const Source& source, int panel) {
     }
 }
 
-// Panels of blocks are claimed one by one, so that a thread without a core delays nobody by more than one.
-void pack_all_rows(PackJob& job) {
-    const bool is_written = job.source.out >= 0;
+// A panel of blocks, into memory or by way of `room` into a file.
+void pack_block_panel(PackJob& job, int panel, Scratch& scratch) {
     const int64_t room_bytes = job.source.places ? round_up(PANEL * block_row_bytes(job.linear), LINE) : 0;
     const int64_t panel_bytes = block_panel_bytes(job.linear);
-    Scratch scratch;
     char* room = scratch.reserve(room_bytes + panel_bytes);
-    if (!room) job.result.store(0);
-    while (job.result.load(std::memory_order_relaxed) > 0) {
-        const int panel = job.next_panel.fetch_add(1, std::memory_order_relaxed);
-        if (panel >= num_panels(job.linear)) return;
-        uint8_t* filled = is_written ? reinterpret_cast<uint8_t*>(room + room_bytes)
-                                     : panel_memory<uint8_t>(job.linear, panel, panel_bytes);
-        if (!pack_rows(job, panel, reinterpret_cast<uint8_t*>(room), filled)) job.result.store(-1);
-        if (!is_written) continue;
-        const int64_t place = job.source.out_place + panel * panel_bytes;
-        if (const int error = write_at(job.source.out, place, room + room_bytes, panel_bytes))
-            job.result.store(-1 - error);
-    }
+    if (!room) return job.result.store(0);
+    const bool is_written = job.source.out >= 0;
+    uint8_t* filled = is_written ? reinterpret_cast<uint8_t*>(room + room_bytes)
+                                 : panel_memory<uint8_t>(job.linear, panel, panel_bytes);
+    if (!pack_rows(job, panel, reinterpret_cast<uint8_t*>(room), filled)) return job.result.store(-1);
+    if (!is_written) return;
+    const int64_t place = job.source.out_place + panel * panel_bytes;
+    if (const int error = write_at(job.source.out, place, room + room_bytes, panel_bytes)) job.result.store(-1 - error);
 }
 
-void run_pack(void* context, int, Team&) {
+void run_pack(void* context, Member& self) {
     PackJob& job = *static_cast<PackJob*>(context);
-    if (is_blocks(job.linear.format)) return pack_all_rows(job);
-    for (int panel; (panel = job.next_panel.fetch_add(1, std::memory_order_relaxed)) < num_panels(job.linear);)
-        pack_panel(job.linear, job.source, panel);
+    Scratch scratch;
+    (void)self.share(num_panels(job.linear), 1, [&](Slice panels) {
+        for (int panel = panels.begin; panel < panels.end && job.result.load(std::memory_order_relaxed) > 0; panel++)
+            if (is_blocks(job.linear.format))
+                pack_block_panel(job, panel, scratch);
+            else
+                pack_panel(job.linear, job.source, panel);
+    });
 }
 
 }  // namespace

@@ -110,14 +110,18 @@ struct PeakJob {
     int64_t products[64];
 };
 
-void run_peak(void* context, int thread, forerun::Team&) {
+void run_peak(void* context, forerun::Member& self) {
     PeakJob& job = *static_cast<PeakJob*>(context);
-    job.products[thread] = job.loop(job.num_rounds);
+    (void)self.share(self.num_threads(), 1,
+                     [&](forerun::Slice part) {
+                         for (int number = part.begin; number < part.end; number++)
+                             job.products[number] = job.loop(job.num_rounds);
+                     });
 }
 
 }  // namespace
 
-// Runs the fastest instructions that the tier in use has for these inputs, at least one round on each of at most 64
+// Runs the fastest instructions that the tier in use has for these inputs, at least one round for each of at most 64
 // threads, and returns how many products were added up in all; 0 where they are not known.
 FORERUN_EXPORT int64_t forerun_multiply_adds(int inputs, int64_t num_rounds, int num_threads) {
     if (inputs < 0 || inputs >= NUM_INPUTS || num_rounds < 1 || num_threads > 64) return 0;

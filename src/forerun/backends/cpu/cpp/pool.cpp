@@ -8,6 +8,7 @@
 
 #include "export.h"
 #include "pause.h"
+#include "team.h"
 
 #ifdef __linux__
 #include <pthread.h>
@@ -20,19 +21,6 @@ namespace {
 // A thread asleep takes tens of microseconds to wake, so that it must not sleep between the passes of one request;
 // between requests it must not keep a core busy.
 constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(1000);
-constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds: after that somebody else needs this core
-constexpr int MOST_THREADS = 255;
-
-// Spins until `is_done`, giving the core away once that takes long.
-template <class Condition>
-void spin_until(Condition is_done) {
-    for (int i = 0; !is_done(); i++) {
-        if (i < PAUSES_BEFORE_YIELD)
-            pause();
-        else
-            std::this_thread::yield();
-    }
-}
 
 class Pool {
    public:
@@ -40,17 +28,20 @@ class Pool {
         std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
         if (!turn.owns_lock()) return false;
         start_workers(num_threads - 1);
-        Team team(num_threads);
-        job_ = job, context_ = context, team_ = &team;
-        num_running_.store(num_threads - 1, std::memory_order_relaxed);
-        const uint64_t ticket = (ticket_.load(std::memory_order_relaxed) >> 8) + 1;
-        ticket_.store(ticket << 8 | static_cast<uint64_t>(num_threads), std::memory_order_seq_cst);
+        job_ = job, context_ = context;
+        first_step_ = team_.step();
+        const uint64_t ticket = ((ticket_.load(std::memory_order_relaxed) >> 8) + 1) << 8 |
+                                static_cast<uint64_t>(num_threads);
+        team_.open(ticket);
+        ticket_.store(ticket, std::memory_order_seq_cst);
         if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
             std::lock_guard<std::mutex> lock(sleep_);
             wake_.notify_all();
         }
-        job(context, 0, team);
-        spin_until([this] { return num_running_.load(std::memory_order_acquire) == 0; });
+        look_anew();
+        Member self(&team_, 0, num_threads, ticket, first_step_);
+        job(context, self);
+        team_.close();
         return true;
     }
 
@@ -85,11 +76,12 @@ class Pool {
 
     [[noreturn]] void work(int number, uint64_t seen) {
         for (;;) {
-            const uint64_t ticket = next_ticket(seen);
-            seen = ticket;
-            if (number >= static_cast<int>(ticket & 0xff)) continue;  // not ours: its fields may be another's by now
-            job_(context_, number, *team_);
-            num_running_.fetch_sub(1, std::memory_order_release);
+            const uint64_t ticket = seen = next_ticket(seen);
+            const int num_threads = static_cast<int>(ticket & 0xff);
+            if (number >= num_threads || !team_.enter(ticket)) continue;  // its fields may be another's by now
+            Member self(&team_, number, num_threads, ticket, first_step_);
+            job_(context_, self);
+            self.leave();
         }
     }
 
@@ -99,14 +91,15 @@ class Pool {
             const uint64_t ticket = ticket_.load(std::memory_order_acquire);
             if (ticket != seen) return ticket;
             pause();
-            if (i % 64) continue;
+            if (i % PAUSES_BETWEEN_LOOKS) continue;
             if (std::chrono::steady_clock::now() > end) break;
-            std::this_thread::yield();
+            let_others_run();
         }
         std::unique_lock<std::mutex> lock(sleep_);
         num_asleep_.fetch_add(1, std::memory_order_seq_cst);
         wake_.wait(lock, [&] { return ticket_.load(std::memory_order_seq_cst) != seen; });
         num_asleep_.fetch_sub(1, std::memory_order_relaxed);
+        look_anew();
         return ticket_.load(std::memory_order_acquire);
     }
 
@@ -116,9 +109,9 @@ class Pool {
     std::vector<int> cores_;
     Job job_ = nullptr;
     void* context_ = nullptr;
-    Team* team_ = nullptr;
+    uint64_t first_step_ = 0;
+    Team team_;
     alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job, and in its low byte the threads it has
-    alignas(64) std::atomic<int> num_running_{0};
     alignas(64) std::atomic<int> num_asleep_{0};
 };
 
@@ -139,22 +132,11 @@ Pool& pool() {
 
 }  // namespace
 
-void Team::barrier() {
-    if (size_ == 1) return;
-    const uint32_t phase = phase_.load(std::memory_order_relaxed);
-    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-        num_arrived_.store(0, std::memory_order_relaxed);
-        phase_.store(phase + 1, std::memory_order_release);
-    } else {
-        spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
-    }
-}
-
 void run_job(Job job, void* context, int num_threads) {
     if (num_threads > MOST_THREADS) num_threads = MOST_THREADS;
     if (num_threads > 1 && pool().try_run(job, context, num_threads)) return;
-    Team alone(1);
-    job(context, 0, alone);
+    Member alone(nullptr, 0, 1, 0, 0);
+    job(context, alone);
 }
 
 }  // namespace forerun

@@ -8,9 +8,12 @@
 
 namespace forerun {
 
-// Up to so many inputs every thread prepares all rows for itself: cheaper than a barrier.
+// Up to so many inputs every thread prepares all rows for itself: cheaper than a step more.
 constexpr int64_t MOST_PREPARED_ALONE = 1 << 16;
 constexpr int64_t LINE = 64;
+constexpr int ROWS_OF_A_TILE = 64;
+constexpr int64_t WEIGHTS_OF_A_TILE = 1 << 20;  // for one row: 50 to 100 us
+constexpr int ROWS_AS_DEAR = 8;  // so many more rows take as long as the first
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -116,35 +119,36 @@ bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) 
     if (!reserve(pass, num_threads)) return false;
     Run run{pass, first_op, last_op, forerun::kernels(), this};
     run_job(
-        [](void* context, int thread, Team& team) {
+        [](void* context, Member& self) {
             const Run& run = *static_cast<const Run*>(context);
-            run.program->work(run, thread, team);
+            run.program->work(run, self);
         },
         &run, num_threads);
     return true;
 }
 
-void Program::work(const Run& run, int thread, Team& team) {
-    for (int number = run.first_op; number < run.last_op; number++) {
-        const Op& op = ops_[static_cast<size_t>(number)];
-        if (is_skipped(op, run.pass)) continue;
-        const Slice rows = slice_of(run.num_rows(op), thread, team.size());
+void Program::work(const Run& run, Member& self) {
+    const auto run_op = [&](const Op& op) {
         switch (static_cast<OpKind>(op.kind)) {
-            case OpKind::embed: embed(run, op, rows); break;
-            case OpKind::norm: norm(run, op, rows); break;
-            case OpKind::tap: tap(run, op, rows); break;
-            case OpKind::linear: linear(run, op, thread, team); break;
-            case OpKind::rope_append: rope_append(run, op, thread, team); break;
-            case OpKind::tree_attention: attention(run, op, thread, team); break;
-            case OpKind::add_partials: add_partials(run, op, thread, team); break;
-            case OpKind::silu_mul: {
-                const int size = static_cast<int>(width(op.writes));
-                run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));
-                break;
-            }
+            case OpKind::embed: return share_rows(run, op, self, &Program::embed);
+            case OpKind::norm: return share_rows(run, op, self, &Program::norm);
+            case OpKind::tap: return share_rows(run, op, self, &Program::tap);
+            case OpKind::silu_mul: return share_rows(run, op, self, &Program::silu_mul);
+            case OpKind::linear: return linear(run, op, self);
+            case OpKind::rope_append: return rope_append(run, op, self);
+            case OpKind::tree_attention: return attention(run, op, self);
+            case OpKind::add_partials: return add_partials(run, op, self);
         }
-        team.barrier();
-    }
+        return true;
+    };
+    const Op* const ops = ops_.data();
+    for (int number = run.first_op, last = run.last_op; number < last; number++)
+        if (!is_skipped(ops[number], run.pass) && !run_op(ops[number])) return;
+}
+
+bool Program::share_rows(const Run& run, const Op& op, Member& self,
+                         void (Program::*work)(const Run&, const Op&, Slice)) {
+    return self.share(run.num_rows(op), ROWS_OF_A_TILE, [&](Slice rows) { (this->*work)(run, op, rows); });
 }
 
 void Program::embed(const Run& run, const Op& op, Slice rows) {
@@ -173,6 +177,11 @@ void Program::norm(const Run& run, const Op& op, Slice rows) {
     const int first = run.first_row(op);
     run.kernels.rms_norm(buffer(op.reads) + first * size, size, op.norm, static_cast<int>(size), shape_.eps, rows.begin,
                          rows.end, buffer(op.writes), size);
+}
+
+void Program::silu_mul(const Run& run, const Op& op, Slice rows) {
+    const int size = static_cast<int>(width(op.writes));
+    run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));
 }
 
 // features[t][place of the layer] = x[t].
@@ -207,32 +216,46 @@ void Program::copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, 
     }
 }
 
-void Program::linear(const Run& run, const Op& op, int thread, Team& team) {
+bool Program::linear(const Run& run, const Op& op, Member& self) {
     int64_t column = 0;
     for (const Linear* part = &op.linear; part; column += part->num_out, part = part->below)
-        multiply(run, op, *part, column, thread, team);
+        if (!multiply(run, op, *part, column, self)) return false;
+    return true;
+}
+
+// Panels that a thread takes at a time: as many as take about as long for any rows.
+static int panels_of_a_tile(const Linear& linear, int num_rows) {
+    const int64_t pairs = WEIGHTS_OF_A_TILE * ROWS_AS_DEAR / (ROWS_AS_DEAR + num_rows) / (2 * PANEL * linear.padded_in);
+    return pairs > 1 ? static_cast<int>(2 * pairs) : 2;
 }
 
 // The products of one part of a linear, which become columns of the buffer from `column` on.
-void Program::multiply(const Run& run, const Op& op, const Linear& linear, int64_t column, int thread, Team& team) {
+bool Program::multiply(const Run& run, const Op& op, const Linear& linear, int64_t column, Member& self) {
     const int num_rows = run.num_rows(op);
     const bool reads_all_rows = op.after_select && op.norm;  // the norm was fused into the head: it reads the whole x
     const float* x = buffer(op.reads) + (reads_all_rows ? run.first_row(op) * width(op.reads) : 0);
-    char* own = own_[static_cast<size_t>(thread)].data();
+    char* own = own_[static_cast<size_t>(self.thread())].data();
     float* normed = reinterpret_cast<float*>(own);
     const bool fits = static_cast<int64_t>(num_rows) * linear.padded_in <= MOST_PREPARED_ALONE;
-    const bool is_shared = !fits && team.size() > 1;
     const Rows rows = rows_in(fits ? own + round_up(widest_input_ * 4, LINE) : shared_rows_.data(), linear, num_rows);
-    if (is_shared && column) team.barrier();  // others may still read the rows of the part before
-    prepare(op, linear, x, is_shared ? slice_of(num_rows, thread, team.size()) : Slice{0, num_rows}, rows, normed);
-    if (is_shared) team.barrier();
+    bool is_prepared = !fits;
+    if (!fits && !self.share(num_rows, ROWS_OF_A_TILE, [&](Slice some) { prepare(op, linear, x, some, rows, normed); }))
+        return false;
+    const auto work = [&](Slice panels) {
+        if (!is_prepared) prepare(op, linear, x, {0, num_rows}, rows, normed);
+        is_prepared = true;
+        multiply_panels(run, op, linear, column, rows, panels);
+    };
+    return self.share(num_panels(linear), panels_of_a_tile(linear, num_rows), work, linear.paired ? 2 : 1);
+}
+
+void Program::multiply_panels(const Run& run, const Op& op, const Linear& linear, int64_t column, Rows rows,
+                              Slice panels) {
     Output out{};
     out.y = buffer(op.writes) + column;
     out.y_stride = width(op.writes);
     out.epilogue = static_cast<Epilogue>(op.epilogue);
     if (op.residual >= 0) out.residual = buffer(op.residual) + column, out.residual_stride = width(op.residual);
-    const Slice panels = slice_of(num_panels(linear), thread, team.size(), linear.paired ? 2 : 1);
-    if (panels.begin == panels.end) return;
     // The sum is in place: rows that skip it get back what they had. No other thread reads or writes these columns.
     const bool has_gates = run.pass.row_skips && op.residual >= 0;
     const int last = panels.end * PANEL, first_column = static_cast<int>(column);
@@ -240,7 +263,7 @@ void Program::multiply(const Run& run, const Op& op, const Linear& linear, int64
                         first_column + (last < linear.num_out ? last : linear.num_out)};
     float *kept = reinterpret_cast<float*>(kept_.data()), *written = buffer(op.writes);
     if (has_gates) copy_skipping_rows(run.pass, op, columns, written, kept);
-    run.kernels.linear(linear, rows, num_rows, panels.begin, panels.end, out);
+    run.kernels.linear(linear, rows, run.num_rows(op), panels.begin, panels.end, out);
     if (has_gates) copy_skipping_rows(run.pass, op, columns, kept, written);
 }
 

@@ -106,20 +106,24 @@ class Program {
     };
     bool reserve(const Pass& pass, int num_threads);
     bool is_skipped(const Op& op, const Pass& pass) const;
-    void work(const Run& run, int thread, Team& team);
+    void work(const Run& run, Member& self);
     void embed(const Run& run, const Op& op, Slice rows);
     void norm(const Run& run, const Op& op, Slice rows);
     void tap(const Run& run, const Op& op, Slice rows);
-    void linear(const Run& run, const Op& op, int thread, Team& team);
-    void rope_append(const Run& run, const Op& op, int thread, Team& team);
-    void attention(const Run& run, const Op& op, int thread, Team& team);
-    void add_partials(const Run& run, const Op& op, int thread, Team& team);
+    void silu_mul(const Run& run, const Op& op, Slice rows);
+    // Ops that share themselves out; false: the job is over, see Member.
+    bool share_rows(const Run& run, const Op& op, Member& self, void (Program::*work)(const Run&, const Op&, Slice));
+    bool linear(const Run& run, const Op& op, Member& self);
+    bool rope_append(const Run& run, const Op& op, Member& self);
+    bool attention(const Run& run, const Op& op, Member& self);
+    bool add_partials(const Run& run, const Op& op, Member& self);
     void add_to_rows(const Run& run, const Op& op, const float* partial, int64_t begin, int64_t end, int64_t first);
     void copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const;
     void prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed);
-    void multiply(const Run& run, const Op& op, const Linear& part, int64_t column, int thread, Team& team);
-    void attend_whole(const Run& run, const Op& op, int thread, Team& team, int rows_per_item);
-    void attend_chunks(const Run& run, const Op& op, int thread, Team& team);
+    bool multiply(const Run& run, const Op& op, const Linear& part, int64_t column, Member& self);
+    void multiply_panels(const Run& run, const Op& op, const Linear& part, int64_t column, Rows rows, Slice panels);
+    bool attend_whole(const Run& run, const Op& op, Member& self, int rows_per_item);
+    bool attend_chunks(const Run& run, const Op& op, Member& self);
     float* buffer(int number) const { return buffers_[static_cast<size_t>(number)].data; }
     int64_t width(int number) const { return buffers_[static_cast<size_t>(number)].width; }
     LayerCache layer_cache(int layer) const;

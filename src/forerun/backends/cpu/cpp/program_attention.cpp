@@ -3,6 +3,9 @@
 
 namespace forerun {
 
+constexpr int HEADS_OF_A_TILE = 256;  // of rope, each a fraction of a microsecond
+constexpr int CHUNKS_OF_A_TILE = 4;
+
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 LayerCache Program::layer_cache(int layer) const {
@@ -17,74 +20,75 @@ Visibility Program::visibility(const Run& run) const {
     return {pass.num_rows, pass.first_slot, pass.prefix_len, num_tree, pass.ancestry};
 }
 
-void Program::rope_append(const Run& run, const Op& op, int thread, Team& team) {
+bool Program::rope_append(const Run& run, const Op& op, Member& self) {
     const Pass& pass = run.pass;
     const int num_heads = shape_.heads.num_heads + 2 * shape_.heads.num_kv_heads;
-    const Slice items = slice_of(pass.num_rows * num_heads, thread, team.size());
-    for (int item = items.begin; item < items.end;) {
-        const int row = item / num_heads, head = item % num_heads;
-        const int last = items.end - item < num_heads - head ? head + items.end - item : num_heads;
-        run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, shape_.cos_sin,
-                                static_cast<int>(pass.positions[row]), op.q_norm, op.k_norm, shape_.eps,
-                                buffer(op.writes), layer_cache(op.layer), pass.first_slot + row);
-        item += last - head;
-    }
+    return self.share(pass.num_rows * num_heads, HEADS_OF_A_TILE, [&](Slice items) {
+        for (int item = items.begin; item < items.end;) {
+            const int row = item / num_heads, head = item % num_heads;
+            const int last = items.end - item < num_heads - head ? head + items.end - item : num_heads;
+            run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, shape_.cos_sin,
+                                    static_cast<int>(pass.positions[row]), op.q_norm, op.k_norm, shape_.eps,
+                                    buffer(op.writes), layer_cache(op.layer), pass.first_slot + row);
+            item += last - head;
+        }
+    });
 }
 
 // Heads are shared out where they come out even; else few rows over a long context are shared out by chunks of it.
-void Program::attention(const Run& run, const Op& op, int thread, Team& team) {
-    const int num_rows = run.pass.num_rows, num_kv_heads = shape_.heads.num_kv_heads;
-    const bool is_even = num_kv_heads % team.size() == 0;
-    if (!is_even && num_rows <= ATTENTION_ROWS && num_chunks(run.pass) > 1) {
-        attend_chunks(run, op, thread, team);
-        return;
-    }
+bool Program::attention(const Run& run, const Op& op, Member& self) {
+    const int num_rows = run.pass.num_rows, num_kv_heads = shape_.heads.num_kv_heads, size = self.num_threads();
+    const bool is_even = num_kv_heads % size == 0;
+    if (!is_even && num_rows <= ATTENTION_ROWS && num_chunks(run.pass) > 1) return attend_chunks(run, op, self);
     int rows_per_item = ATTENTION_ROWS;
-    if (num_kv_heads * ceil_div(num_rows, ATTENTION_ROWS) < team.size())
-        rows_per_item = ceil_div(num_rows, ceil_div(team.size(), num_kv_heads));
-    attend_whole(run, op, thread, team, rows_per_item);
+    if (num_kv_heads * ceil_div(num_rows, ATTENTION_ROWS) < size)
+        rows_per_item = ceil_div(num_rows, ceil_div(size, num_kv_heads));
+    return attend_whole(run, op, self, rows_per_item);
 }
 
-void Program::attend_whole(const Run& run, const Op& op, int thread, Team& team, int rows_per_item) {
+bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_per_item) {
     const Heads& heads = shape_.heads;
     const Visibility seen = visibility(run);
     const int group = heads.num_heads / heads.num_kv_heads;
     const int num_blocks = ceil_div(seen.num_rows, rows_per_item);
     const int64_t row_size = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim);
     const int64_t chunk_stride = row_size * rows_together(run.pass);
-    char* scratch = own_[static_cast<size_t>(thread)].data();
+    char* scratch = own_[static_cast<size_t>(self.thread())].data();
     float* partial = reinterpret_cast<float*>(scratch + (attend_scratch_bytes(heads) + 63) / 64 * 64);
-    const Slice items = slice_of(num_blocks * heads.num_kv_heads, thread, team.size());
-    for (int item = items.begin; item < items.end; item++) {
-        const int kv_head = item / num_blocks, begin = item % num_blocks * rows_per_item;
-        const int end = begin + rows_per_item < seen.num_rows ? begin + rows_per_item : seen.num_rows;
-        const int num_chunks = (seen.first_slot + end - 1) / ATTENTION_CHUNK + 1;
-        float* from_row_0 = partial - begin * row_size;
-        for (int chunk = 0; chunk < num_chunks; chunk++)
-            run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, begin, end, chunk, seen,
-                               from_row_0 + chunk * chunk_stride, scratch);
-        run.kernels.join(from_row_0, chunk_stride, num_chunks, heads, begin, end, kv_head * group,
-                         (kv_head + 1) * group, buffer(op.writes));
-    }
+    return self.share(num_blocks * heads.num_kv_heads, 1, [&](Slice items) {
+        for (int item = items.begin; item < items.end; item++) {
+            const int kv_head = item / num_blocks, begin = item % num_blocks * rows_per_item;
+            const int end = begin + rows_per_item < seen.num_rows ? begin + rows_per_item : seen.num_rows;
+            const int num_chunks = (seen.first_slot + end - 1) / ATTENTION_CHUNK + 1;
+            float* from_row_0 = partial - begin * row_size;
+            for (int chunk = 0; chunk < num_chunks; chunk++)
+                run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, begin, end, chunk, seen,
+                                   from_row_0 + chunk * chunk_stride, scratch);
+            run.kernels.join(from_row_0, chunk_stride, num_chunks, heads, begin, end, kv_head * group,
+                             (kv_head + 1) * group, buffer(op.writes));
+        }
+    });
 }
 
-void Program::attend_chunks(const Run& run, const Op& op, int thread, Team& team) {
+bool Program::attend_chunks(const Run& run, const Op& op, Member& self) {
     const Heads& heads = shape_.heads;
     const Visibility seen = visibility(run);
     const int num_chunks = this->num_chunks(run.pass);
     const int64_t chunk_stride = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * seen.num_rows;
     float* partial = reinterpret_cast<float*>(partials_.data());
-    const Slice items = slice_of(heads.num_kv_heads * num_chunks, thread, team.size());
-    for (int item = items.begin; item < items.end; item++) {
-        const int kv_head = item / num_chunks, chunk = item % num_chunks;
-        run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, 0, seen.num_rows, chunk, seen,
-                           partial + chunk * chunk_stride, own_[static_cast<size_t>(thread)].data());
-    }
-    team.barrier();
-    const Slice joined = slice_of(heads.num_heads, thread, team.size());
-    if (joined.begin < joined.end)
+    char* scratch = own_[static_cast<size_t>(self.thread())].data();
+    const auto attend = [&](Slice items) {
+        for (int item = items.begin; item < items.end; item++) {
+            const int kv_head = item / num_chunks, chunk = item % num_chunks;
+            run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, 0, seen.num_rows, chunk, seen,
+                               partial + chunk * chunk_stride, scratch);
+        }
+    };
+    if (!self.share(heads.num_kv_heads * num_chunks, CHUNKS_OF_A_TILE, attend)) return false;
+    return self.share(heads.num_heads, heads.num_heads, [&](Slice joined) {
         run.kernels.join(partial, chunk_stride, num_chunks, heads, 0, seen.num_rows, joined.begin, joined.end,
                          buffer(op.writes));
+    });
 }
 
 }  // namespace forerun

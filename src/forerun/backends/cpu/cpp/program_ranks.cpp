@@ -5,25 +5,32 @@
 
 namespace forerun {
 
+constexpr int ELEMENTS_OF_A_TILE = 1 << 16;
+
 // writes[t] = residual[t] + the partials of all ranks, in their order; rows that skip the sublayer stay as they were.
-void Program::add_partials(const Run& run, const Op& op, int thread, Team& team) {
+bool Program::add_partials(const Run& run, const Op& op, Member& self) {
     RankLink& link = *shape_.link;
     const float* own = buffer(op.reads);
     const int64_t total = width(op.writes) * run.num_rows(op), room = link.place_bytes() / 4;
-    uint64_t exchange = link.next_exchange();  // written behind the barriers below, by one thread
-    for (int64_t first = 0; first < total; first += room, exchange++) {
+    uint64_t number = 0;
+    for (int64_t first = 0; first < total; first += room, number++) {
+        // The link's number is read within steps alone: the last one writes it.
+        const auto exchange = [&] { return link.next_exchange() + number; };
         const int count = static_cast<int>(total - first < room ? total - first : room);
-        const Slice part = slice_of(count, thread, team.size(), PANEL);
-        std::memcpy(link.own_place(exchange) + part.begin * int64_t{4}, own + first + part.begin,
-                    static_cast<size_t>(part.end - part.begin) * 4);
-        team.barrier();
-        if (thread == 0) link.meet(exchange);
-        team.barrier();
-        for (int rank = 0; rank < link.num_ranks(); rank++)
-            add_to_rows(run, op, reinterpret_cast<const float*>(link.place(rank, exchange)), part.begin, part.end, first);
+        const auto copy = [&](Slice part) {
+            std::memcpy(link.own_place(exchange()) + part.begin * int64_t{4}, own + first + part.begin,
+                        static_cast<size_t>(part.end - part.begin) * 4);
+        };
+        const auto add = [&](Slice part) {
+            for (int rank = 0; rank < link.num_ranks(); rank++)
+                add_to_rows(run, op, reinterpret_cast<const float*>(link.place(rank, exchange())), part.begin, part.end,
+                            first);
+        };
+        if (!self.share(count, ELEMENTS_OF_A_TILE, copy, PANEL)) return false;
+        if (!self.share(1, 1, [&](Slice) { link.meet(exchange()); })) return false;
+        if (!self.share(count, ELEMENTS_OF_A_TILE, add, PANEL)) return false;
     }
-    team.barrier();
-    if (thread == 0) link.set_next_exchange(exchange);
+    return self.share(1, 1, [&](Slice) { link.set_next_exchange(link.next_exchange() + number); });
 }
 
 // Elements [begin, end) of a partial that begins with element `first` of all rows.

@@ -21,16 +21,17 @@ struct SampleRows {
     float* scratch;   // [num_threads][vocab_size]
 };
 
-void sample_slices(void* context, int thread, Team& team) {
+void sample_slices(void* context, Member& self) {
     const SampleRows& request = *static_cast<const SampleRows*>(context);
-    float* scratch = request.scratch + static_cast<int64_t>(thread) * request.vocab_size;
-    const Slice items = slice_of(request.num_rows * request.num_slices, thread, team.size());
-    for (int item = items.begin; item < items.end; item++) {
-        const int row = item / request.num_slices;
-        const Slice tokens = slice_of(request.vocab_size, item % request.num_slices, request.num_slices, PANEL);
-        request.top_twos[item] = kernels().sample(request.scores + row * request.stride, tokens.begin, tokens.end,
-                                                  request.temperature, request.noise[row], scratch);
-    }
+    float* scratch = request.scratch + static_cast<int64_t>(self.thread()) * request.vocab_size;
+    (void)self.share(request.num_rows * request.num_slices, 1, [&](Slice items) {
+        for (int item = items.begin; item < items.end; item++) {
+            const int row = item / request.num_slices;
+            const Slice tokens = slice_of(request.vocab_size, item % request.num_slices, request.num_slices, PANEL);
+            request.top_twos[item] = kernels().sample(request.scores + row * request.stride, tokens.begin, tokens.end,
+                                                      request.temperature, request.noise[row], scratch);
+        }
+    });
 }
 
 TopTwo better(const TopTwo& left, const TopTwo& right) {  // left's tokens are the lower ones
@@ -51,15 +52,16 @@ struct TopKRows {
     float *totals, *log_sums, *scratch;
 };
 
-void topk_rows(void* context, int thread, Team& team) {
+void topk_rows(void* context, Member& self) {
     const TopKRows& request = *static_cast<const TopKRows*>(context);
-    float* scratch = request.scratch + static_cast<int64_t>(thread) * request.vocab_size;
-    const Slice rows = slice_of(request.num_rows, thread, team.size());
-    for (int row = rows.begin; row < rows.end; row++)
-        request.log_sums[row] =
-            kernels().topk(request.scores + row * request.stride, request.vocab_size, request.temperature,
-                           request.noise[row], request.ids, request.count, request.tokens + row * request.count,
-                           request.totals + row * request.count, scratch);
+    float* scratch = request.scratch + static_cast<int64_t>(self.thread()) * request.vocab_size;
+    (void)self.share(request.num_rows, 1, [&](Slice rows) {
+        for (int row = rows.begin; row < rows.end; row++)
+            request.log_sums[row] =
+                kernels().topk(request.scores + row * request.stride, request.vocab_size, request.temperature,
+                               request.noise[row], request.ids, request.count, request.tokens + row * request.count,
+                               request.totals + row * request.count, scratch);
+    });
 }
 
 int threads_worth(int num_rows, int vocab_size, int num_threads) {

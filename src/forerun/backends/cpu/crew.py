@@ -1,0 +1,77 @@
+"""How many threads a pass gets: fewer while others want the cores."""
+
+from typing import Final
+
+LEAST_STOPPED: Final = 6.0  # passes that lost a core, less those that did not
+FORGOTTEN_BY_A_PASS: Final = 0.125
+TRIAL_PASSES: Final = 4
+TRIAL_S: Final = 0.03  # several time slices of the system
+LEAST_PAUSE_S: Final = 0.25  # between trials
+PAUSE_OF_LOSS: Final = 20.0  # times what a trial lost, so that trials take a twentieth at most
+WEIGHT_OF_NEW: Final = 0.125
+MOST_TIMES_USUAL: Final = 10.0  # more is a process that was stopped, or a machine that slept
+WORTH_FEWER: Final = 0.95  # of the time with more threads
+WORTH_MORE: Final = 0.9  # of the time with fewer
+
+
+class Crew:
+    """Chooses between all threads asked for, a half of them, a quarter and so on, by what passes take.
+
+    Threads that share their cores with other programs hold each other up: a pass waits for whichever has none. While no
+    pass loses a core, every pass gets all threads. Else the next fewer are tried for a few passes, and kept if these
+    took less time than passes of as many rows before them; later the next more are.
+    """
+
+    def __init__(self) -> None:
+        self._most = self._halvings = 0
+        self._usual_s: dict[int, float] = {}  # of a pass, by its rows
+        self._stopped = self._pause_s = 0.0
+        self._tried: int | None = None  # in place of `_halvings`, in a trial
+        self._tried_fewer, self._trial_passes = False, 0
+        self._trial_s = self._expected_s = 0.0
+
+    def threads(self, most: int) -> int:
+        """Of the next pass."""
+        if most != self._most:
+            self._most, self._halvings, self._tried = most, 0, None
+            self._usual_s, self._stopped, self._pause_s = {}, 0.0, 0.0
+        return max(1, most >> (self._halvings if self._tried is None else self._tried))
+
+    def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
+        """What the pass took, and whether one of its threads lost its core meanwhile."""
+        elapsed_s = min(elapsed_s, MOST_TIMES_USUAL * self._usual_s.get(num_rows, elapsed_s))
+        if self._tried is not None:
+            self._note_trial(num_rows, elapsed_s)
+            return
+        usual_s = self._usual_s.get(num_rows, elapsed_s)
+        self._usual_s[num_rows] = usual_s + WEIGHT_OF_NEW * (elapsed_s - usual_s)
+        self._stopped = max(0.0, self._stopped + (1.0 if is_stopped else -FORGOTTEN_BY_A_PASS))
+        self._pause_s -= elapsed_s
+        if self._pause_s > 0:
+            return
+        can_be_fewer = self._stopped >= LEAST_STOPPED and self._most >> self._halvings > 1
+        if self._halvings == 0:
+            if can_be_fewer:
+                self._begin_trial(fewer=True)
+        else:
+            self._begin_trial(fewer=can_be_fewer and not self._tried_fewer)
+
+    def _note_trial(self, num_rows: int, elapsed_s: float) -> None:
+        assert self._tried is not None
+        self._trial_s += elapsed_s
+        self._expected_s += self._usual_s.get(num_rows, elapsed_s)
+        self._trial_passes += 1
+        if self._trial_passes < TRIAL_PASSES or self._trial_s < TRIAL_S:
+            return
+        is_worth_it = self._trial_s < self._expected_s * (WORTH_FEWER if self._tried_fewer else WORTH_MORE)
+        pause_s = max(LEAST_PAUSE_S, PAUSE_OF_LOSS * (self._trial_s - self._expected_s))
+        if is_worth_it:
+            self._halvings = self._tried
+            self._usual_s = {}
+        self._tried, self._stopped, self._pause_s = None, 0.0, pause_s
+
+    def _begin_trial(self, *, fewer: bool) -> None:
+        self._tried = self._halvings + (1 if fewer else -1)
+        self._tried_fewer = fewer
+        self._trial_s = self._expected_s = 0.0
+        self._trial_passes = 0
