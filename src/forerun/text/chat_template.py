@@ -22,6 +22,7 @@ from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 
 Message: TypeAlias = Mapping[str, Any]
+MOST_REASON: Final = 500  # letters of what a template says
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
@@ -85,7 +86,7 @@ class ChatTemplate:
 
 def fault_of(error: Exception) -> str:
     """What an error of a template says; its kind too where it is no word of the template's own."""
-    text = str(error).partition("\n")[0]
+    text = str(error).partition("\n")[0][:MOST_REASON]
     if isinstance(error, TemplateError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
