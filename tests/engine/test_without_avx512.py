@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from forerun import EngineConfig
-from forerun.backends import choose
+from forerun.backends import dtypes
 from forerun.backends.cpu.binding import fault
 from forerun.checkpoints.open import open_source
 from forerun.core.config import DTypeName, KernelsName
@@ -49,7 +49,7 @@ def test_torchs_kernels_run_and_are_exact_with_what_such_a_cpu_has() -> None:
 def test_bfloat16_is_taken_by_itself_only_by_kernels_that_multiply_it(
     kernels: KernelsName, num_ranks: int, num_remote: int, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: is_fast)
+    monkeypatch.setattr(dtypes, "has_fast_bfloat16", lambda: is_fast)
 
     def dtype(asked: DTypeName) -> torch.dtype:
         config = EngineConfig(
@@ -64,5 +64,5 @@ def test_bfloat16_is_taken_by_itself_only_by_kernels_that_multiply_it(
 
 @pytest.mark.skipif(fault() is not None, reason="no native kernels")
 def test_the_native_kernels_multiply_bfloat16_on_every_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr(dtypes, "has_fast_bfloat16", lambda: False)
     assert Checkpoint.open(open_source("builtin"), EngineConfig()).dtype == torch.bfloat16

@@ -11,7 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_model
+from forerun.cli.logs import note
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, LayerSkip, Parallel
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 BETWEEN_LINES_S: Final = 10.0
+LONG_BYTES: Final = 32 << 20  # of weights, which take longer to load than all else
 
 
 @contextmanager
@@ -41,7 +43,7 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
     source = find_model(config.target)
     config = replace(config, drafter=with_cache(config.drafter, source))
     require_readable(config, source)
-    lines = None if sys.stderr.isatty() else LoadingLines(config.target)
+    lines = None if sys.stderr.isatty() else LoadingLines(config.target, is_long=size_of(source.path) >= LONG_BYTES)
     from forerun.drafting.policies import Policies
     from forerun.drafting.remote.policy import RemotePolicy
     from forerun.engine.engine import Engine  # imports torch
@@ -53,11 +55,16 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
 
 
 class LoadingLines:
-    """What is said of loading where no terminal is: a line at the start, one every ten seconds, and one at the end."""
+    """What is said of loading where no terminal is: a line at the start, one every ten seconds, and one at the end.
 
-    def __init__(self, model: str) -> None:
-        self._model, self._began, self._read = Path(model).name, monotonic(), ""
-        say(f"forerun: loading {self._model}")
+    Args:
+        is_long: of a small model only what takes ten seconds is said.
+    """
+
+    def __init__(self, model: str, *, is_long: bool) -> None:
+        self._model, self._began, self._read, self._is_long = Path(model).name, monotonic(), "", is_long
+        if is_long:
+            note(f"loading {self._model}")
 
     def load(self, make: Callable[..., "Engine"]) -> "Engine":
         is_over = Event()
@@ -66,7 +73,8 @@ class LoadingLines:
             engine = make(on_progress=self._note)
         finally:
             is_over.set()
-        say(f"forerun: loaded {self._model} in {monotonic() - self._began:.1f} s")
+        if self._is_long:
+            note(f"loaded {self._model} in {monotonic() - self._began:.1f} s")
         return engine
 
     def _note(self, what: str, num_done: int, num_total: int) -> None:
@@ -74,7 +82,13 @@ class LoadingLines:
 
     def _go_on(self, is_over: Event) -> None:
         while not is_over.wait(BETWEEN_LINES_S):
-            say(f"forerun: loading {self._model} for {monotonic() - self._began:.0f} s{self._read}")
+            note(f"loading {self._model} for {monotonic() - self._began:.0f} s{self._read}")
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of the weights in a folder."""
+    files = [path] if path.is_file() else path.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
 
 
 def require_readable(config: EngineConfig, source: CheckpointSource) -> None:

@@ -122,7 +122,7 @@ def test_what_cannot_be_measured_is_refused(changes: dict[str, object], said: st
 
 
 def test_without_native_kernels_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.backends.choose.native_fault", lambda: "the native kernels were not built: do this")
+    monkeypatch.setattr("forerun.backends.dtypes.native_fault", lambda: "the native kernels were not built: do this")
     with pytest.raises(ConfigError, match=r"only passes on the native kernels .* were not built: do this"):
         measure_kernels(request())
 

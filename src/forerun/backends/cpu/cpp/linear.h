@@ -232,9 +232,10 @@ void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int pan
     const Work work(linear, x, num_rows);
     for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // whose inputs stay in the second-level cache
         const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
+        const int last_read = row + rows < num_rows ? panel_end : num_panels(linear);  // the next slice is mostly ours too
         for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
             const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
-            const int next = panel + 2 * PAIR <= panel_end ? panel + PAIR : panel_begin;
+            const int next = panel + 2 * PAIR <= last_read ? panel + PAIR : panel_begin;
             multiply_panels(work, row, rows, panel, num_panels, next, out);
         }
     }
