@@ -35,8 +35,9 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
 
 
 def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
-    """Write a file atomically: other threads and processes, even writers, see all of it or its previous contents, and so
-    does the next start after a power cut. Of a link, what it leads to is replaced.
+    """Write a file atomically: other threads and processes, even writers, see all of it or its previous contents.
+
+    So does the next start after a power cut. Of a link, what it leads to is replaced.
 
     Args:
         is_private: a new file is for its owner alone.

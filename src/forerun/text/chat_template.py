@@ -41,7 +41,8 @@ class ChatTemplate:
             _environment().from_string(self.source)
         except Exception as error:  # Python's own too, of what Jinja makes of it: a template is a stranger's program
             raise ConfigError(
-                f"the chat template {short(self.source)} is no Jinja template ({fault_of(error)}): correct it, or give another"
+                f"the chat template {short(self.source)} is no Jinja template ({fault_of(error)}): correct it, or give "
+                "another"
             ) from error
 
     def variables(self) -> frozenset[str]:
@@ -55,7 +56,8 @@ class ChatTemplate:
         reader = TrackingCodeGenerator(environment)
         reader.optimizer = None  # which would compute what is constant
         reader.visit(environment.parse(self.source))
-        return frozenset(reader.undeclared_identifiers - {*USUAL, *self.special_tokens, *environment.globals, "messages"})
+        known = {*USUAL, *self.special_tokens, *environment.globals, "messages"}
+        return frozenset(reader.undeclared_identifiers - known)
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES) -> str:
         """The text of these messages, ending where the assistant's next answer begins.

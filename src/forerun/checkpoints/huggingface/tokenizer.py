@@ -83,7 +83,7 @@ def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer.from_buffer(raw)
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
-    except BaseException as error:  # the bare class for a defect of the file, and a fault in Rust, which is no Exception
+    except BaseException as error:  # the bare class for a defect of the file; a fault in Rust is no Exception either
         version, fault = tokenizers.__version__, short(str(error))
         raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
