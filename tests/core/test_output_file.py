@@ -1,6 +1,7 @@
 """Files that are written whole, and places that are found to take none before any work is done."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,19 +45,20 @@ def test_what_stands_in_the_way_is_told(tmp_path: Path, name: str, obstacle: str
         require_writable(tmp_path / name, needs_folder=True)
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_whole(path, "old")
+@pytest.mark.parametrize("name", ["file", "link"])
+def test_a_file_is_replaced_whole_or_not_at_all(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link, as people have in folders that are kept in step, leads to a file that is as dear as any."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
 
-    def stop_halfway(self: Path, raw: bytes) -> int:
-        self.write_text(raw.decode()[:1])
+    def refuse(_: int) -> None:
         raise FULL
 
-    monkeypatch.setattr(Path, "write_bytes", stop_halfway)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(ConfigError, match="No space left"):
-        write_whole(path, "new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+        write_whole(tmp_path / name, "new")
+    assert (tmp_path / name).read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
 def test_a_link_or_a_device_stays_what_it_is(tmp_path: Path) -> None:
@@ -65,9 +67,39 @@ def test_a_link_or_a_device_stays_what_it_is(tmp_path: Path) -> None:
     write_whole(tmp_path / "link", "new")
     assert (tmp_path / "file").read_text() == "new"
     assert (tmp_path / "link").is_symlink()
+    (tmp_path / "nowhere").symlink_to("later")
+    write_whole(tmp_path / "nowhere", "new")
+    assert (tmp_path / "later").read_text() == "new"
     os.mkfifo(tmp_path / "pipe")
     require_writable(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "round").symlink_to("round")
+    for refused in (lambda: require_writable(tmp_path / "round"), lambda: write_whole(tmp_path / "round", "new")):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            refused()
+
+
+def test_threads_that_write_one_file_leave_one_of_their_contents(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file", [letter * size for letter, size in (("a", 300_000), ("b", 100_000), ("c", 5))]
+    with ThreadPoolExecutor(len(contents) + 1) as threads:
+        writes = [threads.submit(lambda text: [write_whole(path, text) for _ in range(40)], text) for text in contents]
+        while not all(write.done() for write in writes):
+            assert not path.exists() or path.read_text() in contents
+        for write in writes:
+            write.result()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_private_is_for_its_owner(tmp_path: Path) -> None:
+    for is_private, mode in ((True, 0o600), (False, 0o666 & ~current_umask())):
+        write_whole(tmp_path / str(is_private), "new", is_private=is_private)
+        assert (tmp_path / str(is_private)).stat().st_mode & 0o777 == mode
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def test_a_file_keeps_its_mode(tmp_path: Path) -> None:

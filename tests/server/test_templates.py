@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import ApiError
 from forerun.server.work.templates import TemplateRenderer
@@ -92,3 +93,32 @@ def test_a_request_that_is_given_up_does_not_leave_its_answer_to_the_next() -> N
             await renderer.close()
 
     assert run(render()) == "user: two"
+
+
+def test_what_a_template_says_reaches_the_client() -> None:
+    async def render() -> str:
+        source = "{{ raise_exception('roles must alternate') }}"
+        renderer = TemplateRenderer(ChatTemplate(source=source, special_tokens={}), ServerConfig())
+        try:
+            with pytest.raises(ApiError) as refusal:
+                await renderer.render(MESSAGES, {})
+            return str(refusal.value)
+        finally:
+            await renderer.close()
+
+    assert "roles must alternate" in run(render())
+
+
+def test_its_variables_are_asked_of_the_child() -> None:
+    async def begin(source: str) -> frozenset[str]:
+        renderer = TemplateRenderer(ChatTemplate(source=source, special_tokens={"bos": "<s>"}), ServerConfig())
+        try:
+            await renderer.begin()
+            return renderer.variables
+        finally:
+            await renderer.close()
+
+    asked = "{{ bos }}{% if enable_thinking %}{{ 7**(9**9) }}{% endif %}{{ messages }}{{ tools }}{{ reasoning }}"
+    assert run(begin(asked)) == {"enable_thinking", "reasoning"}
+    with pytest.raises(ConfigError, match="no Jinja template"):
+        run(begin("{% if messages %}x{% endfo %}"))

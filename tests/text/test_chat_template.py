@@ -1,6 +1,7 @@
 """A chat template chosen by the user, and the variables that templates ask for."""
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -79,3 +80,35 @@ def test_the_named_llama3_wraps_every_turn() -> None:
         + "".join(f"<|start_header_id|>{turn['role']}<|end_header_id|>\n\n{turn['content']}<|eot_id|>" for turn in CHAT)
         + "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
+
+
+NEVER_RUN: Final = (
+    "{{ 7**(9**9) }}",
+    "{% set x = 7**(9**9) %}{% if 7**(9**9) == 2 %}{% endif %}",
+    "{{ ('a'*2000000000)|length }}{{ 'x'|center(10**13) }}",
+    "{% for a in range(7**(9**9)) %}{% endfor %}",
+    "{{ {'a': 7**(9**9)} }}{{ [7**(9**9)][0] }}{{ (7**(9**9))|string }}",
+    "{% macro f(a=7**(9**9)) %}{% endmacro %}{% call f(7**(9**9)) %}{% endcall %}",
+)
+
+
+@pytest.mark.timeout(20)  # seconds; each would take minutes and all memory
+@pytest.mark.parametrize("source", NEVER_RUN)
+def test_what_is_never_run_is_never_computed(source: str) -> None:
+    template = ChatTemplate(source=f"{{% if false %}}{source}{{% endif %}}hi", special_tokens={})
+    assert template.variables() <= {"x", "f", "y"}
+    assert template.render([{"role": "user", "content": "x"}]) == "hi"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ 'x' | xmlattr }}", "AttributeError"),
+        ("".join(f"{{% for a{i} in messages %}}" for i in range(25)) + "x" + "{% endfor %}" * 25, "nested blocks"),
+        ("{{ messages[0].content | center(10**13) }}", "MemoryError"),
+        ("{{ raise_exception('no system message') }}", "no system message"),
+    ],
+)
+def test_whatever_a_template_raises_is_one_clear_error(source: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        ChatTemplate(source=source, special_tokens={}).render([{"role": "user", "content": "x"}])

@@ -22,6 +22,8 @@ Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
 AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
+MOST_TEMPERATURE: Final = 1e4  # above it all tokens are as likely as each other to float32
+MOST_PENALTY: Final = 1e4
 MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
 UNTIL_FULL: Final = -1  # tokens to write: until the context is full
 SAVED_BYTES: Final = 512 * 10**6  # of SmolLM2 22,000 tokens, of an 8B model 4,000; a laptop has 8 GB and more
@@ -74,15 +76,16 @@ class SamplingParams:
     def __post_init__(self) -> None:
         read_fields(self)
         require(
-            self.temperature == 0.0 or 1e-4 <= self.temperature < float("inf"),
-            f"temperature {self.temperature} must be 0 (greedy) or a finite number of at least 0.0001",
+            self.temperature == 0.0 or 1e-4 <= self.temperature <= MOST_TEMPERATURE,
+            f"temperature {self.temperature} must be 0 (greedy) or lie in [0.0001, {MOST_TEMPERATURE:g}]",
         )
-        require(self.top_k >= 0, f"top_k {self.top_k} must be >= 0 (0 switches it off)")
+        require(0 <= self.top_k < 2**31, f"top_k {self.top_k} must lie in [0, 2**31) (0 switches it off)")
         require(0.0 < self.top_p <= 1.0, f"top_p {self.top_p} must lie in (0, 1] (1 switches it off)")
         require(0.0 <= self.min_p <= 1.0, f"min_p {self.min_p} must lie in [0, 1] (0 switches it off)")
         require(
-            0.0 < self.repetition_penalty < float("inf"),
-            f"repetition_penalty {self.repetition_penalty} must be finite and > 0 (1 switches it off)",
+            1.0 / MOST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
+            f"repetition_penalty {self.repetition_penalty} must lie in [{1.0 / MOST_PENALTY:g}, {MOST_PENALTY:g}] "
+            "(1 switches it off)",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
@@ -93,8 +96,9 @@ class SamplingParams:
         )
         for token_id, bias in self.logit_bias.items():
             require(
-                bias <= MOST_BIAS,
-                f"logit_bias of token {token_id} is {bias}: at most {MOST_BIAS:g}, or minus infinity is needed",
+                abs(bias) <= MOST_BIAS or bias == float("-inf"),
+                f"logit_bias of token {token_id} is {bias}: a number in [-{MOST_BIAS:g}, {MOST_BIAS:g}], or minus "
+                "infinity is needed",
             )
         require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
         require(

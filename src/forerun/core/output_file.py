@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from secrets import token_hex
 from shutil import copymode
 from typing import Final
 
 from forerun.core.errors import ConfigError
 
+BINARY: Final = getattr(os, "O_BINARY", 0)  # Windows writes other line ends else
 ROOM: Final = b"\n" * 4096  # what a place must take to count as one that can be written to
 
 
@@ -20,6 +22,7 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
         ConfigError: what stands in the way.
     """
     try:
+        path = path.resolve()
         if path.is_dir():
             raise _unwritable(path, "it is a folder")
         if _is_replaceable(path):
@@ -27,18 +30,24 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
             _try_folder(path, needs_folder=needs_folder)
         else:
             _require_changeable(path)
-    except OSError as error:
-        raise _unwritable(path, str(error.strerror)) from error
+    except (OSError, RuntimeError) as error:
+        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
-def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False) -> None:
-    """Write a file atomically: other processes, even writers, see all of it or its previous contents.
+def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
+    """Write a file atomically: other threads and processes, even writers, see all of it or its previous contents.
+
+    So does the next start after a power cut. Of a link, what it leads to is replaced.
+
+    Args:
+        is_private: a new file is for its owner alone.
 
     Raises:
         ConfigError: it cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
     try:
+        path = path.resolve()
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         if not _is_replaceable(path):
@@ -47,20 +56,24 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False)
         _require_changeable(path)
         beside = _beside(path)
         try:
-            beside.touch()
+            mode = 0o600 if is_private else 0o666
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode), "wb") as file:  # noqa: PTH123
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
             if path.exists():
                 copymode(path, beside)  # a file that only its owner may read stays one
-            beside.write_bytes(raw)
             beside.replace(path)
+            _sync_folder(path.parent)
         finally:
             beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(path, str(error.strerror)) from error
+    except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError up to Python 3.12
+        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
 def _is_replaceable(path: Path) -> bool:
-    """A regular file, or none yet: not a device, a pipe or a link, which must not be replaced."""
-    return not path.is_symlink() and (path.is_file() or not path.exists())
+    """A regular file, or none yet: not a device or a pipe, which must not be replaced."""
+    return path.is_file() or not path.exists()
 
 
 def _require_changeable(path: Path) -> None:
@@ -81,7 +94,19 @@ def _try_folder(path: Path, *, needs_folder: bool) -> None:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+    """A name that no other write has."""
+    return path.with_name(f".{path.name}.{token_hex(4)}.part")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the system write down which files the folder holds, where it can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _unwritable(path: Path, obstacle: str) -> ConfigError:

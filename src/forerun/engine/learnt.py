@@ -132,9 +132,9 @@ class LearntFile:
             "saved_s": self.learnt.saved_s,
         }
         try:
-            write_whole(self._path, json.dumps(values) + "\n", makes_folder=True)
+            write_whole(self._path, json.dumps(values) + "\n", makes_folder=True, is_private=True)
             if state := drafter.state():
-                write_whole(self._state_path, state)
+                write_whole(self._state_path, state, is_private=True)
         except ConfigError as error:
             logger.warning("what was learnt is not kept: %s", error)
 

@@ -15,6 +15,7 @@ from forerun.core.shared_length import shared_length
 from forerun.model.step import TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
+from forerun.runtime.threads import on_one_thread
 
 BLOCK: Final = 32  # tokens: where two texts part, at most 31 rows are held twice; a save takes a copy for each 32
 
@@ -188,6 +189,7 @@ def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Blo
 
 
 def copy_rows(target: Tensor, source: Tensor) -> None:
-    """Copy rows between cache and storage."""
+    """Copy rows between cache and storage. On one thread: torch's others are not there in a process that was forked off,
+    which would wait for them for ever."""
     with inference():
-        target.copy_(source)
+        on_one_thread(lambda: target.copy_(source))

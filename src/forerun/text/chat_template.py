@@ -11,16 +11,18 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
-from jinja2.meta import find_undeclared_variables
+from jinja2.meta import TrackingCodeGenerator
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 
 Message: TypeAlias = Mapping[str, Any]
+MOST_REASON: Final = 500  # letters of what a template says
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
@@ -37,9 +39,10 @@ class ChatTemplate:
         """Raise ConfigError where the source is no Jinja template."""
         try:
             _environment().from_string(self.source)
-        except (TemplateError, RecursionError) as error:
+        except Exception as error:  # Python's own too, of what Jinja makes of it: a template is a stranger's program
             raise ConfigError(
-                f"the chat template {short(self.source)} is no Jinja template ({error}): correct it, or give another"
+                f"the chat template {short(self.source)} is no Jinja template ({fault_of(error)}): correct it, or give "
+                "another"
             ) from error
 
     def variables(self) -> frozenset[str]:
@@ -50,8 +53,11 @@ class ChatTemplate:
         """
         self.require_valid()
         environment = _environment()
-        asked = find_undeclared_variables(environment.parse(self.source))
-        return frozenset(asked - {*USUAL, *self.special_tokens, *environment.globals, "messages"})
+        reader = TrackingCodeGenerator(environment)
+        reader.optimizer = None  # which would compute what is constant
+        reader.visit(environment.parse(self.source))
+        known = {*USUAL, *self.special_tokens, *environment.globals, "messages"}
+        return frozenset(reader.undeclared_identifiers - known)
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES) -> str:
         """The text of these messages, ending where the assistant's next answer begins.
@@ -73,11 +79,19 @@ class ChatTemplate:
         try:
             template = _environment().from_string(self.source)
             return template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        except Exception as error:  # any, since a template is a stranger's program
             raise ConfigError(
-                f"the chat template refused these messages: {error}; "
+                f"the chat template refused these messages: {fault_of(error)}; "
                 f"roles were {[message.get('role') for message in messages]}"
             ) from error
+
+
+def fault_of(error: Exception) -> str:
+    """What an error of a template says; its kind too where it is no word of the template's own."""
+    text = str(error).partition("\n")[0][:MOST_REASON]
+    if isinstance(error, TemplateError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def plain_message(message: object) -> Message:
@@ -106,12 +120,20 @@ def _text_of(part: object) -> str:
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
+        optimized=False, finalize=_as_it_is,
+    )  # fmt: skip
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+@pass_context
+def _as_it_is(_: Context, value: object) -> object:
+    """What is printed. As it asks for the context, Jinja computes nothing while it compiles, such as 7**(9**9) in a
+    branch that is never taken."""
+    return value
 
 
 class _GenerationBlock(Extension):

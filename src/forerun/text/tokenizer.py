@@ -5,7 +5,8 @@ transformers is not needed: its import costs seconds and gives nothing here that
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 import tokenizers
 
 from forerun.core.errors import ConfigError
+from forerun.core.json_file import short
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
 
 REPLACEMENT: Final = "\ufffd"
@@ -59,7 +61,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
-        return self._backend.decode(list(ids), skip_special_tokens=True)
+        with faults_told("read these ids"):
+            return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def to_json(self) -> str:
         """The text of a tokenizer.json with the same tokens; without the chat template."""
@@ -214,9 +217,28 @@ class IncrementalDecoder:
 
 def ids_of(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
     """The ids of a text. While a long one is encoded, Python's other threads go on: `encode` would stop them all."""
-    if len(text) <= LONG_TEXT:
-        return backend.encode(text, add_special_tokens=add_special_tokens).ids
-    return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+    with faults_told("read this text"):
+        if len(text) <= LONG_TEXT:
+            return backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+
+
+@contextmanager
+def faults_told(what: str) -> Iterator[None]:
+    """Turn whatever a checkpoint's tokenizer raises into one clear error. A fault in Rust is no Exception in Python.
+
+    Raises:
+        ConfigError: it failed.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise ConfigError(
+            f"the model's tokenizer cannot {what} ({short(str(error))}): its file is damaged, or of another version of "
+            f"tokenizers than {tokenizers.__version__}; fetch the model again"
+        ) from error
 
 
 def any_of(texts: Sequence[str]) -> re.Pattern[str]:

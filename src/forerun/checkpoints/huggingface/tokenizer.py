@@ -81,7 +81,9 @@ def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
     """What a file of tokenizers says, without truncation or padding; `name` is what an error calls it."""
     try:
         backend = tokenizers.Tokenizer.from_buffer(raw)
-    except Exception as error:  # tokenizers raises the bare class for every defect of the file
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the bare class for a defect of the file; a fault in Rust is no Exception either
         version, fault = tokenizers.__version__, short(str(error))
         raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()

@@ -7,7 +7,6 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
@@ -98,8 +97,7 @@ class Gate:
         if origin is None:
             return
         name = origin.decode("latin-1").lower()
-        parts = urlsplit(name) if name.startswith(("http://", "https://")) else None
-        is_own = parts is not None and host != "" and parts.netloc == host
+        is_own = host != "" and name in (f"http://{host}", f"https://{host}")
         if not is_own and name not in self._origins:
             raise ApiError(403, "Pages of that origin may not use this server.", code="origin_not_allowed")
 

@@ -37,10 +37,14 @@ class PromptReader:
         self._turns: dict[str, asyncio.Lock] = {}
         template = engine.tokenizer.chat_template
         self._renderer = None if template is None else TemplateRenderer(template, config)
-        self._known = engine.tokenizer.template_variables()
 
     async def begin(self) -> None:
-        """Start what takes a moment."""
+        """Start what takes a moment.
+
+        Raises:
+            ConfigError: the chat template is none.
+            ApiError: the chat template takes too long.
+        """
         if self._renderer is not None:
             await self._renderer.begin()
 
@@ -69,7 +73,8 @@ class PromptReader:
 
     def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
         """Those that the chat template does not ask for."""
-        return [name for name in variables if name not in self._known]
+        known = frozenset[str]() if self._renderer is None else self._renderer.variables
+        return [name for name in variables if name not in known]
 
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
@@ -84,7 +89,9 @@ class PromptReader:
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
         known = {
-            name: value for name, value in variables.items() if name in self._known or name == "add_generation_prompt"
+            name: value
+            for name, value in variables.items()
+            if name in self._renderer.variables or name == "add_generation_prompt"
         }
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
         text = await self._renderer.render(parted, {**self._variables, **known})

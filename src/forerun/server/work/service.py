@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -185,7 +186,12 @@ class Service:
     def _be_ready(self, engine: "Engine") -> None:
         """Called by the engine's thread."""
         assert self._loop is not None, "the thread was started by begin"
-        asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop)
+        asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop).add_done_callback(self._be_begun)
+
+    def _be_begun(self, beginning: Future[None]) -> None:
+        """A beginning that failed ends the server, with its error."""
+        if not beginning.cancelled() and (error := beginning.exception()) is not None:
+            self._be_over(error)
 
     async def _open_prompts(self, engine: "Engine") -> None:
         prompts = PromptReader(engine, self.config)

@@ -1,7 +1,7 @@
 """A process that renders chat templates, in bounds of memory and time: it may be killed at any moment.
 
-It reads and writes lines of JSON. First comes the template, then a line for each conversation; each is answered by the
-text, or by what is wrong.
+It reads and writes lines of JSON. First comes the template, which is answered by the variables that it asks for, then a
+line for each conversation, which is answered by its text; or by what is wrong.
 """
 
 import json
@@ -20,11 +20,16 @@ def main() -> None:
     head = json.loads(sys.stdin.buffer.readline())
     resource.setrlimit(resource.RLIMIT_AS, (head["max_bytes"], head["max_bytes"]))
     template = ChatTemplate(source=head["source"], special_tokens=head["special_tokens"])
+    limit_cpu(head["max_s"])
+    say(variables(template))
     for line in sys.stdin.buffer:
         limit_cpu(head["max_s"])
-        answer = json.dumps(rendered(template, json.loads(line)))
-        sys.stdout.buffer.write(answer.encode() + b"\n")
-        sys.stdout.buffer.flush()
+        say(rendered(template, json.loads(line)))
+
+
+def say(answer: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def limit_cpu(seconds: float) -> None:
@@ -34,12 +39,20 @@ def limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
 
 
+def variables(template: ChatTemplate) -> dict[str, Any]:
+    """What the template asks for, or why it is none."""
+    try:
+        return {"variables": sorted(template.variables())}
+    except ConfigError as error:
+        return {"refused": str(error)}
+
+
 def rendered(template: ChatTemplate, asked: dict[str, Any]) -> dict[str, str]:
-    """The text of a conversation, or that there is none."""
+    """The text of a conversation, or why there is none."""
     try:
         return {"text": template.render(asked["messages"], asked["variables"])}
-    except ConfigError:
-        return {"error": "refused"}
+    except ConfigError as error:
+        return {"refused": str(error)}
     except MemoryError:
         return {"error": "too large"}
 

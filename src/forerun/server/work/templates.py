@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import forerun
+from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import ApiError, invalid
 from forerun.text.chat_template import ChatTemplate
 
 START_S: Final = 10.0  # for Python and Jinja to be imported
 MAX_GROWTH: Final = 4  # bytes of a rendered text for each byte that may come in; JSON escapes included
-FIRST: Final = b'{"messages": [], "variables": {}}\n'  # is refused, which shows that all is imported
 # Too late; an answer too long or none; an answer that is no JSON; a child that has ended.
 FAULTS: Final = (TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, ValueError, OSError)
 
@@ -31,10 +31,16 @@ class TemplateRenderer:
     def __init__(self, template: ChatTemplate, config: ServerConfig) -> None:
         self._template, self._config = template, config
         self._child: asyncio.subprocess.Process | None = None
+        self.variables = frozenset[str]()  # that the template asks for, known once the child has begun
         self._turn = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Start the child ahead of the first request."""
+        """Start the child ahead of the first request.
+
+        Raises:
+            ConfigError: it is no template.
+            ApiError: to find this out takes too long.
+        """
         async with self._turn:
             await self._running_child()
 
@@ -51,8 +57,8 @@ class TemplateRenderer:
         match answer:
             case {"text": str(text)}:
                 return text
-            case {"error": "refused"}:
-                raise invalid("The model's chat template refuses these messages.", param="messages")
+            case {"refused": str(reason)}:
+                raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages")
             case _:
                 raise too_costly()
 
@@ -80,8 +86,14 @@ class TemplateRenderer:
             "max_s": self._config.max_template_s,
         }
         child = self._child
-        await self._ask(child, json.dumps(head).encode() + b"\n" + FIRST, START_S)
-        return child
+        match await self._ask(child, json.dumps(head).encode() + b"\n", START_S):
+            case {"variables": [*names]}:
+                self.variables = frozenset(names)
+                return child
+            case {"refused": str(reason)}:
+                raise ConfigError(reason)
+            case _:
+                raise too_costly()
 
     async def _ask(self, child: asyncio.subprocess.Process, lines: bytes, limit_s: float) -> Any:
         """What the child answers. One that is late, ends or is given up is killed: a later answer would be taken for
