@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.distill.config import DistillConfig

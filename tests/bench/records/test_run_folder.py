@@ -103,7 +103,7 @@ def test_a_file_where_the_folder_should_be_is_an_error_of_the_user(tmp_path: Pat
 HOLDER = """
 import sys, time
 from pathlib import Path
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 hold(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

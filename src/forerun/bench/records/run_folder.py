@@ -11,7 +11,7 @@ from forerun.bench.records.answers import Record
 from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 
 NAME: Final = "run.json"
 PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
