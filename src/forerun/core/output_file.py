@@ -26,14 +26,14 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
     try:
         path = path.resolve()
         if path.is_dir():
-            raise _unwritable(path, "it is a folder")
+            raise unwritable(path, "it is a folder")
         if _is_replaceable(path):
             _require_changeable(path)
             _try_folder(path, needs_folder=needs_folder)
         else:
             _require_changeable(path)
     except (OSError, RuntimeError) as error:
-        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
 def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
@@ -58,7 +58,7 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False,
         with replacing(path, is_private=is_private) as beside:
             beside.write_bytes(raw)
     except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError up to Python 3.12
-        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
 @contextmanager
@@ -103,13 +103,13 @@ def _is_replaceable(path: Path) -> bool:
 def _require_changeable(path: Path) -> None:
     """A folder lets go of a file that may not be written to, which is not what its owner meant."""
     if path.exists() and not os.access(path, os.W_OK):
-        raise _unwritable(path, "it may not be written to")
+        raise unwritable(path, "it may not be written to")
 
 
 def _try_folder(path: Path, *, needs_folder: bool) -> None:
     folder = path.parent if needs_folder else next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
-        raise _unwritable(path, f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}")
+        raise unwritable(path, f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}")
     beside = _beside(folder / path.name)
     try:
         beside.write_bytes(ROOM)
@@ -122,5 +122,5 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 
-def _unwritable(path: Path, obstacle: str) -> ConfigError:
+def unwritable(path: Path, obstacle: str) -> ConfigError:
     return ConfigError(f"{path} cannot be written ({obstacle}): name another file")
