@@ -1,4 +1,4 @@
-"""Files that are read, changed and written again, perhaps by several processes: what is not known is not written over."""
+"""Files that are read, changed and written again, perhaps by several processes: what is unknown is not replaced."""
 
 import os
 import sys
