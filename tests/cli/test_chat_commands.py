@@ -11,13 +11,16 @@ import pytest
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
 from forerun.cli.chat.commands import COMMANDS, completions
 from forerun.cli.chat.entry import chat
+from forerun.cli.chat.files import transcript_of
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
 from forerun.cli.chat.talk import talk
+from forerun.cli.chat.transcript import MAX_BYTES, Transcript
 from forerun.cli.failures import flags_of
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.output_options import OutputOptions
 from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.kept_files import KeptFiles
 from tests.cli.conftest import Run
 
 Chat = Callable[..., tuple[Session, str, str]]
@@ -42,7 +45,14 @@ def converse(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         with StopOnInterrupt() as interrupt:
             lines = TypedLines(interrupt)
             if session is None:
-                session = Session(engine, params, lines, options=options or ChatOptions(), form=OutputOptions())
+                session = Session(
+                    engine,
+                    params,
+                    lines,
+                    options=options or ChatOptions(),
+                    form=OutputOptions(),
+                    files=KeptFiles(MAX_BYTES),
+                )
             session.is_over = False
             talk(session, flags_of(chat))
         return session, *capsys.readouterr()
@@ -142,7 +152,14 @@ def test_the_templates_own_variables_can_be_set(converse: Chat) -> None:
     )
     config = EngineConfig(drafter=NoDrafter(), num_threads=1, chat_template=source)
     with Engine(config) as engine, StopOnInterrupt() as interrupt:
-        session = Session(engine, THREE, TypedLines(interrupt), options=ChatOptions(), form=OutputOptions())
+        session = Session(
+            engine,
+            THREE,
+            TypedLines(interrupt),
+            options=ChatOptions(),
+            form=OutputOptions(),
+            files=KeptFiles(MAX_BYTES),
+        )
         _, _, told = converse("/set enable_thinking false", "/set", "one", session=session)
         assert "enable_thinking     false\n" in told
         assert session.settings.variables == {"enable_thinking": False}
@@ -175,6 +192,9 @@ def test_a_file_of_others_is_not_replaced_and_ones_own_is(converse: Chat, tmp_pa
     assert "was there already and stays as it is" in told
     assert others.read_text() == "mine"
     assert len(json.loads(own.read_text())["messages"]) == 4
+    own.write_text("another's")
+    assert "was there already" in converse(f"/save {tmp_path / 'new.json'}", f"/save {own}")[2]
+    assert own.read_text() == "another's"
     assert "/save needs the name of a file" in converse("/save")[2]
     assert "cannot be read (No such file" in converse(f"/load {tmp_path / 'none'}")[2]
 
@@ -200,6 +220,30 @@ def test_a_kept_conversation_is_written_turn_by_turn(run: Run, tmp_path: Path) -
     file.write_text("{")
     assert run(*flags, "--resume", str(file), "-q", "x").exit_code == 2
     assert file.read_text() == "{"
+
+
+def test_a_kept_file_that_another_program_changed_stays_and_the_conversation_goes_on_beside_it(
+    converse: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, beside, others = tmp_path / "talk.json", tmp_path / "talk-3.json", {}
+    (tmp_path / "talk-2.json").write_text("others too")
+
+    def change_once(session: Session) -> Transcript:
+        if file.exists() and not others:
+            file.write_text("another's")
+            others["changed"] = True
+        return transcript_of(session)
+
+    monkeypatch.setattr("forerun.cli.chat.files.transcript_of", change_once)
+    session, _, told = converse("one", "two", "three", options=ChatOptions(resume=file))
+    assert told.count("was changed by another program") == 1
+    assert f"{file} was changed by another program and stays as it is: this conversation is in {beside}" in told
+    assert (file.read_text(), (tmp_path / "talk-2.json").read_text()) == ("another's", "others too")
+    assert len(json.loads(beside.read_text())["messages"]) == 6
+    assert said(session) == ["one", "two", "three"]
+    file.unlink()
+    converse("one", "/undo", options=ChatOptions(resume=file))
+    assert json.loads(file.read_text())["messages"] == []
 
 
 def test_the_oldest_turns_make_room_where_the_user_wants_it(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.cli.chat.transcript import read_transcript
+from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
+from forerun.core.kept_files import KeptFiles
 from tests.cli.conftest import Run
 from tests.cli.terminals import OnTerminal, lines_of, running
 
@@ -98,7 +99,7 @@ def test_a_chat_that_is_killed_has_kept_every_turn(target: str, tmp_path: Path) 
         type_in(b"/stats\r")
         read_until(b"first token after")
         process.kill()
-    assert [turn.said for turn in read_transcript(file).turns] == ["one", "two"]
+    assert [turn.said for turn in read_transcript(file, KeptFiles(MAX_BYTES)).turns] == ["one", "two"]
     assert list(tmp_path.iterdir()) == [file]
     with running(*flags) as (_, type_in, read_until):
         read_until(b"2 turns so far; the last question was: two")

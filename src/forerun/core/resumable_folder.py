@@ -3,15 +3,14 @@
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
-from forerun.core.output_file import write_whole
+from forerun.core.locks import hold
+from forerun.core.output_file import synchronise, write_whole
 
 JOB_NAME: Final = "job.json"  # what an unfinished folder is made of
 SPARE_BYTES: Final = 2**24  # for headers and what the file system keeps for itself
@@ -42,7 +41,8 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
         begin(unfinished, job)
         yield unfinished
         (unfinished / JOB_NAME).unlink()
-        synchronise(unfinished)
+        for path in (*unfinished.iterdir(), unfinished):
+            synchronise(path)
         unfinished.rename(out)
         synchronise(out.parent)
     except OSError as error:
@@ -89,14 +89,3 @@ def require_room(folder: Path, num_bytes: int) -> None:
             f"{folder} has room for {free / 1e9:.2f} GB and {(num_bytes + SPARE_BYTES) / 1e9:.2f} GB are needed: make "
             "room, or name another folder"
         )
-
-
-def synchronise(path: Path) -> None:
-    """Have the disk hold what was written to a file, or of a folder its names, where the system can be asked to."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

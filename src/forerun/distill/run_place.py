@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.distill.config import DistillConfig
@@ -30,13 +30,16 @@ class RunPlace:
         """
         self._out, self._file = config.out, config.run_folder / SETTINGS_NAME
         settings = settings_of(config, identity)
-        found = self._read()
-        if found is not None:
-            self._require_same(found, settings)
+        self._require_own(settings)  # before a folder is made in somebody else's
         self._lock = hold(config.run_folder)
-        remove_leftovers(config.out)
-        if found is None:
-            write_whole(self._file, json.dumps(settings, indent=2) + "\n")
+        try:
+            is_new = not self._require_own(settings)  # another process may have begun meanwhile
+            remove_leftovers(config.out)
+            if is_new:
+                write_whole(self._file, json.dumps(settings, indent=2) + "\n")
+        except ConfigError:
+            self.close()
+            raise
 
     def close(self) -> None:
         if self._lock is not None:
@@ -57,6 +60,13 @@ class RunPlace:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self._file} cannot be read ({error}): give another folder to --out") from error
         return found if isinstance(found, dict) else {}
+
+    def _require_own(self, settings: dict[str, Any]) -> bool:
+        """Whether this run is there already; any other is refused."""
+        found = self._read()
+        if found is not None:
+            self._require_same(found, settings)
+        return found is not None
 
     def _require_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         differing = [name for name, value in wanted.items() if found.get(name) != value and name != "target"]
@@ -86,10 +96,19 @@ def settings_of(config: DistillConfig, identity: str) -> dict[str, Any]:
     }
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove files that a killed process had begun to write; only the one that holds the folder may do this."""
-    for path in folder.rglob(".*.part"):
-        path.unlink(missing_ok=True)
+def remove_leftovers(out: Path) -> None:
+    """Remove files that a killed process had begun to write; only the one that holds the folder may do this.
+
+    Folders with such a name are other commands', which may be at work.
+    """
+    for where, folders, names in os.walk(out):
+        folders[:] = [name for name in folders if not is_part(name)]
+        for name in filter(is_part, names):
+            Path(where, name).unlink(missing_ok=True)
+
+
+def is_part(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".part")
 
 
 def require_room(config: DistillConfig, spec: ModelSpec) -> None:

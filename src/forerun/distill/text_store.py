@@ -5,13 +5,14 @@ Legend: T tokens of all texts of a file, K scores kept of a row.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from forerun.core.errors import CheckpointError
@@ -45,11 +46,11 @@ class TextStore:
         found = [path for path in sorted(self._folder.glob(f"{TEXTS}*.safetensors")) if path not in set(self._files)]
         for path in found:
             seconds, num_texts = _notes(path)
-            is_own = path.stem.endswith(self._name)
-            self.seconds += seconds * is_own
+            number, name = _number_and_name(path)
             self.num_texts += num_texts
-            if is_own:
-                self.num_files = max(self.num_files, _number(path) + 1)
+            if name == self._name:
+                self.seconds += seconds
+                self.num_files = max(self.num_files, number + 1)
         self._files += found
         return found
 
@@ -78,17 +79,17 @@ class TextStore:
             return []
         with _opened(path) as file:
             slots = json.loads((file.metadata() or {})["slots"])
-        return [
-            UnfinishedText(
-                read=text,
-                opening=Opening(
-                    **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
-                ),
-                ids=tuple(slot["ids"]),
-                is_users=slot["is_users"],
-            )
-            for text, slot in zip(_texts(path), slots, strict=True)
-        ]
+            return [
+                UnfinishedText(
+                    read=text,
+                    opening=Opening(
+                        **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
+                    ),
+                    ids=tuple(slot["ids"]),
+                    is_users=slot["is_users"],
+                )
+                for text, slot in zip(_texts(path), slots, strict=True)
+            ]
 
     def read(self, files: Sequence[Path] | None = None) -> list[WrittenText]:
         """The texts of these files, or of all."""
@@ -125,15 +126,21 @@ def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
     }
 
 
-def _opened(path: Path) -> "safe_open":
+@contextmanager
+def _opened(path: Path) -> Iterator["safe_open"]:
     try:
-        return safe_open(path, "pt")
-    except (OSError, SafetensorError) as error:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): delete it, and the run goes on without it") from error
 
 
-def _number(path: Path) -> int:
-    return int(path.stem.split("_")[1])
+def _number_and_name(path: Path) -> tuple[int, str]:
+    """The number of a file, and whose it is."""
+    match path.stem.split("_"):
+        case [_, number, name] if number.isdecimal():
+            return int(number), name
+    raise CheckpointError(f"{path} is no file of this run, whose names are such as texts_00000_main: move it away")
 
 
 def _notes(path: Path) -> tuple[float, int]:
@@ -144,11 +151,12 @@ def _notes(path: Path) -> tuple[float, int]:
 
 
 def _texts(path: Path) -> list[WrittenText]:
-    tensors = load_file(path)
-    lengths = tensors["lengths"].tolist()
-    parts = [torch.split(tensors[name], lengths) for name in ("token_ids", "top_ids", "top_log_probs")]
+    with _opened(path) as file:
+        lengths, given = (file.get_tensor(name).tolist() for name in ("lengths", "num_given"))
+        tensors = (file.get_tensor(name) for name in ("token_ids", "top_ids", "top_log_probs"))
+        parts = [torch.split(tensor, lengths) for tensor in tensors]
     return [
         WrittenText(token_ids=ids, num_given=given, top_ids=top_ids, top_log_probs=top)
-        for ids, top_ids, top, given in zip(*parts, tensors["num_given"].tolist(), strict=False)
+        for ids, top_ids, top, given in zip(*parts, given, strict=False)
         if lengths
     ]

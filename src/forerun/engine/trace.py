@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import write_whole
 
 FIELDS: Final = ("prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed")
 DIGITS: Final = 5  # decimals of a log-probability in a file
@@ -68,22 +69,22 @@ def falls(values: tuple[float, ...]) -> bool:
 
 
 def write_traces(path: Path, traces: Iterable[AnswerTrace]) -> int:
-    """Write one trace a line, as they come; return how many.
+    """Write one trace a line once all of them are there; return how many.
+
+    Where they break off, those so far are kept if there was no file.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    num_written = 0
+    lines = list[str]()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            for trace in traces:
-                file.write(trace.to_json() + "\n")
-                file.flush()
-                num_written += 1
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from error
-    return num_written
+        lines.extend(trace.to_json() + "\n" for trace in traces)
+    except BaseException:
+        if lines and not path.exists():
+            write_whole(path, "".join(lines), makes_folder=True)
+        raise
+    write_whole(path, "".join(lines), makes_folder=True)
+    return len(lines)
 
 
 def read_traces(path: Path) -> list[AnswerTrace]:

@@ -2,9 +2,8 @@
 
 import gzip
 import hashlib
-import os
 import zlib
-from contextlib import closing, suppress
+from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from urllib.request import (
 
 from forerun.bench.data.json_lines import read_objects
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import replacing
 
 TIMEOUT_S: Final = 30.0  # without a byte
 MAX_BYTES: Final = 64 * 2**20
@@ -45,17 +45,13 @@ def fetch(url: str, path: Path, *, num_rows: int, sha256: str | None = None) -> 
         raise ConfigError(
             f"{url} is not the file that was expected: its sha256 is {hashlib.sha256(data).hexdigest()}, not {sha256}"
         )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(_unpack(url, data) if url.endswith(".gz") else data)
-        _check_rows(url, part, num_rows)
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(_unpack(url, data) if url.endswith(".gz") else data)
+            _check_rows(url, part, num_rows)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error}): choose another cache folder") from error
-    finally:
-        with suppress(OSError):  # it is gone where all went well, and never was where its folder could not be made
-            part.unlink()
 
 
 def download(url: str) -> bytes:

@@ -1,12 +1,12 @@
 """GGUF files, written once for each state of a checkpoint and kind of weights."""
 
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from forerun.bench.peers.messages import PeerPlan
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.core.output_file import replacing
 
 VERSION: Final = 2  # of the conversion; another one makes new files
 
@@ -29,12 +29,8 @@ def cached_gguf(folder: Path, weights: str, cache: Path, vocabulary: Path | None
     from forerun.bench.peers.gguf_file import write_gguf  # brings torch along, which a peer needs for this only
 
     cache.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.part")
-    try:
+    with replacing(path) as beside:
         write_gguf(folder, beside, weights=weights, vocabulary=vocabulary)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
     return path
 
 

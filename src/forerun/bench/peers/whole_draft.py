@@ -18,6 +18,7 @@ from forerun.checkpoints.huggingface.stored_tensors import SINGLE_NAME
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig
+from forerun.core.output_file import replacing, write_whole
 from forerun.engine.model_loading import Checkpoint
 
 NUM_TEXTS: Final = 16  # random ones that the losing row is fitted to, of
@@ -49,10 +50,11 @@ def whole_draft(name: str, cache: Path) -> Path:
     weights[EMBEDDING_NAME] = embedding_WH[draft_ids_V]
     weights[HEAD_NAME] = torch.where(vocabulary.is_known[:, None], head_WH[draft_ids_V], row_H)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / SINGLE_NAME, metadata={"format": "pt"})
+    with replacing(folder / SINGLE_NAME) as beside:
+        save_file(weights, beside, metadata={"format": "pt"})
     config = json.loads((source.path / CONFIG_NAME).read_bytes())
     config |= {"vocab_size": len(draft_ids_V), "tie_word_embeddings": False}
-    (folder / CONFIG_NAME).write_text(json.dumps(config))  # last: without it the folder is not whole
+    write_whole(folder / CONFIG_NAME, json.dumps(config))  # last: without it the folder is not whole
     return folder
 
 

