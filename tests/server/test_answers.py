@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from forerun import Engine, SamplingParams
+from forerun.core.seeds import seed_of_text
 from tests.server.serving import ENGINE, Served, events_of
 
 PROMPT = "def read_lines(path):"
@@ -86,10 +87,17 @@ def test_several_texts_have_seeds_of_their_own(client: httpx.Client) -> None:
     asked = {"prompt": PROMPT, "max_tokens": 16, "temperature": 1.0, "seed": 3}
     several = client.post("/v1/completions", json={**asked, "n": 3}).json()
     texts = [choice["text"] for choice in several["choices"]]
-    singly = [client.post("/v1/completions", json={**asked, "seed": 3 + i}).json() for i in range(3)]
+    seeds = [seed_of_text(3, number) for number in range(3)]
+    singly = [client.post("/v1/completions", json={**asked, "seed": seed}).json() for seed in seeds]
     assert texts == [answer["choices"][0]["text"] for answer in singly]
     assert several["usage"]["completion_tokens"] == sum(answer["usage"]["completion_tokens"] for answer in singly)
     assert several["usage"]["prompt_tokens"] == singly[0]["usage"]["prompt_tokens"]
+
+
+def test_the_texts_of_neighbouring_seeds_have_nothing_in_common(client: httpx.Client) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 24, "temperature": 1.5, "n": 3}
+    answers = [client.post("/v1/completions", json={**asked, "seed": seed}).json() for seed in (5, 6, 7)]
+    assert len({choice["text"] for answer in answers for choice in answer["choices"]}) == 9
 
 
 def test_prompts_may_be_several_texts_or_ids(client: httpx.Client) -> None:
