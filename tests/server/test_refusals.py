@@ -38,7 +38,7 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"stop": [""]}, None),
+        ({"stop": [""]}, "stop.0"),
         ({"stop": ["a"] * 5}, None),
         ({"logit_bias": {"x": 1}}, None),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
@@ -47,6 +47,8 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"content": "hi"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -55,6 +57,26 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
 )
 def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], param: str | None) -> None:
     refused(client.post("/v1/chat/completions", json={**CHAT, **changes}), 400, param=param)
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}, "image parts"),
+        ({"type": "input_image", "image_url": "x"}, "image parts"),
+        ({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, "audio parts"),
+        ({"type": "file", "file": {"file_id": "x"}}, "file parts"),
+        ({"type": "refusal", "refusal": "no"}, "such parts"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_a_part_that_is_no_text_is_refused_for_that(
+    client: httpx.Client, path: str, part: dict[str, Any], named: str
+) -> None:
+    messages = [*CHAT["messages"], {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}]  # type: ignore[misc]
+    answer = client.post(path, json={"messages": messages})
+    error = refused(answer, 400, "unsupported_parameter", "messages.1.content")
+    assert f"{named} are not supported: this model reads text" in error["message"]
 
 
 @pytest.mark.parametrize(
