@@ -135,14 +135,45 @@ def test_brackets_in_texts_are_no_depth(client: httpx.Client) -> None:
 
 
 def test_what_is_not_there(client: httpx.Client) -> None:
-    assert "/v1" in refused(client.post("/chat/completions", json=CHAT), 404, "not_found")["message"]
-    refused(client.get("/page/../app.py"), 404)
+    refused(client.post("/nothing", json=CHAT), 404, "not_found")
+    assert client.get("/page/../app.py").json()["error"]["message"].startswith("no route GET /app.py here")
     refused(client.get("/page/%2e%2e/app.py"), 404)
     answer = client.get("/v1/chat/completions")
     refused(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
     refused(client.post("/v1/chat/completions", json={**CHAT, "model": "gpt-5"}), 404, "model_not_found", "model")
     refused(client.post("/v1/forerun/kill-drafter"), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "instead"),
+    [
+        ("POST", "/v1/responses", "chat is POST /v1/chat/completions"),
+        ("POST", "/v1/messages?beta=true", "chat is POST /v1/chat/completions"),
+        ("POST", "/chat/completions", "chat is POST /v1/chat/completions"),
+        ("POST", "/api/chat", "chat is POST /v1/chat/completions"),
+        ("POST", "/api/generate", "texts are continued by POST /v1/completions"),
+        ("POST", "/completion", "texts are continued by POST /v1/completions"),
+        ("POST", "/completions", "texts are continued by POST /v1/completions"),
+        ("POST", "/infill", "texts are continued by POST /v1/completions"),
+        ("POST", "/v1/embeddings", "has no embeddings"),
+        ("GET", "/api/tags", "GET /v1/models"),
+        ("POST", "/api/show", "GET /v1/models"),
+        ("GET", "/props", "GET /v1/forerun"),
+        ("GET", "/slots", "GET /v1/forerun"),
+        ("GET", "/nothing/there", "GET /openapi.json"),
+        ("GET", "/v1/chat/completions", "this path takes POST"),
+        ("POST", "/v1/models", "this path takes GET"),
+        ("GET", "/" + "x" * 300, "GET /openapi.json"),
+    ],
+)
+def test_a_route_that_is_not_here_names_the_one_that_is(
+    client: httpx.Client, method: str, path: str, instead: str
+) -> None:
+    message = refused(client.request(method, path, json={}), 405 if "takes" in instead else 404)["message"]
+    assert message.startswith(f"no route {method} {path.partition('?')[0][:100]}")
+    assert instead in message
+    assert len(message) < 250
 
 
 def test_a_body_must_be_json_and_small(client: httpx.Client, server: Served) -> None:

@@ -12,6 +12,7 @@ import forerun
 from forerun.server.description import DescribedApi
 from forerun.server.guard.gate import App, Gate
 from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.protocol.other_routes import no_method, no_route
 from forerun.server.protocol.unsupported import UNSUPPORTED
 from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
 from forerun.server.work.service import Service
@@ -94,11 +95,11 @@ def place_of(parts: Sequence[str | int]) -> str | None:
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:
     """What the router itself refuses: unknown paths and methods."""
-    phrase = HTTPStatus(error.status_code).phrase
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
-    code = phrase.lower().replace(" ", "_")
-    hint = " OpenAI's routes are below /v1." if error.status_code == HTTPStatus.NOT_FOUND else ""
-    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.{hint}", code=code, allow=allow))
+    method, path, code = request.method, request.scope["path"], HTTPStatus(error.status_code).phrase
+    message = no_method(method, path, allow) if allow else no_route(method, path)
+    code = code.lower().replace(" ", "_")
+    return await show_api_error(request, ApiError(error.status_code, message, code=code, allow=allow))
 
 
 async def show_failure(request: Request, error: Exception) -> Response:
