@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forerun import NumericalError, SamplingParams
+from forerun import Engine, EngineConfig, NumericalError, SamplingParams
 from forerun.server.work import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served
@@ -203,9 +203,23 @@ def test_a_failure_is_one_request_s_and_readiness_tells_of_it() -> None:
         assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
-def test_health_is_there_before_the_model() -> None:
-    with served(waits=False) as server, server.client() as client:
-        assert client.get("/health").status_code == 200
-        assert client.get("/ready").json()["status"] in ("loading", "ready")
-        assert client.post("/v1/completions", json=SHORT).status_code in (200, 503)
-        until(lambda: client.get("/ready").status_code == 200)
+def test_what_is_alive_says_so_before_the_model_is_there() -> None:
+    is_read = threading.Event()
+
+    def make_engine(engine_config: EngineConfig) -> Engine:
+        assert is_read.wait(30)
+        return Engine(engine_config)
+
+    with served(make_engine=make_engine, waits=False) as server, server.client() as client:
+        assert client.get("/livez").status_code == 200
+        answer = client.get("/health")
+        assert answer.status_code == 503
+        expected = {"code": 503, "message": "Loading model", "type": "unavailable_error"}  # llama-server's
+        assert answer.json()["error"] == expected
+        assert client.get("/ready").json()["status"] == "loading"
+        assert client.post("/v1/completions", json=SHORT).json()["error"]["code"] == "model_loading"
+        is_read.set()
+        until(lambda: client.get("/health").status_code == 200)
+        assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/ready").status_code == 200
+        assert client.post("/v1/completions", json=SHORT).status_code == 200

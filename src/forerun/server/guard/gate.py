@@ -25,7 +25,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN_PATHS: Final = frozenset(("/", "/health", "/ready"))  # the page asks its user for the key
+OPEN_PATHS: Final = frozenset(("/", "/health", "/livez", "/ready"))  # the page asks its user for the key
 OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (

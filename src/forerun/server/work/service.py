@@ -82,11 +82,16 @@ class Service:
         return self._prompts
 
     @property
+    def is_loading(self) -> bool:
+        """True until the first request can be answered."""
+        return self._prompts is None and self.thread.state is not EngineState.ENDED
+
+    @property
     def state(self) -> str:
         """How it is, in a word."""
         if self.is_draining:
             return "stopping"
-        if self._prompts is None and self.thread.state is not EngineState.ENDED:
+        if self.is_loading:
             return EngineState.LOADING.value
         return "stalled" if self.thread.stalled_s() > self.config.max_stalled_s else self.thread.state.value
 
