@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from forerun import Engine, EngineConfig, NumericalError, SamplingParams
-from forerun.server.work import refusal_log
+from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served
 
@@ -93,8 +93,28 @@ def test_a_crowd_that_is_refused_does_not_fill_the_log(caplog: pytest.LogCapture
         until(lambda: server.service.thread.running is not None)
         with send(server, SHORT):
             until(lambda: len(server.service.queue) == 1)
-            assert {client.post("/v1/completions", json=SHORT).status_code for _ in range(20)} == {429}
-    assert len([record for record in caplog.records if "refused" in record.getMessage()]) == 1
+            assert {client.post("/v1/completions", json=SHORT).status_code for _ in range(30)} == {429}
+    assert 1 <= len([record for record in caplog.records if "refused" in record.getMessage()]) <= 20
+
+
+def test_every_refused_request_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with served(api_keys=("a-key-of-this-server",)) as server, server.client() as client:
+        headers = {"authorization": "Bearer a-key-of-this-server", "x-request-id": "mine"}
+        client.post("/v1/responses", json={}, headers=headers)
+        client.post("/v1/completions?key=secret", json={"prompt": "x", "n": 99}, headers=headers)
+        client.post("/v1/completions", json=SHORT)
+        client.get("/v1/models", headers={"origin": "http://other.example"})
+        client.get("/%0Anothing", headers=headers)
+        assert client.get("/health").status_code == client.get("/livez").status_code == 200
+        assert client.post("/v1/completions", json=SHORT, headers=headers).status_code == 200
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert len(lines) == 5
+    assert lines[0].startswith("refused POST /v1/responses: 404 not_found: no route POST /v1/responses here; chat is")
+    assert lines[0].endswith("(request mine)")
+    assert lines[1].startswith("refused POST /v1/completions: 400 invalid_value in n: n: Input should be less")
+    assert "401 invalid_api_key" in lines[2]
+    assert "403 origin_not_allowed" in lines[3]
+    assert not any("secret" in line or "\n" in line for line in lines)
 
 
 def test_refusals_that_were_not_told_are_summed_up(
@@ -104,13 +124,16 @@ def test_refusals_that_were_not_told_are_summed_up(
 
     async def refuse() -> None:
         log = refusal_log.RefusalLog()
-        for _ in range(6):
-            log.note("rate_limit_exceeded")
+        for _ in range(refusal_log.MAX_LINES + 5):
+            log.note("GET /x: 404 \n\x1b[2J")
         await asyncio.sleep(0.2)
-        log.close()
+        log.note("GET /y: 404")
 
     asyncio.run(refuse())
-    assert [record.args and record.args[0] for record in caplog.records] == ["rate_limit_exceeded", 5]
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:-2] == ["refused GET /x: 404 ??[2J"] * refusal_log.MAX_LINES
+    assert lines[-2].startswith("refused 5 more requests")
+    assert lines[-1] == "refused GET /y: 404"
 
 
 def test_a_reader_that_does_not_read_is_given_up() -> None:

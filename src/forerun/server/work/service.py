@@ -17,7 +17,6 @@ from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEng
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
-from forerun.server.work.refusal_log import RefusalLog
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -60,7 +59,6 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prompts: PromptReader | None = None
         self._jobs: set[Job] = set()
-        self._refusals = RefusalLog()
 
     def begin(self) -> None:
         """Start to load the model."""
@@ -114,16 +112,15 @@ class Service:
 
     def require_room(self, owner: str) -> None:
         """Raise ApiError where no request of this key can wait: told before its prompt is read, which takes longer."""
-        with self._noting_refusals():
+        with self._counting_refusals():
             self.queue.require_room(owner)
 
     @contextmanager
-    def _noting_refusals(self) -> Iterator[None]:
+    def _counting_refusals(self) -> Iterator[None]:
         try:
             yield
         except ApiError as error:
             self.metrics.refuse(error.code)
-            self._refusals.note(error.code)
             raise
 
     def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
@@ -135,8 +132,6 @@ class Service:
         Raises:
             ApiError: too much waits, or the server is stopping.
         """
-        if self.is_draining or self.thread.state is EngineState.ENDED:
-            raise stopping()
 
         def forget(job: Job) -> None:
             self.queue.remove(job)
@@ -145,7 +140,9 @@ class Service:
 
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
         job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
-        with self._noting_refusals():
+        with self._counting_refusals():
+            if self.is_draining or self.thread.state is EngineState.ENDED:
+                raise stopping()
             self.queue.put(job)
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
@@ -181,7 +178,6 @@ class Service:
         """End everything; nothing of it is left afterwards."""
         self.is_draining = True
         self._end_all()
-        self._refusals.close()
         self.thread.stop()
         patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
         await asyncio.to_thread(self.thread.join, patience_s)
