@@ -184,6 +184,21 @@ def test_metrics_count_what_was_written(client: httpx.Client) -> None:
     assert "_created" not in text  # tools that read counters by a part of their names would add these times
 
 
+def test_metrics_count_no_token_that_is_in_no_text(client: httpx.Client) -> None:
+    def counted(name: str) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith(f"forerun:{name}_total ")).split()[1])
+
+    accepted, was_longer = "spec_decode_num_accepted_tokens", False
+    for num_tokens in (1, 2, 3):
+        before = counted(accepted)
+        asked = {"prompt": PROMPT, "max_tokens": num_tokens, "ignore_eos": True}
+        usage = client.post("/v1/completions", json=asked).json()["usage"]
+        was_longer |= usage["forerun"]["accepted"] > num_tokens
+        assert counted(accepted) - before <= num_tokens
+    assert was_longer, "a round accepted more tokens than the text may have"
+
+
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing", "/v1/completions"])
 def test_the_head_of_an_answer_is_that_of_the_answer(client: httpx.Client, path: str) -> None:
     whole, head = client.get(path), client.head(path)

@@ -40,7 +40,7 @@ def test_a_client_that_leaves_while_its_text_is_written_frees_the_engine(slow: S
         if stream:
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
     until(lambda: is_idle(slow))
-    assert num_written(slow) == before
+    until(lambda: before < num_written(slow) < before + LONG["max_tokens"])  # what was written for nobody counts too
     with slow.client() as client:
         assert client.post("/v1/completions", json=SHORT).status_code == 200
 
@@ -147,13 +147,14 @@ def test_a_reader_that_does_not_read_is_given_up() -> None:
             sock.sendall(HEAD % len(body) + body)
             until(lambda: server.service.thread.running is not None)
             until(lambda: is_idle(server))
-        assert num_written(server) == 0
+        assert num_ended(server, "slow_reader") == 1
+        assert 8 <= num_written(server) < LONG["max_tokens"]
         with server.client() as client:
             assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
 def test_a_request_has_an_end_in_time() -> None:
-    with served(SLOW, max_request_s=0.3) as server, server.client() as client:
+    with served(SLOW, max_request_s=1.0) as server, server.client() as client:
         answer = client.post("/v1/completions", json=LONG)
         assert answer.status_code == 504
         assert answer.json()["error"]["code"] == "deadline_exceeded"

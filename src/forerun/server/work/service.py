@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from forerun.core.steps import Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics
 from forerun.server.protocol.errors import ApiError, loading, stopping
@@ -17,6 +18,7 @@ from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEng
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
+from forerun.server.work.tally import TextTally
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -48,7 +50,9 @@ class Service:
         self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
         self.created, self.drafter_name = int(time.time()), drafter_name
         self.queue = FairQueue(config)
-        self.thread = EngineThread(make_engine, self.queue, on_ready=self._be_ready, on_end=self._be_over)
+        self.thread = EngineThread(
+            make_engine, self.queue, on_ready=self._be_ready, on_text=self._note_text, on_end=self._be_over
+        )
         self.metrics = ServerMetrics(
             num_waiting=lambda: len(self.queue),
             num_running=lambda: float(self.thread.running is not None),
@@ -202,6 +206,12 @@ class Service:
             logger.warning("the chat template could not be started; requests that need it are refused")
         self._prompts = prompts
         self._on_ready()
+
+    def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
+        """Called by the engine's thread, before anybody has the end of the text."""
+        assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
+        queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
+        self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
 
     def _be_over(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
