@@ -157,7 +157,7 @@ class Session:
         return is_interrupted
 
     def _with_another_seed(self) -> ChatSettings:
-        """The settings for another answer: with a seed of their own each one has another that follows from it, else a fresh one."""
+        """The settings for another answer: a seed that follows from their own where they have one, else a fresh one."""
         params = self.settings.params
         if params.is_greedy or params.seed is None:
             return self.settings
