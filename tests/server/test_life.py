@@ -111,7 +111,7 @@ def test_every_refused_request_has_a_line_in_the_log(caplog: pytest.LogCaptureFi
     assert len(lines) == 5
     assert lines[0].startswith("refused POST /v1/responses: 404 not_found: no route POST /v1/responses here; chat is")
     assert lines[0].endswith("(request mine)")
-    assert lines[1].startswith("refused POST /v1/completions: 400 invalid_value in n: n: Input should be less")
+    assert lines[1].startswith("refused POST /v1/completions: 400 invalid_value: n: Input should be less")
     assert "401 invalid_api_key" in lines[2]
     assert "403 origin_not_allowed" in lines[3]
     assert not any("secret" in line or "\n" in line for line in lines)

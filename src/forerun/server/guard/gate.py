@@ -235,8 +235,8 @@ def reason_of(body: bytes) -> str:
     """What an error of ours says, wherever in the server, or in which replica, it was made; empty where it is none."""
     with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
-        place = f" in {error['param']}" if error["param"] else ""
-        return f"{error['code']}{place}: {error['message']}"
+        place, message = error["param"] or "", error["message"]
+        return f"{error['code']}: {message if message.startswith(place) else f'{place}: {message}'}"
     return ""
 
 
