@@ -63,7 +63,7 @@ def is_up(url: str) -> bool:
 
 
 def is_ready(url: str) -> bool:
-    """llama-server and forerun answer /v1/models while they load a model."""
+    """llama-server answers /v1/models while it loads a model, and /health with an error."""
     answer = get_json(f"{url}/health", timeout_s=5.0)
     return answer.get("status") in ("ok", "ready")
 

@@ -21,6 +21,7 @@ from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.output_options import OutputOptions
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.kept_files import KeptFiles
+from forerun.core.seeds import seed_of_text
 from tests.cli.conftest import Run
 
 Chat = Callable[..., tuple[Session, str, str]]
@@ -82,12 +83,15 @@ def test_a_greedy_answer_is_not_written_again_unless_something_has_changed(conve
     assert "nothing was answered yet" in converse("/regenerate")[2]
 
 
-def test_a_sampled_answer_is_written_again_with_the_next_seed(engine: Engine, converse: Chat) -> None:
+def test_a_sampled_answer_is_written_again_with_a_seed_that_follows(engine: Engine, converse: Chat) -> None:
     def sampled(seed: int) -> SamplingParams:
         return SamplingParams(max_new_tokens=8, temperature=1.0, seed=seed, ignore_eos=True)
 
     session, shown, _ = converse("one", "/regenerate", "/regenerate", params=sampled(5))
-    expected = [engine.generate([{"role": "user", "content": "one"}], sampled(seed)).text for seed in (5, 6, 7)]
+    expected = [
+        engine.generate([{"role": "user", "content": "one"}], sampled(seed_of_text(5, number))).text
+        for number in range(3)
+    ]
     assert "".join(shown.split("\n")) == "".join("".join(expected).split("\n"))
     assert len(set(expected)) == 3
     assert [turn.answer for turn in session.conversation.turns] == expected[2:]

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,18 +46,25 @@ class Served:
 
 
 @contextmanager
-def served(engine_config: EngineConfig = ENGINE, *, waits: bool = True, **settings: Any) -> Iterator[Served]:
+def served(
+    engine_config: EngineConfig = ENGINE,
+    *,
+    waits: bool = True,
+    make_engine: Callable[[EngineConfig], Engine] = Engine,
+    **settings: Any,
+) -> Iterator[Served]:
     """A server of this engine, ended afterwards.
 
     Args:
         waits: until it is ready.
+        make_engine: opens the engine, in its thread.
         settings: of the server, where they differ from those of all tests.
     """
     config = replace(CONFIG, **settings)
     listener = bind(config)
     is_ready, errors = threading.Event(), []
     service = Service(
-        config, lambda: Engine(engine_config), target=engine_config.target,
+        config, lambda: make_engine(engine_config), target=engine_config.target,
         drafter_name=NAMES[type(engine_config.drafter)],
         on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip

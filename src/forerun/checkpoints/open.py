@@ -1,12 +1,13 @@
 """A model's name to its CheckpointSource: a folder, plain or prepared, a GGUF file, built in, or from the hub."""
 
 import re
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.checkpoints.gguf.choice import choose_file, first_files, is_gguf
+from forerun.checkpoints.gguf.choice import choose_file, is_gguf, plain_files
 from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
@@ -20,6 +21,7 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_D
 from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft"}
+OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # no name of a model
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
@@ -49,13 +51,18 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
         raise CheckpointError(
             f"{name!r} is a file: give a GGUF file, or the folder that holds {CONFIG_NAME} and the weights"
         )
+    if OF_A_FILE.search(name):
+        raise CheckpointError(f"there is no such file or folder: {name}; check the path, as seen from {Path.cwd()}")
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2], revision)
+    short_names = (*NAMED_MODELS, *BUILTIN_FOLDERS)
+    if nearest := get_close_matches(name.lower(), short_names, n=1):
+        raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
     raise CheckpointError(
         f"there is no file or folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a "
         f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
-        f"{' or '.join(map(repr, (*NAMED_MODELS, *BUILTIN_FOLDERS)))}"
+        f"{' or '.join(map(repr, short_names))}"
     )
 
 
@@ -69,7 +76,7 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
         return PreparedFolder(name=name, folder=folder)
     if (folder / CONFIG_NAME).is_file():
         return HuggingFaceFolder(name=name, folder=folder)
-    found = first_files([path.name for path in folder.glob("*.gguf")])
+    found = plain_files([path.name for path in folder.glob("*")])
     if len(found) == 1:
         return GgufCheckpoint(name=name, path=folder / found[0])
     if found:
@@ -82,7 +89,7 @@ def _open_hub(name: str, repository: str, tag: str | None, revision: str | None)
     if tag is None:
         folder = fetch_snapshot(repository, revision)
         found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository, revision)
-        if not first_files(found):
+        if not plain_files(found):
             return _open_folder(name, folder, "choose a repository with weights in Hugging Face layout, or GGUF files")
     chosen = choose_file(repository, list_files(repository, revision), tag)
     wanted = [path.as_posix() for path in all_parts(Path(chosen))]

@@ -12,10 +12,13 @@ import forerun
 from forerun.server.description import DescribedApi
 from forerun.server.guard.gate import App, Gate
 from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.protocol.other_routes import no_method, no_route
+from forerun.server.protocol.unsupported import UNSUPPORTED
 from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
 from forerun.server.work.service import Service
 
 MAX_PARAM_CHARACTERS: Final = 64
+FAULTS: Final = {"missing": "missing_required_parameter", UNSUPPORTED: UNSUPPORTED}  # pydantic's names of faults
 KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
 
 
@@ -67,11 +70,20 @@ async def show_api_error(request: Request, error: ApiError) -> Response:
 
 
 async def show_fault(request: Request, error: RequestValidationError) -> Response:
-    """The first field that is wrong, by its place, and what is needed there."""
-    fault: dict[str, Any] = error.errors()[0]
+    """The first field that is wrong, by its place, and what is needed there.
+
+    Of a field that may be of several kinds, each has a fault: the innermost is of the kind that was meant.
+    """
+    faults: Sequence[dict[str, Any]] = error.errors()
+    first = place_of(faults[0]["loc"]) or ""
+    fault = max((item for item in faults if (place_of(item["loc"]) or "").startswith(first)), key=depth_of)
     param = place_of(fault["loc"])
-    code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
+    code = FAULTS.get(fault["type"], "invalid_value")
     return await show_api_error(request, invalid(f"{param or 'The request'}: {fault['msg']}.", param=param, code=code))
+
+
+def depth_of(fault: dict[str, Any]) -> int:
+    return (place_of(fault["loc"]) or "").count(".")
 
 
 def place_of(parts: Sequence[str | int]) -> str | None:
@@ -83,11 +95,11 @@ def place_of(parts: Sequence[str | int]) -> str | None:
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:
     """What the router itself refuses: unknown paths and methods."""
-    phrase = HTTPStatus(error.status_code).phrase
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
-    code = phrase.lower().replace(" ", "_")
-    hint = " OpenAI's routes are below /v1." if error.status_code == HTTPStatus.NOT_FOUND else ""
-    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.{hint}", code=code, allow=allow))
+    method, path, code = request.method, request.scope["path"], HTTPStatus(error.status_code).phrase
+    message = no_method(method, path, allow) if allow else no_route(method, path)
+    code = code.lower().replace(" ", "_")
+    return await show_api_error(request, ApiError(error.status_code, message, code=code, allow=allow))
 
 
 async def show_failure(request: Request, error: Exception) -> Response:

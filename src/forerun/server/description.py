@@ -10,7 +10,7 @@ from forerun.server.protocol.requests import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
 from forerun.server.work.service import Service
 
 Schema: TypeAlias = dict[str, Any]
-PUBLIC_PATHS: Final = ("/health", "/ready")
+PUBLIC_PATHS: Final = ("/health", "/livez", "/ready")
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 

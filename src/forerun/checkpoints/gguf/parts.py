@@ -12,7 +12,7 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 
-PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.(?i:gguf))")
 MAX_PARTS: Final = 1024  # of 50 GB, the size into which models are usually split
 
 
@@ -57,7 +57,8 @@ def parts_of(path: Path, count: int) -> list[Path]:
             f"{path} is one of {count} parts of a model: give the first one, whose name must end in "
             f"-00001-of-{count:05}.gguf, with the others beside it"
         )
-    return [path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    names = (f"{named['stem']}-{number:05}-of-{count:05}{named['suffix']}" for number in range(1, count + 1))
+    return [path.with_name(name) for name in names]
 
 
 def _read_part(path: Path) -> dict[str, StoredTensor]:

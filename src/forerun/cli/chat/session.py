@@ -16,6 +16,7 @@ from forerun.cli.output_options import OutputOptions
 from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
 from forerun.core.kept_files import KeptFiles
+from forerun.core.seeds import seed_of_text
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
 WAYS_OUT: Final = "/shift drops the oldest turns, /clear forgets all"
 MAX_SHOWN: Final = 60  # characters of a message, to recognise it by
-NUM_SEEDS: Final = 2**63  # as SamplingParams takes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +160,11 @@ class Session:
         return is_interrupted
 
     def _with_another_seed(self) -> ChatSettings:
-        """The settings for another answer: with a seed of their own each one has the next, else a fresh one."""
+        """The settings for another answer: a seed that follows from their own where they have one, else a fresh one."""
         params = self.settings.params
         if params.is_greedy or params.seed is None:
             return self.settings
-        return replace(self.settings, params=replace(params, seed=(params.seed + self._num_again) % NUM_SEEDS))
+        return replace(self.settings, params=replace(params, seed=seed_of_text(params.seed, self._num_again)))
 
     def _would_repeat(self, said: str) -> bool:
         """Whether the last answer is what the model would say again."""

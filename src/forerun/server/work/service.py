@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from forerun.core.steps import Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics
 from forerun.server.protocol.errors import ApiError, loading, stopping
@@ -17,7 +18,7 @@ from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEng
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
-from forerun.server.work.refusal_log import RefusalLog
+from forerun.server.work.tally import TextTally
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -49,7 +50,9 @@ class Service:
         self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
         self.created, self.drafter_name = int(time.time()), drafter_name
         self.queue = FairQueue(config)
-        self.thread = EngineThread(make_engine, self.queue, on_ready=self._be_ready, on_end=self._be_over)
+        self.thread = EngineThread(
+            make_engine, self.queue, on_ready=self._be_ready, on_text=self._note_text, on_end=self._be_over
+        )
         self.metrics = ServerMetrics(
             num_waiting=lambda: len(self.queue),
             num_running=lambda: float(self.thread.running is not None),
@@ -60,7 +63,6 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prompts: PromptReader | None = None
         self._jobs: set[Job] = set()
-        self._refusals = RefusalLog()
 
     def begin(self) -> None:
         """Start to load the model."""
@@ -82,11 +84,16 @@ class Service:
         return self._prompts
 
     @property
+    def is_loading(self) -> bool:
+        """True until the first request can be answered."""
+        return self._prompts is None and self.thread.state is not EngineState.ENDED
+
+    @property
     def state(self) -> str:
         """How it is, in a word."""
         if self.is_draining:
             return "stopping"
-        if self._prompts is None and self.thread.state is not EngineState.ENDED:
+        if self.is_loading:
             return EngineState.LOADING.value
         return "stalled" if self.thread.stalled_s() > self.config.max_stalled_s else self.thread.state.value
 
@@ -109,16 +116,15 @@ class Service:
 
     def require_room(self, owner: str) -> None:
         """Raise ApiError where no request of this key can wait: told before its prompt is read, which takes longer."""
-        with self._noting_refusals():
+        with self._counting_refusals():
             self.queue.require_room(owner)
 
     @contextmanager
-    def _noting_refusals(self) -> Iterator[None]:
+    def _counting_refusals(self) -> Iterator[None]:
         try:
             yield
         except ApiError as error:
             self.metrics.refuse(error.code)
-            self._refusals.note(error.code)
             raise
 
     def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
@@ -130,8 +136,6 @@ class Service:
         Raises:
             ApiError: too much waits, or the server is stopping.
         """
-        if self.is_draining or self.thread.state is EngineState.ENDED:
-            raise stopping()
 
         def forget(job: Job) -> None:
             self.queue.remove(job)
@@ -140,7 +144,9 @@ class Service:
 
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
         job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
-        with self._noting_refusals():
+        with self._counting_refusals():
+            if self.is_draining or self.thread.state is EngineState.ENDED:
+                raise stopping()
             self.queue.put(job)
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
@@ -176,7 +182,6 @@ class Service:
         """End everything; nothing of it is left afterwards."""
         self.is_draining = True
         self._end_all()
-        self._refusals.close()
         self.thread.stop()
         patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
         await asyncio.to_thread(self.thread.join, patience_s)
@@ -201,6 +206,12 @@ class Service:
             logger.warning("the chat template could not be started; requests that need it are refused")
         self._prompts = prompts
         self._on_ready()
+
+    def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
+        """Called by the engine's thread, before anybody has the end of the text."""
+        assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
+        queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
+        self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
 
     def _be_over(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
