@@ -41,7 +41,7 @@ class Writer:
             try:
                 before()
                 write_all(kind, folder, numbers, name, lambda line: os.write(writing, f"{line}\n".encode()))
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - whatever it is, the test is told
                 traceback.print_exc()
                 os.write(writing, b"crash\n")
             finally:
