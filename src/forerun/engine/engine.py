@@ -7,10 +7,9 @@ from typing import Final
 
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, require
-from forerun.core.steps import Generation
+from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.host_loop import Verifier
-from forerun.drafting.automatic import PLAIN
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
