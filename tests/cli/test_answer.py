@@ -4,7 +4,6 @@ import io
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import pytest
 from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingParams
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.cli import answer
-from forerun.cli.answer import TokenOrigins, describe_stats, origin_shower, show_plainly, write_answer
-from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, PrefillStep, Speedup, StepStats
+from forerun.cli.answer import TokenOrigins, origin_shower, show_plainly, write_answer
+from forerun.core.steps import DecodeStep, PrefillStep, StepStats
 from tests.text.tiny_tokenizers import write_byte_level
 
 
@@ -53,29 +52,6 @@ def test_a_terminal_shows_drafted_text_underlined_and_in_colour_unless_told_not_
     show = origin_shower(tokenizer)
     show(step(tokenizer.encode("AB"), "AB", num_accepted=1))
     assert sys.stdout.getvalue() == f"{mark}A\x1b[0mB"  # type: ignore[attr-defined]
-
-
-def test_the_speed_up_is_told_with_its_scatter_and_only_where_it_is_known() -> None:
-    names = GenerationStats.__dataclass_fields__
-    known = Speedup(value=1.31, low=1.25, high=1.38, plain_token_s=0.007, num_plain_rounds=16)
-    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_drafted": 9, "hit_rate": 0.5, "speedup": known})
-    result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result, is_greedy=True)
-    assert "1.31x plain decoding (1.25 to 1.38; plain 7.00 ms a token)" in line
-    assert "hit rate 50%" in line
-    assert "seed" not in line
-    assert "seed 7" in describe_stats(result, is_greedy=False)
-    assert "plain" not in describe_stats(replace(result, stats=replace(stats, speedup=None)), is_greedy=True)
-
-
-def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
-    names = GenerationStats.__dataclass_fields__
-    stats = GenerationStats(**dict.fromkeys(names, 0) | {"num_rounds": 80, "num_rounds_down": 12, "speedup": None})
-    result = Generation(text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=stats)
-    line = describe_stats(result, is_greedy=True)
-    assert line.endswith(" · drafter away in 12 of 80 rounds")
-    late = replace(result, stats=replace(stats, num_rounds_down=0, num_rounds_late=3))
-    assert describe_stats(late, is_greedy=True).endswith(" · drafter late in 3 of 80 rounds")
 
 
 @pytest.fixture(scope="module")

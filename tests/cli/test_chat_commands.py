@@ -107,6 +107,25 @@ def test_an_answer_that_fails_leaves_the_one_before(engine: Engine, converse: Ch
     assert session.conversation.turns == before
 
 
+@pytest.mark.parametrize("options", [ChatOptions(), ChatOptions(system_prompt="Be brief.")])
+def test_an_answer_goes_on_where_it_was_cut(engine: Engine, converse: Chat, options: ChatOptions) -> None:
+    session, shown, told = converse("/continue", "one", "/continue", options=options)
+    whole, _, _ = converse("/set max_new_tokens 6", "one", options=options)
+    assert shown.replace("\n", "") == whole.conversation.turns[0].answer.replace("\n", "")
+    assert session.conversation.turns == whole.conversation.turns
+    assert told.count("there is no answer to go on with") == 1
+    assert "there is no answer" in converse("/shift 1", "/continue", session=session)[2]
+
+
+def test_an_answer_that_is_whole_goes_on_with_nothing(engine: Engine, converse: Chat) -> None:
+    session, _, _ = converse("one")
+    before = list(session.conversation.turns)
+    ends = ("/set logit_bias 40=10000", f"/set stop {engine.tokenizer.decode([40])}")
+    _, _, told = converse(*ends, "/continue", session=session)
+    assert "(the model adds nothing)" in told
+    assert session.conversation.turns == before
+
+
 def test_the_system_prompt_can_be_shown_changed_and_removed(engine: Engine, converse: Chat) -> None:
     session, _, told = converse("/system", "one", "/system Be brief.", "/system")
     assert told.count("there is no system prompt") == 1

@@ -26,6 +26,8 @@ def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: OnTer
     type_in(b"Hi\r")
     read_until(b"III")  # the answer has begun
     process.send_signal(signal.SIGINT)
+    read_until(b"[stopped]\r\n")
+    read_until(b" tokens/s ")
     read_until(b"> ")
     type_in(b"half a line")
     read_until(b"half a line")
@@ -37,6 +39,44 @@ def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: OnTer
     read_until(b"tokens/s")
     type_in(b"/exit\r")
     assert process.wait(timeout=30) == 0
+
+
+def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    flags = ("chat", target, "--drafter", "none", "--logit-bias", "40=1000", "--resume", str(file))
+    with running(*flags, "-n", "400", "--device", "paced:target=20ms") as (process, type_in, read_until):
+        read_until(b"> ")
+        type_in(b"Hi\r")
+        read_until(b"III")
+        process.send_signal(signal.SIGINT)
+        read_until(b"[stopped]")
+        read_until(b"> ")
+        type_in(b"/exit\r")
+        assert process.wait(timeout=30) == 0
+    (before,) = read_transcript(file).turns
+    assert before.is_stopped
+    with running(*flags, "-n", "7") as (process, type_in, read_until):
+        read_until(b"> ")
+        type_in(b"/continue\r")
+        read_until(b"IIIIIII\r\n")
+        read_until(b"cut after 7")
+        read_until(b"> ")
+        type_in(b"/exit\r")
+        assert process.wait(timeout=30) == 0
+    (after,) = read_transcript(file).turns
+    assert after.answer == before.answer + 7 * "I"
+    assert not after.is_stopped
+
+
+def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None:
+    with running("run", target, "Hi", "-n", "8", "--ignore-eos", "--drafter", "none") as (process, _, read_until):
+        read_until(b"cut after 8 tokens")
+        read_until(" tokens/s · 8 tokens · first token after ".encode())
+        assert process.wait(timeout=30) == 0
+
+
+def test_one_message_in_a_pipe_is_followed_by_no_speed(run: Run, target: str) -> None:
+    assert "tokens/s" not in run("run", target, "Hi", "-n", "8", "--ignore-eos").stderr
 
 
 def test_what_is_typed_while_an_answer_is_written_comes_at_the_next_prompt(target: str) -> None:

@@ -19,7 +19,7 @@ TALK = Transcript(
     params=SamplingParams(temperature=0.5, seed=3, stop=("a\n", "b"), logit_bias={7: -1.5}, stop_token_ids=(4,)),
     variables={"enable_thinking": False, "tools": [1, None]},
     system_prompt="Be brief.\n",
-    turns=(Exchange(said="Hi \u0007", answer="北京 👋"), Exchange(said="", answer=" x\n")),
+    turns=(Exchange(said="Hi \u0007", answer="北京 👋"), Exchange(said="", answer=" x\n", is_stopped=True)),
     num_dropped=1,
 )
 
@@ -55,6 +55,8 @@ def test_what_was_written_is_read(file: Path) -> None:
         ("messages", [1], "message 0 is 1, but must hold just a role and a content"),
         ("messages", [{"role": "user", "content": "x"}], "the roles of its messages are ['user']"),
         ("messages", [{"role": "user", "content": "x", "name": "y"}], "message 0 is {'content': 'x'"),
+        ("messages", [{"role": "user", "content": "x", "stopped": True}], "message 0 is {'content': 'x'"),
+        ("messages", [{"role": "assistant", "content": "x", "stopped": 1.5}], "message 0 is {'content': 'x'"),
     ],
 )
 def test_what_is_wrong_is_named(file: Path, key: str, value: Any, fault: str) -> None:

@@ -97,6 +97,35 @@ def test_a_llama_tokenizer_class_is_read_as_transformers_reads_it(
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
+TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content@ }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [TURN.replace("@", ""), TURN.replace("@", " | trim")])
+@pytest.mark.parametrize("answer", ["4, as", "4, as ", "4 <|im_end|>\n"])
+def test_an_answer_that_goes_on_is_left_open_as_in_transformers(tmp_path: Path, template: str, answer: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = write_byte_level(tmp_path, chat_template=template)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    messages = [*CHATS[1], {"role": "assistant", "content": answer}]
+    text = theirs.apply_chat_template(messages, continue_final_message=True, tokenize=False)
+    tokenizer = read_tokenizer(folder)
+    assert tokenizer.chat_template is not None
+    assert tokenizer.chat_template.render(messages, continue_final_message=True) == text
+    assert text.endswith(answer if "trim" not in template else answer.rstrip())
+    ids = tokenizer.apply_chat_template(messages, continue_final_message=True)
+    assert tokenizer.vocabulary()["<|im_end|>"] != ids[-1]
+    if "<" not in answer:  # what looks like a control token stays text, as elsewhere
+        assert ids == theirs.apply_chat_template(messages, continue_final_message=True, return_dict=False)
+
+
+def test_only_an_answer_that_the_template_shows_can_go_on(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=TURN.replace("m.content@", "'hidden'")))
+    with pytest.raises(ConfigError, match="must be the assistant's"):
+        tokenizer.apply_chat_template(CHATS[0], continue_final_message=True)
+    with pytest.raises(ConfigError, match="leaves out the last message"):
+        tokenizer.apply_chat_template([{"role": "assistant", "content": "Ho"}], continue_final_message=True)
+
+
 @pytest.mark.parametrize(
     "template",
     [

@@ -1,9 +1,9 @@
-"""An answer on stdout as it is written, and the line of numbers after it."""
+"""An answer on stdout as it is written."""
 
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import perf_counter
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.streams import takes_colours, unechoed
-from forerun.core.steps import DecodeStep, Generation, Speedup
+from forerun.core.steps import DecodeStep, Generation
 
 if TYPE_CHECKING:
     from forerun.engine.stream import GenerationStream
@@ -132,44 +132,6 @@ class TokenOrigins:
             else:
                 pieces.append((character, was_drafted))
         return pieces
-
-
-def describe_stats(result: Generation, *, is_greedy: bool) -> str:
-    """Tokens per second, how well drafting went and whether it ever stopped, and what it gained over plain decoding."""
-    stats = result.stats
-    parts = [f"{stats.num_new_tokens} tokens", f"{stats.tokens_per_s:.1f} tokens/s"]
-    if stats.num_drafted:
-        parts.append(f"{stats.accepted_per_round:.2f} accepted per round")
-    if stats.hit_rate:  # of drafters whose tree is larger than what they propose
-        parts.append(f"hit rate {stats.hit_rate:.0%}")
-    if stats.num_outside:
-        parts.append(f"outside the draft's vocabulary: {stats.num_outside} of {stats.num_new_tokens}")
-    if stats.rounds_by:
-        parts.append(describe_choice(stats.rounds_by))
-    if stats.speedup is not None:
-        parts.append(describe_speedup(stats.speedup))
-    speed = f", {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
-    parts.append(f"prompt {stats.num_prompt_tokens} tokens{speed}")
-    parts.append(f"first token after {stats.first_token_s:.2f} s")
-    if not is_greedy:
-        parts.append(f"seed {result.seed}")
-    if stats.num_near_ties:
-        parts.append(f"{stats.num_near_ties} near-ties")
-    absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
-    parts += [f"drafter {how} in {number} of {stats.num_rounds} rounds" for how, number in absences if number]
-    return " · ".join(parts)
-
-
-def describe_choice(rounds_by: Mapping[str, int]) -> str:
-    """Which of several drafters wrote most, and which others were tried."""
-    chosen, *others = rounds_by
-    return f"auto: {chosen}" + (f"; tried {', '.join(others)}" if others else "")
-
-
-def describe_speedup(speedup: Speedup) -> str:
-    """The gain over plain decoding, its scatter, and what plain decoding takes."""
-    around = f"{speedup.low:.2f} to {speedup.high:.2f}"
-    return f"{speedup.value:.2f}x plain decoding ({around}; plain {1e3 * speedup.plain_token_s:.2f} ms a token)"
 
 
 def is_terminal() -> bool:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.steps import Generation
+from forerun.core.steps import PLAIN, Generation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -112,8 +112,6 @@ def let_forget(engine: "Engine") -> None:
 
 def winner_of(found: SpeedComparison, name: str) -> str:
     """The name of the drafter, with the one of several that drafted most."""
-    from forerun.drafting.automatic import PLAIN  # brings torch along
-
     rounds = Counter[str]()
     for result in found.drafted.results:
         rounds += Counter(result.stats.rounds_by)

@@ -8,12 +8,13 @@ from typing import Annotated, Final
 import typer
 
 from forerun.checkpoints.short_names.catalogue import SMOLLM2
-from forerun.cli.answer import Show, describe_stats, is_terminal, write_answer
+from forerun.cli.answer import Show, is_terminal, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, say, shows_errors
-from forerun.cli.logs import LogOptions, note_all
+from forerun.cli.logs import LogOptions, note, note_all
+from forerun.cli.numbers import advice
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import decoded
@@ -62,7 +63,9 @@ def generate(
         make_show, end = form.begin(engine)
         result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
         if result.token_ids:  # else it was interrupted while the prompt was read: there is nothing to tell of
-            form.note_numbers(describe_stats(result, is_greedy=params.is_greedy))
+            form.note_numbers(result, config.drafter, is_greedy=params.is_greedy)
+            if hint := advice(result, config.drafter):
+                note(hint)
     if timeline is not None:
         _draw(timeline, spans, title=_title(config, result))
     if is_interrupted:

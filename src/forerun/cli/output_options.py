@@ -1,5 +1,6 @@
 """The flags that say in which form answers are printed."""
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from forerun.cli.answer import End, Show, end_text, show_plainly
 from forerun.cli.declare import option
 from forerun.cli.json_answer import print_answer, print_step, show_nothing
 from forerun.cli.logs import OUTPUT, note
+from forerun.cli.numbers import all_numbers, short_numbers
 from forerun.cli.tree_log import TreeLog
+from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
+from forerun.core.steps import Generation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,7 @@ class OutputOptions:
     )
     show_tree: Annotated[bool, option("--show-tree", help="On a terminal, draw every round's tree.")] = False
     no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False
+    stats: Annotated[bool, option("--stats", help="Print all that was measured after every answer.")] = False
 
     def __post_init__(self) -> None:
         chosen = [
@@ -54,12 +61,14 @@ class OutputOptions:
         note(str(about))
         if self.no_stream:
             return lambda: show_nothing, lambda result, _: end_text(result, "")
-        if self.show_tree and sys.stdout.isatty():
+        if self.show_tree and not sys.stdout.isatty():
+            logger.warning("--show-tree draws on a terminal, and the output is none: only the text is printed")
+        elif self.show_tree:
             log = TreeLog(engine.tokenizer)
             return log.begin, log.end
         return lambda: show_plainly, end_text
 
-    def note_numbers(self, line: str) -> None:
+    def note_numbers(self, result: Generation, drafter: DrafterConfig, *, is_greedy: bool) -> None:
         """The line of numbers, which JSON holds already."""
         if not self.is_json:
-            note(line)
+            note(all_numbers(result, drafter, is_greedy=is_greedy) if self.stats else short_numbers(result, drafter))

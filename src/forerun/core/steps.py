@@ -8,6 +8,7 @@ from typing import Final
 from forerun.core.timing import Span
 
 PREDICTION: Final = "prediction"  # the user's, as the guesser of tokens
+PLAIN: Final = "none"  # as who drafted a round: nothing was proposed
 
 
 class FinishReason(StrEnum):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.pace import Pace
+from forerun.core.steps import PLAIN
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.drafting.token_recycling import LEARNING
 from forerun.model.inputs import ForwardInput
@@ -20,7 +21,6 @@ from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-PLAIN: Final = "none"  # in reports: nothing was proposed in the round
 PLAIN_REPORT: Final = DraftReport(drafted_by=PLAIN)
 TOGETHER: Final = 8  # plain rounds that everybody is told of at once: a part of a small model's pass for each otherwise
 

@@ -7,10 +7,9 @@ from typing import Final
 
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, require
-from forerun.core.steps import Generation
+from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.host_loop import Verifier
-from forerun.drafting.automatic import PLAIN
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
@@ -176,16 +175,26 @@ class Engine:
         """The margin below which rounding may decide; 0 in the exact mode."""
         return self._near_tie / (params.temperature or 1.0)
 
-    def encode(self, prompt: Prompt, *, chat_template_kwargs: Mapping[str, object] = NO_VARIABLES) -> list[int]:
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        chat_template_kwargs: Mapping[str, object] = NO_VARIABLES,
+        continue_final_message: bool = False,
+    ) -> list[int]:
         """Token ids of any kind of prompt, checked against the vocabulary.
 
         Args:
             chat_template_kwargs: variables of the chat template for this prompt; each goes before the one of the same
                 name in `EngineConfig.chat_template_kwargs`.
+            continue_final_message: end chat messages behind the last one, an answer of the assistant's that goes on in
+                the text; `stream` and `generate` take the ids.
         """
         variables = {**self.config.chat_template_kwargs, **chat_template_kwargs}
-        vocab_size, model = self.spec.vocab_size, self.config.target
-        return encode(prompt, self.tokenizer, vocab_size=vocab_size, model=model, variables=variables)
+        return encode(
+            prompt, self.tokenizer, vocab_size=self.spec.vocab_size, model=self.config.target, variables=variables,
+            continue_final_message=continue_final_message,
+        )  # fmt: skip
 
     @property
     def drafter_pid(self) -> int | None:

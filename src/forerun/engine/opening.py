@@ -19,9 +19,10 @@ from forerun.core.drafter_config import Automatic, NoDrafter
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
+from forerun.core.steps import PLAIN
 from forerun.decoding.decoder import Decoder, Request, play
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.automatic import PLAIN, AutomaticDrafter
+from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies

@@ -26,6 +26,7 @@ MOST_REASON: Final = 500  # letters of what a template says
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
+OPEN_END: Final = "\ufdd1 "  # where an answer goes on; a character that no text has. The space tells of trimming.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +60,18 @@ class ChatTemplate:
         known = {*USUAL, *self.special_tokens, *environment.globals, "messages"}
         return frozenset(reader.undeclared_identifiers - known)
 
-    def render(self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, object] = NO_VARIABLES,
+        *,
+        continue_final_message: bool = False,
+    ) -> str:
         """The text of these messages, ending where the assistant's next answer begins.
 
         Args:
+            continue_final_message: end it behind the last message instead, which is the assistant's and goes on; as in
+                transformers.
             variables: what else the template may ask for, such as enable_thinking. They go before the variables of the
                 same names that every template has: the special tokens, tools, documents and add_generation_prompt.
 
@@ -70,20 +79,25 @@ class ChatTemplate:
         in parts, as OpenAI's API takes it, is joined by line breaks, as vLLM does: these models' templates expect text.
 
         Raises:
-            ConfigError: there are no messages, or the template refuses them, or is broken.
+            ConfigError: there are no messages, or the template refuses them, or is broken; or the last message cannot
+                be continued.
         """
         if not messages:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
         require("messages" not in variables, "messages is no variable of a chat template: give them as the prompt")
         known = [plain_message(message) for message in messages]
+        if continue_final_message:
+            known[-1] = _with_open_end(known[-1])
+            variables = {**variables, "add_generation_prompt": False}
         try:
             template = _environment().from_string(self.source)
-            return template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
+            text = template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
         except Exception as error:  # any, since a template is a stranger's program
             raise ConfigError(
                 f"the chat template refused these messages: {fault_of(error)}; "
                 f"roles were {[message.get('role') for message in messages]}"
             ) from error
+        return _cut_at_open_end(text) if continue_final_message else text
 
 
 def fault_of(error: Exception) -> str:
@@ -105,6 +119,21 @@ def plain_message(message: object) -> Message:
     if not isinstance(content, Sequence):
         raise ConfigError(f"the content of a chat message is {short(content)}: give a text, or a list of text parts")
     return {**known, "content": "\n".join(map(_text_of, content))}
+
+
+def _with_open_end(message: Message) -> Message:
+    require(
+        message.get("role") == "assistant" and bool(message.get("content")),
+        "only an answer can go on: the last message must be the assistant's, with a text for content",
+    )
+    return {**message, "content": message["content"] + OPEN_END}
+
+
+def _cut_at_open_end(text: str) -> str:
+    """The text up to the open end; a template that trims answers takes the space at its end away."""
+    before, mark, after = text.rpartition(OPEN_END[0])
+    require(mark != "", "the chat template leaves out the last message, so that it cannot go on: end with a user's")
+    return before if after.startswith(OPEN_END[1]) else before.rstrip()
 
 
 def _text_of(part: object) -> str:

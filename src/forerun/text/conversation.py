@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What the user said, and the answer."""
+    """What the user said, and the answer, which the user may have stopped before its end."""
 
     said: str
     answer: str
+    is_stopped: bool = False
 
 
 class Conversation:
@@ -30,7 +31,17 @@ class Conversation:
 
     def prompt(self, said: str, num_dropped: int | None = None) -> str | Sequence[Mapping[str, str]]:
         """The model's input if the user sends this, without so many of the oldest turns."""
-        sent = self.turns[self.num_dropped if num_dropped is None else num_dropped :]
+        return self._prompt(self.turns[self.num_dropped if num_dropped is None else num_dropped :], said)
+
+    def going_on(self) -> str | Sequence[Mapping[str, str]]:
+        """The model's input where the last answer goes on, which is its end."""
+        *sent, last = self.turns[self.num_dropped :]
+        asked = self._prompt(sent, last.said)
+        if isinstance(asked, str):
+            return asked + last.answer
+        return [*asked, {"role": "assistant", "content": last.answer}]
+
+    def _prompt(self, sent: Sequence[Exchange], said: str) -> str | Sequence[Mapping[str, str]]:
         system = self.system_prompt
         if self._has_template:
             messages = [{"role": "system", "content": system}] if system else []
@@ -40,9 +51,9 @@ class Conversation:
             return [*messages, {"role": "user", "content": said}]
         return "".join([f"{system}\n" if system else "", *(f"{turn.said}{turn.answer}\n" for turn in sent), said])
 
-    def add(self, said: str, answer: str) -> None:
+    def add(self, said: str, answer: str, *, is_stopped: bool = False) -> None:
         """Record a turn."""
-        self.turns.append(Exchange(said=said, answer=answer))
+        self.turns.append(Exchange(said=said, answer=answer, is_stopped=is_stopped))
 
     def take_back(self) -> Exchange | None:
         """Remove the last turn and give it; None where there is none. A turn that was dropped is no longer one."""

@@ -36,8 +36,12 @@ def encode(
     vocab_size: int,
     model: str,
     variables: Mapping[str, object] = NO_VARIABLES,
+    continue_final_message: bool = False,
 ) -> list[int]:
     """Token ids of any kind of prompt; chat messages with these variables of the template.
+
+    Args:
+        continue_final_message: see `ChatTemplate.render`; of no effect on what is no chat.
 
     Raises:
         ConfigError: the prompt is empty, or holds ids outside the vocabulary.
@@ -45,7 +49,9 @@ def encode(
     if isinstance(prompt, str):
         prompt_ids = tokenizer.encode(prompt)
     elif holds_messages(prompt):
-        prompt_ids = tokenizer.apply_chat_template(prompt, variables)  # type: ignore[arg-type]
+        prompt_ids = tokenizer.apply_chat_template(
+            prompt, variables, continue_final_message=continue_final_message  # type: ignore[arg-type]
+        )  # fmt: skip
     else:
         prompt_ids = read_ids(prompt)
     if not prompt_ids:

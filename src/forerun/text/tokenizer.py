@@ -82,15 +82,19 @@ class Tokenizer:
         return other
 
     def apply_chat_template(
-        self, messages: Sequence[Message], variables: Mapping[str, object] = NO_VARIABLES
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, object] = NO_VARIABLES,
+        *,
+        continue_final_message: bool = False,
     ) -> list[int]:
-        """The ids of a conversation up to where the assistant's next answer begins.
+        """The ids of a conversation up to where the assistant's next answer begins, or its last one goes on.
 
         What a message says stays text, also where it looks like a control token: it cannot end its own turn and begin
         another. transformers and llama.cpp would let it.
 
         Args:
-            variables: what else the template may ask for; see `ChatTemplate.render`.
+            variables, continue_final_message: see `ChatTemplate.render`.
 
         Raises:
             ConfigError: the checkpoint has no chat template, or it refuses these messages.
@@ -100,7 +104,8 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        return self.encode_rendered(self._template.render(self.parted(messages), variables))
+        text = self._template.render(self.parted(messages), variables, continue_final_message=continue_final_message)
+        return self.encode_rendered(text)
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
         """Messages for the chat template to render, marked so that `encode_rendered` takes what they say for text."""

@@ -111,6 +111,9 @@ COMMANDS: Final = (
         names=("regenerate", "regen"), help="another answer to the last question",
         act=lambda session, _: session.answer_again(),
     ),
+    Command(
+        names=("continue",), help="go on with the last answer, as after Ctrl-C", act=lambda session, _: session.go_on()
+    ),
     Command(names=("undo",), help="take the last question and its answer back", act=_undo),
     Command(names=("clear",), help="forget what was said", act=_clear),
     Command(

@@ -1,17 +1,19 @@
 """A conversation with its settings: questions in, answers shown and kept."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Final
 
-from forerun.cli.answer import describe_stats, write_answer
+from forerun.cli.answer import write_answer
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.room import turns_to_drop
 from forerun.cli.chat.settings import ChatSettings
 from forerun.cli.declare import option, output
 from forerun.cli.failures import say
 from forerun.cli.logs import note
+from forerun.cli.numbers import advice, all_numbers
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
@@ -19,6 +21,7 @@ from forerun.core.kept_files import KeptFiles
 from forerun.core.seeds import seed_of_text
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
+from forerun.text.prompt import holds_messages
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -36,7 +39,6 @@ class ChatOptions:
     system_prompt: Annotated[
         str | None, option("--system-prompt", "--system", "-sys", help="What comes before the first message.")
     ] = None
-    stats: Annotated[bool, option("--stats", help="Print statistics after every answer.")] = False
     context_shift: Annotated[
         bool, option("--context-shift", help="Where the context is full, drop the oldest turns without asking.")
     ] = False
@@ -83,6 +85,7 @@ class Session:
         self._form, self._options = form, options
         self._last: Answered | None = None
         self._num_again = 0  # answers to the last question before this one
+        self._was_advised = False
         self._make_show, self._end = form.begin(engine)
         if not has_template:
             note(PLAIN_MODE)
@@ -111,6 +114,21 @@ class Session:
                 turns.append(before)
                 self.conversation.num_dropped = num_dropped
 
+    def go_on(self) -> None:
+        """Go on with the last answer where it ends, such as one that was stopped or cut."""
+        talk = self.conversation
+        if not talk.turns[talk.num_dropped :]:
+            say("there is no answer to go on with")
+            return
+        turn, variables = talk.turns[-1], self.settings.variables
+        prompt = self.engine.encode(talk.going_on(), chat_template_kwargs=variables, continue_final_message=True)
+        result, _ = self._write(prompt, self.settings)
+        if not result.text:
+            say("(the model adds nothing)")
+        if result.token_ids:
+            text, is_stopped = self._missing_space(prompt, result) + result.text, is_cancelled(result)
+            talk.turns[-1] = replace(turn, answer=turn.answer + text, is_stopped=is_stopped)
+
     def drop(self, num_dropped: int) -> None:
         """Send this many of the oldest turns no more."""
         self.conversation.num_dropped = num_dropped
@@ -119,7 +137,7 @@ class Session:
 
     def say_stats(self) -> None:
         """The numbers of the last answer."""
-        say("nothing was answered yet" if self._last is None else self._numbers(self._last))
+        say("nothing was answered yet" if self._last is None else self._all_numbers(self._last))
 
     def _make_room(self, said: str, settings: ChatSettings) -> None:
         """Drop the oldest turns where the answer needs their room, if the user agrees."""
@@ -143,21 +161,38 @@ class Session:
     def _answer(self, said: str, settings: ChatSettings) -> bool:
         self._make_room(said, settings)
         prompt = self.conversation.prompt(said)
+        result, is_interrupted = self._write(prompt, settings)
+        if result.token_ids:  # else it was stopped while the prompt was read: the conversation is as it was
+            answer = self._missing_space(prompt, result) + result.text
+            self.conversation.add(said, answer, is_stopped=is_cancelled(result))
+        return is_interrupted
+
+    def _write(self, prompt: "Prompt", settings: ChatSettings) -> tuple[Generation, bool]:
+        """Write a text; give it, and whether the user interrupted it."""
         with wrapped("stdout"):
             result, is_interrupted = write_answer(
                 lambda: self.engine.stream(prompt, settings.params, chat_template_kwargs=settings.variables),
                 self._make_show(),
                 self._end,
             )
-        if not result.token_ids:
-            return is_interrupted  # while the prompt was read: the conversation is as it was
-        self._last = Answered(prompt=prompt, settings=settings, result=result)
-        self.conversation.add(said, self._missing_space(prompt, result) + result.text)
-        if result.finish_reason is FinishReason.LENGTH and not self._form.is_json:
+        if result.token_ids:
+            self._last = Answered(prompt=prompt, settings=settings, result=result)
+            self._tell(result, is_greedy=settings.params.is_greedy)
+        return result, is_interrupted
+
+    def _tell(self, result: Generation, *, is_greedy: bool) -> None:
+        """What there is to say under an answer: why it is not whole, its numbers, and what would be faster."""
+        drafter = self.engine.config.drafter
+        if not self._form.is_json and is_cancelled(result):
+            say("[stopped]")
+        if not self._form.is_json and result.finish_reason is FinishReason.LENGTH:
             say(f"({self._cause_of_cut(result)})")
-        if self._options.stats:
-            self._form.note_numbers(self._numbers(self._last))
-        return is_interrupted
+        if self._form.stats or sys.stderr.isatty():
+            self._form.note_numbers(result, drafter, is_greedy=is_greedy)
+        hint = advice(result, drafter)
+        if hint is not None and not self._was_advised:
+            self._was_advised = True
+            note(hint)
 
     def _with_another_seed(self) -> ChatSettings:
         """The settings for another answer: a seed that follows from their own where they have one, else a fresh one."""
@@ -172,12 +207,13 @@ class Session:
         return (
             last is not None
             and self.settings.params.is_greedy
-            and last.result.finish_reason is not FinishReason.CANCELLED
+            and not is_cancelled(last.result)
             and (last.prompt, last.settings) == (self.conversation.prompt(said), self.settings)
         )
 
-    def _numbers(self, answered: Answered) -> str:
-        return describe_stats(answered.result, is_greedy=answered.settings.params.is_greedy)
+    def _all_numbers(self, answered: Answered) -> str:
+        is_greedy = answered.settings.params.is_greedy
+        return all_numbers(answered.result, self.engine.config.drafter, is_greedy=is_greedy)
 
     def _cause_of_cut(self, answer: Generation) -> str:
         num_new, longest = answer.stats.num_new_tokens, self.engine.spec.max_positions
@@ -189,11 +225,16 @@ class Session:
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
-        if not isinstance(prompt, str):
+        if holds_messages(prompt):
             return ""
         tokenizer, prompt_ids = self.engine.tokenizer, self.engine.encode(prompt)
         joined = tokenizer.decode([*prompt_ids, *answer.token_ids])[len(tokenizer.decode(prompt_ids)) :]
         return joined[: len(joined) - len(tokenizer.decode(answer.token_ids))]
+
+
+def is_cancelled(result: Generation) -> bool:
+    """Whether the user stopped it before its end."""
+    return result.finish_reason is FinishReason.CANCELLED
 
 
 def _turns(number: int) -> str:

@@ -1,7 +1,7 @@
 """A conversation as a file: what was said, the settings, and the model that answered."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -14,6 +14,7 @@ from forerun.text.conversation import Exchange
 
 FORMAT: Final = "forerun conversation, version 1"
 MAX_BYTES: Final = 2**26  # a context of a million tokens is 5 MB of text
+STOPPED: Final = "stopped"  # true in an answer that the user stopped before its end; else it is left out
 KEYS: Final = ("format", "model", "identity", "settings", "template_variables", "num_dropped_turns", "messages")
 
 
@@ -37,10 +38,13 @@ class Transcript:
 
     def to_json(self) -> str:
         """A file's contents."""
-        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt is not None else []
+        messages: list[dict[str, object]] = []
+        if self.system_prompt is not None:
+            messages.append({"role": "system", "content": self.system_prompt})
         for turn in self.turns:
+            stopped = {STOPPED: True} if turn.is_stopped else {}
             messages.append({"role": "user", "content": turn.said})
-            messages.append({"role": "assistant", "content": turn.answer})
+            messages.append({"role": "assistant", "content": turn.answer, **stopped})
         values = {
             "format": FORMAT,
             "model": self.model,
@@ -94,15 +98,18 @@ def _turns_of(path: Path, messages: object) -> tuple[str | None, tuple[Exchange,
     roles = [message["role"] for message in messages[has_system:]]
     if roles != ["user", "assistant"] * (len(roles) // 2):
         _refuse(path, f"the roles of its messages are {short(roles)}, but must be user and assistant in turn")
-    said = contents[has_system:]
-    pairs: Sequence[tuple[str, str]] = list(zip(said[::2], said[1::2], strict=True))
-    return contents[0] if has_system else None, tuple(Exchange(said=said, answer=answer) for said, answer in pairs)
+    turns = [
+        Exchange(said=contents[place - 1], answer=contents[place], is_stopped=STOPPED in messages[place])
+        for place in range(has_system + 1, len(messages), 2)
+    ]
+    return contents[0] if has_system else None, tuple(turns)
 
 
 def _content(path: Path, message: object, number: int) -> str:
     match message:
-        case {"role": str(), "content": str(content), **others} if not others:
-            return content
+        case {"role": str(role), "content": str(content), **others}:
+            if not others or (role == "assistant" and others == {STOPPED: True}):
+                return content
     _refuse(path, f"message {number} is {short(message)}, but must hold just a role and a content, both texts")
 
 

@@ -1,0 +1,92 @@
+"""What an answer took, in words: a short line for everybody, all that is known, and advice where it was slow."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, NoDrafter, Parallel
+from forerun.core.steps import PLAIN, Generation, GenerationStats, Speedup
+
+ENOUGH_PASSES: Final = 24  # before which a drafter that was not used may only not have begun
+FEW: Final = 0.1  # of all passes: who drafts in no more has not drafted
+SURELY_SLOWER: Final = 0.97  # auto loses 2 percent of plain decoding's speed at most
+
+
+def short_numbers(result: Generation, drafter: DrafterConfig) -> str:
+    """What drafting gained, as far as it is known, and the speed."""
+    stats = result.stats
+    parts = [
+        _gain(stats, drafter),
+        f"{stats.tokens_per_s:.1f} tokens/s",
+        _count(stats.num_new_tokens, "token"),
+        f"first token after {stats.first_token_s:.2f} s",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) -> str:
+    """The short line, and how sure its gain is; how well drafting went, and whether it ever stopped."""
+    stats = result.stats
+    parts = [short_numbers(result, drafter)]
+    if stats.speedup is not None:
+        parts.append(_certainty(stats.speedup))
+    if stats.num_drafted:
+        parts.append(f"{stats.accepted_per_round:.2f} guessed tokens right per pass of the model")
+    if stats.rounds_by:
+        parts.append(_who_drafted(stats.rounds_by))
+    if stats.hit_rate:  # of drafters whose tree is larger than what they propose
+        parts.append(f"drafting went on from the right place after {stats.hit_rate:.0%} of passes")
+    if stats.num_outside:
+        parts.append(f"{stats.num_outside} of {_count(stats.num_new_tokens, 'token')} that the draft does not know")
+    speed = f", read at {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
+    parts.append(f"prompt of {_count(stats.num_prompt_tokens, 'token')}{speed}")
+    if not is_greedy:
+        parts.append(f"seed {result.seed}")
+    if stats.num_near_ties:
+        parts.append(f"{_count(stats.num_near_ties, 'token')} that rounding may have decided")
+    absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
+    parts += [f"drafter {how} in {number} of {stats.num_rounds} passes" for how, number in absences if number]
+    return " · ".join(parts)
+
+
+def advice(result: Generation, drafter: DrafterConfig) -> str | None:
+    """What would be faster, where a drafter that was chosen by hand was measured to be slower than plain decoding."""
+    speedup = result.stats.speedup
+    if speedup is None or speedup.high >= SURELY_SLOWER or isinstance(drafter, Automatic | NoDrafter):
+        return None
+    if isinstance(drafter, DraftModel | Parallel):
+        return "this draft costs more than it saves here; --drafter auto without --draft is faster"
+    return "this drafter costs more than it saves here; --drafter auto is faster"
+
+
+def _gain(stats: GenerationStats, drafter: DrafterConfig) -> str:
+    speedup = stats.speedup
+    if isinstance(drafter, NoDrafter):
+        return ""
+    if _rests(stats) and (speedup is None or speedup.low <= 1.0):
+        return "decoded plainly: drafting does not pay here"
+    if speedup is None:
+        return ""
+    if speedup.low <= 1.0 <= speedup.high:
+        return "as fast as plain decoding"
+    return f"{speedup.value:.2f}x as fast as plain decoding"
+
+
+def _rests(stats: GenerationStats) -> bool:
+    """Whether hardly anything was drafted, in an answer long enough to tell."""
+    num_drafting = stats.num_rounds - stats.rounds_by.get(PLAIN, 0)
+    return stats.num_rounds >= ENOUGH_PASSES and (not stats.num_drafted or num_drafting <= FEW * stats.num_rounds)
+
+
+def _who_drafted(rounds_by: Mapping[str, int]) -> str:
+    num_rounds = sum(rounds_by.values())
+    told = [f"{name} in {number}" for name, number in rounds_by.items() if name != PLAIN]
+    return f"drafted by {', '.join(told)} of {num_rounds} passes" if told else "nothing drafted"
+
+
+def _certainty(speedup: Speedup) -> str:
+    plain = f"plain decoding takes {1e3 * speedup.plain_token_s:.2f} ms a token"
+    return f"{speedup.low:.2f}x to {speedup.high:.2f}x; {plain}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
