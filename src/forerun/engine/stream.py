@@ -58,6 +58,7 @@ class GenerationStream:
         self._seed, self._num_prompt = seed, num_prompt
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
+        self._num_accepted = 0  # drafted tokens that are in the text
         self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted, and right of them
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted: its effect is unknown, so no step can follow
@@ -129,9 +130,11 @@ class GenerationStream:
         self._decode_s += elapsed
         self._stats.append(played.stats)
         token_ids, text = self._assembly.add(played.token_ids)
+        num_accepted = min(played.stats.num_accepted, len(token_ids))
+        self._num_accepted += num_accepted
         if played.stats.drafted_by == PREDICTION:
             self._num_predicted += played.stats.num_drafted
-            self._num_foretold += min(played.stats.num_accepted, len(token_ids))
+            self._num_foretold += num_accepted
         if self._assembly.finish is not None:
             self._request.close()
         return DecodeStep(
@@ -198,7 +201,6 @@ class GenerationStream:
 
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
-        num_accepted = sum(item.num_accepted for item in self._stats)
         num_reused = 0 if self._read is None else self._read.num_reused
         num_read = max(0, self._num_prompt - 1 - num_reused)  # the last one is read with the first round
         return GenerationStats(
@@ -207,11 +209,11 @@ class GenerationStream:
             num_new_tokens=num_new,
             num_rounds=num_rounds,
             num_drafted=sum(item.num_drafted for item in self._stats),
-            num_accepted=num_accepted,
+            num_accepted=self._num_accepted,
             num_near_ties=sum(item.num_near_ties for item in self._stats),
             tokens_per_s=num_new / self._decode_s if self._decode_s else 0.0,
             tokens_per_round=num_new / num_rounds if num_rounds else 0.0,
-            accepted_per_round=num_accepted / num_rounds if num_rounds else 0.0,
+            accepted_per_round=self._num_accepted / num_rounds if num_rounds else 0.0,
             hit_rate=sum(item.was_hit for item in self._stats) / num_rounds if num_rounds else 0.0,
             prefill_s=self._prefill_s,
             prompt_tokens_per_s=num_read / self._prefill_s if self._prefill_s else 0.0,
