@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, NamedModel
-from forerun.checkpoints.short_names.local import find_local
+from forerun.checkpoints.disk_room import free_bytes, gigabytes
+from forerun.checkpoints.short_names.catalogue import HubFolder, NamedModel, find_named
+from forerun.checkpoints.short_names.local import find_local, hub_place, model_folder
+from forerun.cli.failures import say
 
 if TYPE_CHECKING:
     from forerun.checkpoints.short_names.watch import Report
@@ -18,11 +20,14 @@ def fetch_visibly(name: str) -> None:
     Raises:
         CheckpointError: it cannot be fetched.
     """
-    model = NAMED_MODELS.get(name)
+    model = find_named(name)
     if model is None or find_local(model) is not None:
         return
     from forerun.checkpoints.short_names.fetch import bring
 
+    first = model.origins[0]
+    place = hub_place(first.repository).parent if isinstance(first, HubFolder) else model_folder(model)
+    say(f"{model.name} needs {gigabytes(model.num_bytes)} in {place}, {gigabytes(free_bytes(place))} are free")
     with _bar(model) as report:
         bring(model, report)
 
