@@ -68,9 +68,10 @@ class EngineThread:
         self._is_stopping = True
         self._queue.close()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end, so long at most."""
-        self._thread.join(timeout_s)
+    def join(self, timeout_s: float | None) -> None:
+        """Wait for the end, so long at most; None: however long. One that was never started has ended."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     @property
     def is_alive(self) -> bool:
@@ -91,7 +92,7 @@ class EngineThread:
         except BaseException as caught:  # noqa: BLE001 - whoever started the thread raises it again
             error = caught
         finally:
-            self.state = EngineState.ENDED
+            self.state, self.engine = EngineState.ENDED, None
             self._on_end(error)
 
     def _serve(self, engine: "Engine") -> None:
