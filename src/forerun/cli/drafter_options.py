@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import given_settings, option, option_name, with_flags_of
@@ -92,7 +92,8 @@ class DrafterOptions:
                 raise ConfigError("--speculative-config goes without other flags of drafters: leave them out")
             return read_speculative_config(self.speculative_config)
         if self.draft == OF_CATALOGUE:
-            return replace(self, draft=named_draft(model)).config(model)
+            options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
+            return options.config(model)
         chosen = self._choose(model)
         self._refuse_foreign(NAMES[type(chosen)])
         given = given_settings(type(chosen), self)

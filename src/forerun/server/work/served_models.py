@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Final
 
 from forerun.core.errors import ForerunError
 from forerun.server.config import ServerConfig
@@ -18,6 +19,8 @@ from forerun.server.work.job import TOO_LATE
 from forerun.server.work.service import Service
 
 logger = logging.getLogger(__name__)
+
+READY: Final = "forerun:ready "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,5 +228,11 @@ class ServedModels:
         """Numbers for Prometheus; of several models each with its name."""
         if not self.are_several:
             return self.first.metrics.page()
-        pages = {item.model_name: item.metrics.page().decode() for item in self.services}
-        return merged(pages, label="model", is_one_process=True)
+        return merged({item.model_name: page_of(item) for item in self.services}, label="model", is_one_process=True)
+
+
+def page_of(service: Service) -> str:
+    """A model's numbers; one that is not loaded is neither ready nor not, and alerts are made of that number."""
+    page = service.metrics.page().decode()
+    lines = page.splitlines(keepends=True)
+    return page if service.is_loaded else "".join(line for line in lines if not line.startswith(READY))
