@@ -7,6 +7,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,6 +120,36 @@ def test_each_model_is_loaded_when_it_is_asked_for_and_answers_for_itself(third:
         assert client.post("/tokenize", json={"prompt": "a", "model": "third"}).status_code == 200
         chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "model": "third"}
         assert client.post("/v1/chat/completions", json=chat).json()["model"] == "third"
+
+
+def test_models_that_write_at_the_same_time_give_the_texts_that_they_give_alone(third: str) -> None:
+    configs = (ENGINE, replace(PLAIN, target="builtin-draft"), replace(PLAIN, target=third))
+    names = ("builtin", "builtin-draft", "third")
+    with served_several(*configs, room=Room()) as server, server.client() as client, ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda name: text_of(client, name, max_tokens=60, seed=1), names * 4))
+        alone = [text_of(client, name, max_tokens=60, seed=1) for name in names]
+        assert together == alone * 4
+
+
+def test_at_the_end_a_request_that_waits_for_a_model_is_told_so() -> None:
+    answers = list[httpx.Response]()
+
+    def ask(url: str, asked: dict[str, Any]) -> None:
+        answers.append(httpx.post(f"{url}/v1/completions", json=asked, timeout=60, trust_env=False))
+
+    with served_several(SLOW, replace(PLAIN, target="builtin-draft")) as server:
+        waits = {**SHORT, "model": "builtin-draft"}
+        threads = [
+            threading.Thread(target=ask, args=(server.url, asked)) for asked in ({**LONG, "max_tokens": 150}, waits)
+        ]
+        threads[0].start()
+        until(lambda: server.service("builtin").thread.running is not None)
+        threads[1].start()
+        until(lambda: server.states()["builtin-draft"] == "loading")
+    for thread in threads:
+        thread.join(60)
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].json()["error"]["code"] == "shutting_down"
 
 
 def test_an_unknown_name_is_told_which_there_are() -> None:

@@ -21,6 +21,7 @@ from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import require
 from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import ServerConfig
@@ -91,8 +92,9 @@ def serve(
         configs = [engine_options.config(name, drafter_options.config(name)) for name in names]
         if config.num_replicas > 1 and configs[0].num_threads is None:
             configs[0] = replace(configs[0], num_threads=threads_of(config.num_replicas))
-        sizes = {name: size_of(find_model(name).path) for name in names}
-        say(f"forerun listens on {url_of(listener)} and loads {names[0]}")
+        sizes = {engine_config.target: weight_bytes(engine_config) for engine_config in configs}
+        others = f"; {' and '.join(names[1:])} when asked for" if len(names) > 1 else ""
+        say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")
         note_all(config=configs[0])
         on_ready = partial(tell, opens_page=opens_page)
         if len(names) > 1:
@@ -123,6 +125,15 @@ def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
         require(
             served.count(name) == 1, f"clients would call two models {name}: give each another name, or leave one out"
         )
+
+
+def weight_bytes(config: EngineConfig) -> int:
+    """Bytes of a model and its draft, found and fetched before anything is loaded."""
+    names = [config.target]
+    match config.drafter:
+        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
+            names.append(draft)
+    return sum(size_of(find_model(name).path) for name in names)
 
 
 def serve_several(

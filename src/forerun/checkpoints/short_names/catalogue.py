@@ -1,6 +1,5 @@
 """The models that have a short name, and where each can be had, as models.toml lists them."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -107,6 +106,8 @@ def find_named(name: str) -> NamedModel | None:
 
 @cache
 def _rows() -> list[dict[str, Any]]:
+    import tomllib  # takes some milliseconds, which commands without a short name need not wait for
+
     text = (files("forerun.checkpoints.short_names") / "models.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["model"]
     return rows
