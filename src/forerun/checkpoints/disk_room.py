@@ -1,11 +1,14 @@
 """Room on a disk for what is fetched."""
 
 import errno
+import logging
 import shutil
 from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 FULL: Final = "No space left on device"  # Linux's and macOS's text, for libraries that keep no number
 
@@ -22,7 +25,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def require_room(folder: Path, num_bytes: int, *, variable: str) -> None:
-    """Refuse to begin what will not fit.
+    """Say what is needed and what there is, and refuse to begin what will not fit.
 
     Args:
         variable: of the environment, which names another folder.
@@ -30,8 +33,11 @@ def require_room(folder: Path, num_bytes: int, *, variable: str) -> None:
     Raises:
         NoRoomError: the disk has less room than that.
     """
-    if free_bytes(folder) < num_bytes:
+    free = free_bytes(folder)
+    if free < num_bytes:
         raise no_room(folder, num_bytes, variable=variable)
+    if num_bytes > 0:
+        logger.warning("this needs %s in %s, %s are free", gigabytes(num_bytes), folder, gigabytes(free))
 
 
 def no_room(folder: Path, num_bytes: int, *, variable: str) -> NoRoomError:

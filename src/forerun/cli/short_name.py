@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.disk_room import free_bytes, gigabytes
-from forerun.checkpoints.short_names.catalogue import HubFolder, NamedModel, find_named
-from forerun.checkpoints.short_names.local import find_local, hub_place, model_folder
-from forerun.cli.failures import say
+from forerun.checkpoints.short_names.catalogue import NamedModel, find_named
+from forerun.checkpoints.short_names.local import find_local
 
 if TYPE_CHECKING:
     from forerun.checkpoints.short_names.watch import Report
@@ -25,9 +23,6 @@ def fetch_visibly(name: str) -> None:
         return
     from forerun.checkpoints.short_names.fetch import bring
 
-    first = model.origins[0]
-    place = hub_place(first.repository).parent if isinstance(first, HubFolder) else model_folder(model)
-    say(f"{model.name} needs {gigabytes(model.num_bytes)} in {place}, {gigabytes(free_bytes(place))} are free")
     with _bar(model) as report:
         bring(model, report)
 
