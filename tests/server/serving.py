@@ -16,6 +16,7 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftMode
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind, url_of
 from forerun.server.run import make_server, run_until_end
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 CONFIG = ServerConfig(port=0, ping_s=0.5)
@@ -68,10 +69,11 @@ def served(
         drafter_name=NAMES[type(engine_config.drafter)],
         on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip
-    server = make_server(service, listener)
+    models = ServedModels([service])
+    server = make_server(models, listener)
 
     url = url_of(listener)
-    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, service, listener)))
+    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, models, listener)))
     thread.start()
     try:
         if waits:

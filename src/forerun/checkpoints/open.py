@@ -14,7 +14,7 @@ from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.checkpoints.short_names.catalogue import find_named, named_models
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_DRAFT
@@ -42,7 +42,8 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if name in BUILTIN_FOLDERS:
         folder = builtin_folder(name)
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
-    path = bring(NAMED_MODELS[name]).path if name in NAMED_MODELS else Path(name).expanduser()
+    named = find_named(name)
+    path = bring(named).path if named is not None else Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path, "give the folder that holds config.json and the weights")
     if path.exists():
@@ -56,13 +57,13 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2], revision)
-    short_names = (*NAMED_MODELS, *BUILTIN_FOLDERS)
+    short_names = (*named_models(), *BUILTIN_FOLDERS)
     if nearest := get_close_matches(name.lower(), short_names, n=1):
         raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
     raise CheckpointError(
         f"there is no file or folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a "
         f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
-        f"{' or '.join(map(repr, short_names))}"
+        f"{' or '.join(map(repr, BUILTIN_FOLDERS))}, or a name that `forerun models` lists"
     )
 
 

@@ -177,8 +177,8 @@ class GenerationStats:
         num_prompt_tokens: of the prompt.
         num_reused_tokens: those of them that were in the cache already.
         num_new_tokens: of the answer, the one that ends it included.
-        num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`; accepted tokens that the text's end cut
-            off are left out.
+        num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`; without accepted tokens that the
+            end of the text cut off.
         tokens_per_s: new tokens over decode_s: the prefill is left out.
         tokens_per_round: new tokens over rounds; 1 is plain decoding.
         hit_rate: share of rounds whose bonus token the drafter had in its tree, see `StepStats.was_hit`.

@@ -1,12 +1,14 @@
 """The ASGI app: routes behind the gate, and errors in one form."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
 from forerun.server.description import DescribedApi
@@ -15,24 +17,36 @@ from forerun.server.protocol.errors import ApiError, internal, invalid
 from forerun.server.protocol.other_routes import no_method, no_route
 from forerun.server.protocol.unsupported import UNSUPPORTED
 from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
-from forerun.server.work.service import Service
+from forerun.server.work.served_models import ServedModels
 
 MAX_PARAM_CHARACTERS: Final = 64
 FAULTS: Final = {"missing": "missing_required_parameter", UNSUPPORTED: UNSUPPORTED}  # pydantic's names of faults
 KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
 
 
-def make_app(service: Service, *, is_loopback: bool) -> App:
-    """The app of a service, behind the gate.
+class HoldingModels:
+    """Keeps the model that a request asks for until its answer is sent; what is kept is in the request's state."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as held:
+            scope.setdefault("state", {})["held"] = held
+            await self._app(scope, receive, send)
+
+
+def make_app(served: ServedModels, *, is_loopback: bool) -> App:
+    """The app of what is served, behind the gate.
 
     Args:
         is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
     """
-    return Gate(make_routes(service), service.config, is_loopback=is_loopback)
+    return Gate(make_routes(served), served.config, is_loopback=is_loopback)
 
 
-def make_routes(service: Service) -> FastAPI:
-    """The routes of a service, for requests that passed the gate."""
+def make_routes(served: ServedModels) -> FastAPI:
+    """The routes of what is served, for requests that passed the gate."""
     app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
@@ -41,10 +55,11 @@ def make_routes(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be put together from the Host header
     )
-    app.state.service = service
+    app.state.models = served
+    app.add_middleware(HoldingModels)
     for router in (chat.router, completions.router, models.router, tokens.router, health.router, drafter.router):
         app.include_router(router)
-    if service.config.is_demo:
+    if served.config.is_demo:
         app.include_router(drafter.demo_router)
     app.include_router(page.page_router())
     show_errors(app)

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from forerun.core.steps import DrafterState, Generation, StepStats
-from forerun.server.work.tally import TextTally
+from forerun.server.tally import TextTally
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 PREFIXES: Final = ("forerun", "vllm")  # vLLM's names too, where they mean the same: its tools look for them

@@ -64,7 +64,7 @@ def has_sum(path: Path, expected: str) -> bool:
 
 def model_folder(model: NamedModel) -> Path:
     """The folder of what forerun itself keeps of a model."""
-    return cache_folder() / "models" / model.name
+    return cache_folder() / "models" / model.name.replace(":", "-")  # no file of Windows has a colon in its name
 
 
 def hub_place(repository: str) -> Path:
@@ -84,4 +84,5 @@ def _in_hub_cache(origin: HubFolder) -> LocalModel | None:
     paths = [folder / name for name in origin.files]
     if not all(path.is_file() for path in paths):
         return None
-    return LocalModel(path=folder, origin=origin, num_bytes=sum(path.stat().st_size for path in paths))
+    num_bytes = sum(path.stat().st_size for path in paths)
+    return LocalModel(path=paths[0] if len(paths) == 1 else folder, origin=origin, num_bytes=num_bytes)

@@ -21,7 +21,6 @@ from forerun.core.kept_files import KeptFiles
 from forerun.core.seeds import seed_of_text
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
-from forerun.text.prompt import holds_messages
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -225,6 +224,8 @@ class Session:
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
+        from forerun.text.prompt import holds_messages  # brings tokenizers along
+
         if holds_messages(prompt):
             return ""
         tokenizer, prompt_ids = self.engine.tokenizer, self.engine.encode(prompt)

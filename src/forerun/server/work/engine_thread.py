@@ -12,9 +12,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.tally import TextTally
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
-from forerun.server.work.tally import TextTally
 from forerun.server.work.writing import start
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
@@ -72,9 +72,10 @@ class EngineThread:
         self._is_stopping = True
         self._queue.close()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end, so long at most."""
-        self._thread.join(timeout_s)
+    def join(self, timeout_s: float | None) -> None:
+        """Wait for the end, so long at most; None: however long. One that was never started has ended."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     @property
     def is_alive(self) -> bool:
@@ -95,7 +96,7 @@ class EngineThread:
         except BaseException as caught:  # noqa: BLE001 - whoever started the thread raises it again
             error = caught
         finally:
-            self.state = EngineState.ENDED
+            self.state, self.engine = EngineState.ENDED, None
             self._on_end(error)
 
     def _serve(self, engine: "Engine") -> None:
