@@ -1,4 +1,4 @@
-"""A trained draft as a folder that any engine opens: an ordinary Llama, its target's tokenizer, its vocabulary map."""
+"""Write a trained draft as a folder that any engine opens: a Llama, its target's tokenizer, and a vocabulary map."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ def write_draft(
     tokenizer: Tokenizer,
     stop_ids: Sequence[int],
 ) -> None:
-    """Write a draft; what was there is replaced, config.json last, so that a half-written folder opens nowhere.
+    """Write a draft, replacing an older one. config.json is written last, so that no engine opens an unfinished folder.
 
     Args:
-        weights: by the names of `tensor_plan`.
-        stop_ids: the target's, by its own ids.
+        weights: keyed by the names of `tensor_plan`.
+        stop_ids: the target's stop tokens, as ids of its own vocabulary.
     """
     (folder / "config.json").unlink(missing_ok=True)
     write_whole(folder / "model.safetensors", save(stored_tensors(spec, weights), {"format": "pt"}), makes_folder=True)
@@ -41,7 +41,7 @@ def write_draft(
 
 
 def stored_tensors(spec: ModelSpec, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its Hugging Face name, bfloat16."""
+    """Every tensor of a checkpoint in bfloat16, keyed by its Hugging Face name."""
     return {
         name: weights[place.name][place.row_start : place.row_start + place.shape[0]]
         .to("cpu", torch.bfloat16)
