@@ -8,12 +8,12 @@ from forerun.core.errors import ConfigError
 
 
 def hold(path: Path) -> int | None:
-    """A descriptor of the folder, which is made where it is missing. No other process may hold it until it is closed.
+    """Lock a folder, which is created if missing, and return its descriptor. Closing the descriptor unlocks it.
 
-    Two that write the same files would damage each other's. The system lets go of it however this process ends.
+    Two processes that write the same files would damage them. The system unlocks the folder however this process ends.
 
     Raises:
-        ConfigError: another one holds it, or it cannot be made.
+        ConfigError: another process holds the lock, or the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
 
 RECORD: Final = struct.Struct("<BIi4000s")  # kind, pid, status, text
-KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; the worker works; the socket is closed
+KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
 PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>

@@ -1,9 +1,9 @@
 """Mutual authentication of two processes by a shared key.
 
-Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key, the connecting side then
-proves that it has the key, and only after that the listening side does, so an unauthenticated peer gets no proof from a
-listener. A proof is HMAC-SHA256 over role, own nonce and peer's nonce. A replayed proof fails because the nonces are
-fresh; a proof that is reflected, or relayed from another connection, fails because the roles differ.
+Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. If they have one, the connecting
+side then proves that it has the key, and only after that the listening side does, so an unauthenticated peer gets no
+proof from a listener. A proof is HMAC-SHA256 over role, own nonce and peer's nonce. A replayed proof fails because the
+nonces are fresh; a proof that is reflected, or relayed from another connection, fails because the roles differ.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""Which of several GGUF files is the model that is meant."""
+"""Choose among several GGUF files."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from forerun.checkpoints.gguf.parts import PART_NAME
 from forerun.core.errors import CheckpointError
 
 MAGIC: Final = b"GGUF"
-DEFAULT_TAG: Final = "Q4_K_M"  # llama.cpp's too
-BESIDE_MODELS: Final = ("mmproj", "imatrix")  # a model's eyes, and what its codes were chosen by
+DEFAULT_TAG: Final = "Q4_K_M"  # as in llama.cpp
+BESIDE_MODELS: Final = ("mmproj", "imatrix")  # image encoders, and importance matrices used in quantisation
 MAX_LISTED: Final = 12
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file is one of GGUF, or says so: who calls it that is told what is wrong with it."""
+    """Whether a file is GGUF by its name or content. A damaged one with that name then gets a clear error."""
     if path.suffix == ".gguf":
         return True
     with path.open("rb") as file:
@@ -23,7 +23,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def first_files(names: Iterable[str]) -> list[str]:
-    """The files that hold a model: of one in several parts, the first."""
+    """The files that hold a model; if a model has several parts, only the first."""
     return sorted(
         name
         for name in names
@@ -34,13 +34,13 @@ def first_files(names: Iterable[str]) -> list[str]:
 
 
 def choose_file(repository: str, names: Sequence[str], tag: str | None) -> str:
-    """The file of a type, in the notation of llama.cpp's `-hf`; without one, Q4_K_M, else the first.
+    """The file of a type, in the notation of llama.cpp's `-hf`; without a type, Q4_K_M, else the first file.
 
     Args:
-        tag: such as "Q4_K_M", in whichever case; a file's name or folder must say so.
+        tag: such as "Q4_K_M", in any case; it must be part of the file's name or folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such file.
     """
     found = first_files(names)
     said = re.compile(rf"(?<![a-z0-9]){re.escape(tag or DEFAULT_TAG)}(?=[./-])", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""A model divided among ranks, written as a prepared folder."""
+"""Write a model divided among ranks as a prepared folder."""
 
 import shutil
 from collections import Counter
@@ -22,7 +22,7 @@ from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan
 
 COPIED: Final = (".json", ".jinja", ".model", ".txt")  # config, tokenizer, templates, sampling, licence
-OnRank = Callable[[int, int], None]  # ranks that are written, of how many
+OnRank = Callable[[int, int], None]  # ranks written so far, number of all ranks
 
 
 def write_ranks(
@@ -35,7 +35,7 @@ def write_ranks(
     """Write the file of every rank that is not there; no more than one rank's weights are in memory.
 
     Args:
-        weights_of: a rank's own part.
+        weights_of: returns a rank's own part.
 
     Raises:
         OSError: a file cannot be written.
@@ -48,7 +48,7 @@ def write_ranks(
 
 
 def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
-    """Write one rank's file; it gets its name once the disk holds all of it."""
+    """Write one rank's file under a temporary name, and rename it once it is complete."""
     unfinished = path.with_name(f".{path.name}")
     try:
         save_tensors(unfinished, rank_tensors(weights, spec, plan))
@@ -58,23 +58,23 @@ def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) ->
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file onto the disk.
+    """Write a safetensors file and flush it to the disk.
 
     Raises:
         OSError: it cannot be written.
     """
     try:
         save_file(dict(tensors), path, {"format": "pt"})
-    except SafetensorError as error:  # what a full disk gives
+    except SafetensorError as error:  # raised if the disk is full
         raise OSError(str(error)) from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner may read
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library's files are readable only by their owner
     synchronise(path)
 
 
 def write_manifest(
     folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: str, dtype: str, group_size: int
 ) -> Manifest:
-    """Describe the rank files of a folder, which are read once more for it."""
+    """Write the manifest of a folder's rank files, which are read again to compute digests."""
     formats, ranks = Counter[str](), []
     for rank in range(num_ranks):
         path = folder / rank_name(rank)
@@ -91,7 +91,7 @@ def write_manifest(
 
 
 def copy_texts(source: Path, folder: Path, *, but: Sequence[str] = ()) -> None:
-    """Copy all of a checkpoint's folder that is no weight."""
+    """Copy all files of a checkpoint's folder except weights."""
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and path.name not in (INDEX_NAME, *but) and path.is_file():
             shutil.copyfile(path, folder / path.name)
