@@ -1,6 +1,6 @@
 """Test whether a row's bits depend only on its own text: random rows alone, among siblings, on one and two threads.
 
-It counts and times nothing, so any machine will do. python benchmarks/bit_identity.py --num-checks 50000
+It counts rows and times nothing, so any machine will do. python benchmarks/bit_identity.py --num-checks 50000
 """
 
 import random

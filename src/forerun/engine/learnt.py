@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 About: TypeAlias = Mapping[str, str | int]
 VERSION: Final = 2
-OLD_VERSION: Final = 1  # its speeds were measured in other units, so the file is ignored
+OLD_VERSION: Final = 1  # its speeds were measured with other rounds, so the file is ignored
 MAX_BYTES: Final = 1 << 16  # the file holds a few dozen numbers
 MAX_STATE_BYTES: Final = 1 << 26  # over a hundred bytes for each token of the largest vocabularies
 DIGEST_BYTES: Final = 8
