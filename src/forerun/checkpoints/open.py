@@ -1,4 +1,4 @@
-"""A model's name to its CheckpointSource: a folder, plain or prepared, a GGUF file, built in, or from the hub."""
+"""Open a model by name: a folder, plain or prepared, a GGUF file, a built-in model, or one from the hub."""
 
 import re
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-
 
 
 def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
-    """The model `name`; what lies there decides how it is read.
+    """Open the model `name`; its format is detected.
 
     Args:
         name: a folder with a config.json, or with one GGUF file; such a file; "builtin", "builtin-draft" or
@@ -68,7 +68,7 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
 
 
 def builtin_folder(name: str) -> Path:
-    """Where the package has this model of its own."""
+    """The folder of a built-in model."""
     return Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
 
 
@@ -86,7 +86,7 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
 
 
 def _open_hub(name: str, repository: str, tag: str | None, revision: str | None) -> CheckpointSource:
-    """A repository of safetensors, or a file of one that has none, or of which a type was named."""
+    """Open a repository of safetensors, or a GGUF file if the repository has none, or a type was given."""
     if tag is None:
         folder = fetch_snapshot(repository, revision)
         found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository, revision)

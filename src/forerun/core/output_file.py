@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and found out to be possible before any work is done for them."""
+"""Write files atomically, and check before any work that they can be written."""
 
 import os
 import sys
@@ -15,13 +15,13 @@ ROOM: Final = b"\n" * 4096  # what a place must take to count as one that can be
 
 
 def require_writable(path: Path, *, needs_folder: bool = False) -> None:
-    """Refuse a place that takes no file; what is there stays as it is.
+    """Refuse a path to which no file can be written; an existing file is not changed.
 
     Args:
-        needs_folder: the folder must be there already; else it will be made.
+        needs_folder: whether the folder must exist already; otherwise it will be created.
 
     Raises:
-        ConfigError: what stands in the way.
+        ConfigError: the file cannot be written; the message says why.
     """
     try:
         path = path.resolve()
@@ -39,10 +39,10 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
 def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
     """Write a file atomically: other threads and processes, even writers, see all of it or its previous contents.
 
-    So does the next start after a power cut. Of a link, what it leads to is replaced.
+    The same holds after a power failure. If the path is a link, its target is replaced.
 
     Args:
-        is_private: a new file is for its owner alone.
+        is_private: make a new file readable only by its owner.
 
     Raises:
         ConfigError: it cannot be written.
@@ -108,12 +108,12 @@ def synchronise(path: Path) -> None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """A regular file, or none yet: not a device or a pipe, which must not be replaced."""
+    """Whether the path is a regular file, or does not exist. Devices and pipes must not be replaced."""
     return path.is_file() or not path.exists()
 
 
 def _require_changeable(path: Path) -> None:
-    """A folder lets go of a file that may not be written to, which is not what its owner meant."""
+    """Refuse a read-only file, which renaming another file over it would replace against its owner's intention."""
     if path.exists() and not os.access(path, os.W_OK):
         raise unwritable(path, "it may not be written to")
 
@@ -130,7 +130,7 @@ def _try_folder(path: Path, *, needs_folder: bool) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name that no other write has."""
+    """A unique temporary name in the same folder."""
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 

@@ -1,4 +1,4 @@
-"""A trained draft as a folder that any engine opens: an ordinary Llama, its target's tokenizer, its vocabulary map."""
+"""Write a trained draft as a folder that any engine opens: a Llama, its target's tokenizer, and a vocabulary map."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ def write_draft(
     meanwhile, so that files of two drafts never open as one.
 
     Args:
-        weights: by the names of `tensor_plan`.
-        stop_ids: the target's, by its own ids.
+        weights: keyed by the names of `tensor_plan`.
+        stop_ids: the target's stop tokens, as ids of its own vocabulary.
     """
     ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
     is_part = len(vocabulary.target_ids) < len(vocabulary.draft_ids)
@@ -58,7 +58,7 @@ def contents(path: Path) -> bytes | None:
 
 
 def stored_tensors(spec: ModelSpec, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its Hugging Face name, bfloat16."""
+    """Every tensor of a checkpoint in bfloat16, keyed by its Hugging Face name."""
     return {
         name: weights[place.name][place.row_start : place.row_start + place.shape[0]]
         .to("cpu", torch.bfloat16)

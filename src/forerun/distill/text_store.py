@@ -1,6 +1,6 @@
-"""Written texts on disk, in files that are never changed: what a killed run leaves is whole.
+"""Written texts on disk. Files are never changed after they are written, so a killed run leaves no partial file.
 
-Legend: T tokens of all texts of a file, K scores kept of a row.
+Legend: T tokens of all texts of a file, K scores kept for each row.
 """
 
 import json
@@ -20,18 +20,18 @@ from forerun.core.output_file import remove, write_whole
 from forerun.distill.writer import Opening, UnfinishedText, WrittenText
 
 TEXTS, UNFINISHED = "texts_", "unfinished_"
-MAIN: Final = "main"  # what the process that trains calls its files by
+MAIN: Final = "main"  # the training process's name in file names
 
 
 class TextStore:
-    """The texts in a folder, to which several processes may add, each under a name of its own.
+    """The texts in a folder, to which several processes may add, each under its own name.
 
-    Beside the newest file of the main one lie the texts that were unfinished then, so that a resumed run goes on with
-    them.
+    Texts that were unfinished when a process wrote its newest file are saved beside it, so that a resumed run
+    continues them.
 
     Attributes:
-        seconds: that the main process has written.
-        num_files: of this process's name, those included that somebody deleted: their numbers are not used again.
+        seconds: the time that files under this name took to write.
+        num_files: files under this name, deleted ones included, because their numbers are not used again.
     """
 
     def __init__(self, folder: Path, name: str = MAIN) -> None:
@@ -42,7 +42,7 @@ class TextStore:
         self.find_new()
 
     def find_new(self) -> Sequence[Path]:
-        """Files that were added since, by whomever."""
+        """Add the files that any process has written since the last call, and return them."""
         found = [path for path in sorted(self._folder.glob(f"{TEXTS}*.safetensors")) if path not in set(self._files)]
         for path in found:
             seconds, num_texts = _notes(path)
@@ -55,8 +55,8 @@ class TextStore:
         return found
 
     def add(self, texts: Sequence[WrittenText], seconds: float, unfinished: Sequence[UnfinishedText] = ()) -> None:
-        """Keep texts, which took so long to write, in a file of their own; those without a row to learn from are left
-        out. Where this is killed halfway, the state before it holds."""
+        """Save texts in a new file, except texts without a row to learn from. `seconds` is how long they took to write.
+        If the process is killed during the call, the previous state remains valid."""
         kept = [text for text in texts if text.num_rows]
         notes = {"seconds": str(seconds), "num_texts": str(len(kept))}
         place, before = self._unfinished(self.num_files), self._unfinished(self.num_files - 1)
@@ -92,7 +92,7 @@ class TextStore:
             ]
 
     def read(self, files: Sequence[Path] | None = None) -> list[WrittenText]:
-        """The texts of these files, or of all."""
+        """The texts of these files, or of all files."""
         return [text for path in (self._files if files is None else files) for text in _texts(path)]
 
     def known_ids(self) -> Iterator[tuple[int, ...]]:
@@ -107,7 +107,7 @@ class TextStore:
 
 
 def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
-    """All texts one behind another."""
+    """The tensors of all texts, concatenated."""
     if not texts:
         rows = torch.zeros(0, 0)
         return {
@@ -144,7 +144,7 @@ def _number_and_name(path: Path) -> tuple[int, str]:
 
 
 def _notes(path: Path) -> tuple[float, int]:
-    """Seconds that the texts of a file took, and how many they are."""
+    """Seconds that the texts of a file took, and their number."""
     with _opened(path) as file:
         notes = file.metadata() or {}
     return float(notes.get("seconds", 0)), int(notes.get("num_texts", 0))

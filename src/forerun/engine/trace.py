@@ -1,4 +1,4 @@
-"""A draft's guesses at every position of an answer: the planner's data on a pair of models."""
+"""A draft's guesses at every position of an answer, as the planner's data on a pair of models."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -21,9 +21,9 @@ class AnswerTrace:
     Args:
         prompt_ids: at least one token.
         token_ids: the answer.
-        children: for each answer token the ids the draft would have tried, as the drafter ranks them: likeliest first,
-            at a temperature above 0 with the target's own noise.
-        log_probs: their log-probabilities, none above 0, falling.
+        children: for each answer token the ids the draft would have tried, in the drafter's order: likeliest first, at
+            a temperature above 0 with the target's own noise.
+        log_probs: their log-probabilities, none above 0, in descending order.
         temperature: the answer's temperature.
         seed: seed of the answer's noise; None when greedy.
     """
@@ -51,7 +51,7 @@ class AnswerTrace:
                 )
 
     def to_json(self) -> str:
-        """One line."""
+        """The trace as one line of JSON."""
         return json.dumps({
             "prompt_ids": self.prompt_ids,
             "token_ids": self.token_ids,
@@ -63,7 +63,7 @@ class AnswerTrace:
 
 
 def falls(values: tuple[float, ...]) -> bool:
-    """True for log-probabilities in order, likeliest first."""
+    """Whether log-probabilities are in descending order."""
     limits = (1e-3, *values)  # rounding may leave a value slightly above zero
     return all(not isnan(value) and value <= before for before, value in zip(limits, values, strict=False))
 
@@ -117,7 +117,7 @@ def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
 
 
 def parse_trace(values: dict[str, Any]) -> AnswerTrace:
-    """A trace out of JSON; unknown keys are errors."""
+    """Parse a trace from JSON; unknown keys are errors."""
     unknown = sorted(set(values) - set(FIELDS))
     if unknown:
         raise ValueError(f"unknown keys {', '.join(unknown)}")
@@ -135,7 +135,7 @@ def parse_trace(values: dict[str, Any]) -> AnswerTrace:
 
 
 def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Token ids out of JSON.
+    """Token ids from JSON.
 
     Raises:
         ValueError: an element is not a token id.

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, and every answer so far."""
+"""The folder of a run: its settings, and every answer so far."""
 
 import json
 import os
@@ -20,19 +20,19 @@ Key = tuple[int | str, int]  # question id, repeat
 
 
 class RunFolder:
-    """Answers are appended as they come, so a run that is killed goes on where it was.
+    """The files of a run. Answers are appended as they arrive, so that a killed run can be continued.
 
-    run.json says what the run is; a file for each data set, contestant and temperature holds the answers.
+    run.json describes the run; a file for each data set, contestant and temperature holds the answers.
     """
 
     def __init__(self, path: Path, plan: RunPlan, about: Mapping[str, Any]) -> None:
-        """Make the folder, or go on with it.
+        """Create the folder, or continue the run in it.
 
         Args:
-            about: what describes the run without defining it: machine, command, floor.
+            about: facts that describe the run but do not define it: machine, command, floor.
 
         Raises:
-            ConfigError: the folder holds another run, or something else, or another process writes there.
+            ConfigError: the folder holds another run or other files, or another process writes there.
         """
         self._path = path
         self._files: dict[Path, RecordFile] = {}
@@ -59,18 +59,18 @@ class RunFolder:
         return describe(plan) | dict(about)
 
     def settings_of(self, name: str, temperature: float) -> dict[str, Any] | None:
-        """The settings that were chosen for a contestant; None before that."""
+        """The settings that were chosen for a contestant; None if none were chosen yet."""
         return self._values["contestants"][name]["settings"].get(f"{temperature:g}")  # type: ignore[no-any-return]
 
     def choose(self, name: str, temperature: float, settings: Mapping[str, Any], tried: list[Any]) -> None:
-        """Remember the settings a contestant goes on with, and what it was chosen from."""
+        """Save the settings chosen for a contestant, and all that were tried."""
         contestant = self._values["contestants"][name]
         contestant["settings"][f"{temperature:g}"] = dict(settings)
         contestant["tried"][f"{temperature:g}"] = tried
         self._write()
 
     def skip(self, name: str, temperature: float, reason: str) -> None:
-        """Remember that a contestant cannot take part at this temperature."""
+        """Save that a contestant cannot take part at this temperature."""
         contestant = self._values["contestants"][name]
         contestant["skips"][f"{temperature:g}"] = contestant["skipped"] = reason
         self._write()
@@ -79,7 +79,7 @@ class RunFolder:
         return f"{temperature:g}" in self._values["contestants"][name]["skips"]
 
     def find(self, dataset: str, name: str, temperature: float, key: Key) -> Record | None:
-        """The answer, if it was given already."""
+        """The answer, if there is one already."""
         return self._file(dataset, name, temperature).records.get(key)
 
     def append(self, record: Record) -> None:
@@ -100,7 +100,7 @@ class RunFolder:
         return self._files[path]
 
     def _write(self) -> None:
-        """Write run.json whole or not at all.
+        """Replace run.json atomically.
 
         Raises:
             ConfigError: it cannot be written.
@@ -109,7 +109,7 @@ class RunFolder:
 
 
 def describe(plan: RunPlan) -> dict[str, Any]:
-    """run.json of a run that has not begun."""
+    """The run.json of a run that has not begun."""
     return {
         "version": VERSION,
         "forerun": __version__,
@@ -136,10 +136,10 @@ def describe(plan: RunPlan) -> dict[str, Any]:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """run.json.
+    """Read a run.json.
 
     Raises:
-        ConfigError: it cannot be read, or is not one.
+        ConfigError: the file cannot be read, or is not a run.json.
     """
     try:
         values = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Which of several GGUF files is the model that is meant."""
+"""Choose among several GGUF files."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def first_files(names: Iterable[str]) -> list[str]:
-    """The files that hold a model: of one in several parts, the first."""
+    """The files that hold a model; if a model has several parts, only the first."""
     return sorted(
         name
         for name in names
@@ -47,10 +47,10 @@ def choose_file(repository: str, names: Sequence[str], tag: str | None) -> str:
     only where no other file fits.
 
     Args:
-        tag: such as "Q4_K_M", in whichever case; a file's name or folder must say so.
+        tag: such as "Q4_K_M", in any case; it must be part of the file's name or folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such file.
     """
     found = first_files(names)
     said = re.compile(rf"(?<![a-z0-9]){re.escape(tag or DEFAULT_TAG)}(?=[./-])", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""A model that is split into several GGUF files, read as one.
+"""Read a model that is split into several GGUF files.
 
 Source: llama.cpp (src/llama.cpp, llama_split_path), which names them `model-00001-of-00003.gguf` and so on.
 """
@@ -17,7 +17,7 @@ MAX_PARTS: Final = 1024  # of 50 GB, the size into which models are usually spli
 
 
 def read_model(path: Path) -> GgufFile:
-    """The metadata of a file and all tensors, also those in its other parts.
+    """The metadata of a file and all tensors, including those in its other parts.
 
     Raises:
         CheckpointError: a file is absent or damaged, or does not belong to the others.
@@ -40,7 +40,7 @@ def read_model(path: Path) -> GgufFile:
 
 
 def all_parts(path: Path) -> list[Path]:
-    """All files of the model whose first one is called so."""
+    """All files of the model whose first file has this name."""
     named = PART_NAME.fullmatch(path.name)
     return [path] if named is None else parts_of(path, int(named["count"]))
 
@@ -49,7 +49,7 @@ def parts_of(path: Path, count: int) -> list[Path]:
     """All files of a model whose first one this is.
 
     Raises:
-        CheckpointError: it is not the first one, or its name does not say so.
+        CheckpointError: its name is not that of the first part.
     """
     named = PART_NAME.fullmatch(path.name)
     if named is None or int(named["number"]) != 1 or int(named["count"]) != count:

@@ -1,4 +1,4 @@
-"""A model divided among ranks, written as a prepared folder."""
+"""Write a model divided among ranks as a prepared folder."""
 
 import shutil
 from collections import Counter
@@ -21,7 +21,7 @@ from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan
 
 COPIED: Final = (".json", ".jinja", ".model", ".txt")  # config, tokenizer, templates, sampling, licence
-OnRank = Callable[[int, int], None]  # ranks that are written, of how many
+OnRank = Callable[[int, int], None]  # ranks written so far, number of all ranks
 
 
 def write_ranks(
@@ -34,7 +34,7 @@ def write_ranks(
     """Write the file of every rank that is not there; no more than one rank's weights are in memory.
 
     Args:
-        weights_of: a rank's own part.
+        weights_of: returns a rank's own part.
 
     Raises:
         OSError: a file cannot be written.
@@ -62,7 +62,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def write_manifest(
     folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: str, dtype: str, group_size: int
 ) -> Manifest:
-    """Describe the rank files of a folder, which are read once more for it."""
+    """Write the manifest of a folder's rank files, which are read again to compute digests."""
     formats, ranks = Counter[str](), []
     for rank in range(num_ranks):
         path = folder / rank_name(rank)
@@ -79,7 +79,7 @@ def write_manifest(
 
 
 def copy_texts(source: Path, folder: Path, *, but: Sequence[str] = ()) -> None:
-    """Copy all of a checkpoint's folder that is no weight."""
+    """Copy all files of a checkpoint's folder except weights."""
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and path.name not in (INDEX_NAME, *but) and path.is_file():
             shutil.copyfile(path, folder / path.name)
