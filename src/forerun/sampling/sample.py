@@ -28,8 +28,8 @@ TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log
 class LogitShaper:
     """Applies a request's sampling parameters to rows of logits.
 
-    The order is bias, penalties, temperature, top_k, top_p, min_p. For the penalties it counts the tokens of the text so
-    far; only the decode loop commits tokens to it.
+    The order is bias, penalties, temperature, top_k, top_p, min_p. For the penalties it counts the tokens of the text
+    so far; only the decode loop commits tokens to it.
 
     Args:
         truncate: applies top_k, top_p and min_p; a backend may have its own, see `model.backend`.

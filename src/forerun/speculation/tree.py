@@ -126,8 +126,8 @@ class TokenTree:
     def best(self, width: int) -> list[int]:
         """The `width` likeliest nodes, ascending, without hopeless ones.
 
-        Ties go to the lower depth, then to the earlier node. The result is ancestor-closed, since no child is likelier than
-        its parent, and an equally likely one is deeper.
+        Ties go to the lower depth, then to the earlier node. The result is ancestor-closed, since no child is likelier
+        than its parent, and an equally likely one is deeper.
         """
         if width >= len(self) and min(self.log_probs) > HOPELESS:
             return list(range(len(self)))
