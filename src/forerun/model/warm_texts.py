@@ -189,7 +189,7 @@ def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Blo
 
 
 def copy_rows(target: Tensor, source: Tensor) -> None:
-    """Copy rows between cache and storage. On one thread: torch's others are not there in a process that was forked off,
-    which would wait for them for ever."""
+    """Copy rows between cache and storage. On one thread: in a process that was forked off
+    torch's others do not exist, and it would wait for them for ever."""
     with inference():
         on_one_thread(lambda: target.copy_(source))
