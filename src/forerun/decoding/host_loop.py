@@ -132,7 +132,7 @@ class Verifier:
         logits over those of the last one."""
         if self._num_top is None:
             return ()
-        return token_logprobs(self._logits[[0, *acceptance.path]], acceptance.tokens, self._num_top)
+        return token_logprobs(self._logits, [0, *acceptance.path], acceptance.tokens, self._num_top)
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
         """Keep the rows of the root and of the accepted path."""
