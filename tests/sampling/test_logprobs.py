@@ -17,7 +17,7 @@ def by_hand(row: list[float], token: int) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_each_row_is_the_formula_of_its_own_scores(dtype: torch.dtype) -> None:
-    first, second = token_logprobs(LOGITS.to(dtype), (0, 3), 2)
+    first, second = token_logprobs(LOGITS.to(dtype), range(2), (0, 3), 2)
     rows = LOGITS.tolist()
     assert first.token_id == 0
     assert first.logprob == pytest.approx(by_hand(rows[0], 0), rel=1e-6)
@@ -28,13 +28,13 @@ def test_each_row_is_the_formula_of_its_own_scores(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 0), (1, 1), (20, 4)])
 def test_no_more_alternatives_than_asked_for_or_than_there_are(asked: int, given: int) -> None:
-    assert [len(item.top) for item in token_logprobs(LOGITS, (1, 2), asked)] == [given, given]
+    assert [len(item.top) for item in token_logprobs(LOGITS, range(2), (1, 2), asked)] == [given, given]
 
 
 def test_a_row_alone_has_the_same_bits() -> None:
     logits = torch.randn(16, 5000, generator=torch.Generator().manual_seed(1)) * 4
-    together = token_logprobs(logits, range(16), 20)
-    alone = [token_logprobs(logits[row : row + 1], (row,), 20)[0] for row in range(16)]
+    together = token_logprobs(logits, range(16), range(16), 20)
+    alone = [token_logprobs(logits, (row,), (row,), 20)[0] for row in range(16)]
     assert list(together) == alone
 
 
@@ -46,7 +46,7 @@ def test_of_equally_likely_tokens_the_lowest_ids_are_named_and_come_first(vocab_
     logits[1, vocab_size // 2 :] = 1.0
     logits[2, [3, 7]] = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
     chosen = sample(logits, None).token_ids
-    found = token_logprobs(logits, chosen, num_top)
+    found = token_logprobs(logits, range(len(chosen)), chosen, num_top)
     expected = [list(range(num_top)), [vocab_size // 2 + place for place in range(num_top)], [7, 3, 0, 1, 2][:num_top]]
     if vocab_size == 8:
         expected[1] = [4, 5, 6, 7, 0][:num_top]
@@ -57,6 +57,6 @@ def test_of_equally_likely_tokens_the_lowest_ids_are_named_and_come_first(vocab_
 def test_what_rounding_makes_equal_is_in_the_order_of_the_scores() -> None:
     logits = torch.zeros(1, 5000)
     logits[0, 4000] = 1e-8
-    (item,) = token_logprobs(logits, sample(logits, None).token_ids, 2)
+    (item,) = token_logprobs(logits, (0,), sample(logits, None).token_ids, 2)
     assert [token for token, _ in item.top] == [4000, 0]
     assert item.top[0][1] == item.top[1][1]

@@ -105,7 +105,7 @@ def test_what_is_never_run_is_never_computed(source: str) -> None:
     [
         ("{{ 'x' | xmlattr }}", "AttributeError"),
         ("".join(f"{{% for a{i} in messages %}}" for i in range(25)) + "x" + "{% endfor %}" * 25, "nested blocks"),
-        ("{{ messages[0].content | center(10**13) }}", "MemoryError"),
+        ("{{ messages[0].content | center(10**13) }}", "more memory"),
         ("{{ raise_exception('no system message') }}", "no system message"),
     ],
 )

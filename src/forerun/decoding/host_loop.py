@@ -134,7 +134,7 @@ class Verifier:
         """
         if self._num_top is None:
             return ()
-        return token_logprobs(self._logits[[0, *acceptance.path]], acceptance.tokens, self._num_top)
+        return token_logprobs(self._logits, [0, *acceptance.path], acceptance.tokens, self._num_top)
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
         """Commit the rows of the root and of the accepted path."""

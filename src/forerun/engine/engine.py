@@ -83,6 +83,8 @@ class Engine:
         self._learnt.keep(self._drafter)
         self._drafter.close()
         self._target.close()
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.close()
 
     def generate(
         self,

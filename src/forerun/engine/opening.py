@@ -150,11 +150,13 @@ def load_target(
 
 
 def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
-    """The model's tokenizer, with the chat template that the user gave."""
+    """The model's tokenizer, with the chat template that the user gave. Its process starts while weights are read."""
     tokenizer = source.tokenizer()
-    if config.chat_template is None:
-        return tokenizer
-    return tokenizer.with_chat_template(read_template(config.chat_template))
+    if config.chat_template is not None:
+        tokenizer = tokenizer.with_chat_template(read_template(config.chat_template))
+    if tokenizer.chat_template is not None:
+        tokenizer.chat_template.begin()
+    return tokenizer
 
 
 def open_learnt(

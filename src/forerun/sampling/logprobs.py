@@ -9,14 +9,17 @@ from forerun.core.steps import TokenLogprob
 from forerun.runtime.threads import on_one_thread
 
 
-def token_logprobs(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
+def token_logprobs(
+    logits_NV: Tensor, rows: Sequence[int], token_ids: Sequence[int], num_top: int
+) -> tuple[TokenLogprob, ...]:
     """The log-probability of each row's token, and the row's `num_top` likeliest tokens.
 
     Args:
-        logits_TV: the target's raw logits, before any bias, penalty, temperature or filter.
+        logits_NV: the target's raw logits, before any bias, penalty, temperature or filter.
+        rows: T of its rows.
         token_ids: T tokens, one for each row.
     """
-    return on_one_thread(lambda: _of_rows(logits_TV, token_ids, num_top))
+    return on_one_thread(lambda: _of_rows(logits_NV[list(rows)], token_ids, num_top))
 
 
 def _of_rows(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:

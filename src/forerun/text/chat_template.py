@@ -1,69 +1,57 @@
 """A checkpoint's Jinja chat template: messages to the text its model was trained on.
 
-Templates come with checkpoints and are not trusted: they run in Jinja's immutable sandbox. The environment is the one
-transformers gives them, so that a template renders the same text in both (tests compare the two).
+A template comes with a model and is a program: it is run by `template_child` alone, in a process with limits.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias
-
-from jinja2 import TemplateError, nodes, pass_context
-from jinja2.ext import Extension, loopcontrols
-from jinja2.meta import TrackingCodeGenerator
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, Final, TypeAlias
 
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
+from forerun.text.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
 
 Message: TypeAlias = Mapping[str, Any]
-MOST_REASON: Final = 500  # letters of what a template says
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
 OPEN_END: Final = "\ufdd1 "  # where an answer goes on; a character that no text has. The space tells of trimming.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """A template's source with the special tokens it may mention, such as bos_token."""
+    """A template's source with the special tokens it may mention, such as bos_token.
 
-    source: str
-    special_tokens: Mapping[str, str]
+    Its process starts when it is needed, or with `begin`, and ends with `close` or with this object.
+    """
 
-    def require_valid(self) -> None:
-        """Raise ConfigError where the source is no Jinja template."""
-        try:
-            _environment().from_string(self.source)
-        except Exception as error:  # Python's own too, of what Jinja makes of it: a template is a stranger's program
-            raise ConfigError(
-                f"the chat template {short(self.source)} is no Jinja template ({fault_of(error)}): correct it, or give "
-                "another"
-            ) from error
+    def __init__(self, *, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source, self.special_tokens = source, special_tokens
+        self._child = BoundedChild("forerun.text.template_child", {"source": source})
 
-    def variables(self) -> frozenset[str]:
+    def begin(self) -> None:
+        """Start its process without waiting for it."""
+        self._child.begin()
+
+    def close(self) -> None:
+        """End its process; the next question starts another one."""
+        self._child.close()
+
+    def variables(self, limits: Limits = USUAL_LIMITS) -> frozenset[str]:
         """What else the template asks for, by name, such as enable_thinking.
 
         Raises:
             ConfigError: it is no Jinja template.
+            LimitError: to find this out takes too long.
         """
-        self.require_valid()
-        environment = _environment()
-        reader = TrackingCodeGenerator(environment)
-        reader.optimizer = None  # which would compute what is constant
-        reader.visit(environment.parse(self.source))
-        known = {*USUAL, *self.special_tokens, *environment.globals, "messages"}
-        return frozenset(reader.undeclared_identifiers - known)
+        found = self._ask({}, "to be read", limits)
+        return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
 
     def render(
         self,
         messages: Sequence[Message],
         variables: Mapping[str, object] = NO_VARIABLES,
+        limits: Limits = USUAL_LIMITS,
         *,
         continue_final_message: bool = False,
     ) -> str:
@@ -81,6 +69,7 @@ class ChatTemplate:
         Raises:
             ConfigError: there are no messages, or the template refuses them, or is broken; or the last message cannot
                 be continued.
+            LimitError: it takes too much time or memory.
         """
         if not messages:
             raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
@@ -89,23 +78,31 @@ class ChatTemplate:
         if continue_final_message:
             known[-1] = _with_open_end(known[-1])
             variables = {**variables, "add_generation_prompt": False}
-        try:
-            template = _environment().from_string(self.source)
-            text = template.render({**USUAL, **self.special_tokens, **variables, "messages": known})
-        except Exception as error:  # any, since a template is a stranger's program
-            raise ConfigError(
-                f"the chat template refused these messages: {fault_of(error)}; "
-                f"roles were {[message.get('role') for message in messages]}"
-            ) from error
+        given = {**USUAL, **self.special_tokens, **variables, "messages": known}
+        found = self._ask({"given": given, "now": datetime.now().isoformat()}, "for these messages", limits)
+        if "refused" in found:
+            roles = [message.get("role") for message in known]
+            raise ConfigError(f"the chat template refused these messages: {found['refused']}; roles were {roles}")
+        text = str(found["text"])
         return _cut_at_open_end(text) if continue_final_message else text
 
-
-def fault_of(error: Exception) -> str:
-    """What an error of a template says; its kind too where it is no word of the template's own."""
-    text = str(error).partition("\n")[0][:MOST_REASON]
-    if isinstance(error, TemplateError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    def _ask(self, question: Mapping[str, object], purpose: str, limits: Limits) -> Mapping[str, Any]:
+        """The one place that says what is wrong with a template, whatever it did."""
+        try:
+            found: Mapping[str, Any] = self._child.ask(question, limits)
+            if "costly" in found:
+                raise LimitError(found["costly"])
+        except LimitError as error:
+            raise LimitError(
+                f"the chat template takes too much time or memory {purpose} ({error}): give another one with "
+                "chat_template, or shorter messages"
+            ) from error
+        if "invalid" in found:
+            raise ConfigError(
+                f"the chat template {short(self.source)} is no Jinja template ({found['invalid']}): correct it, or "
+                "give another"
+            )
+        return found
 
 
 def plain_message(message: object) -> Message:
@@ -145,50 +142,3 @@ def _text_of(part: object) -> str:
                 f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
                 "these models see text alone"
             )
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
-        optimized=False, finalize=_as_it_is,
-    )  # fmt: skip
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-@pass_context
-def _as_it_is(_: Context, value: object) -> object:
-    """What is printed. As it asks for the context, Jinja computes nothing while it compiles, such as 7**(9**9) in a
-    branch that is never taken."""
-    return value
-
-
-class _GenerationBlock(Extension):
-    """Renders `{% generation %}...{% endgeneration %}` as its body: it only marks text for training."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance variable
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON without the HTML escapes of Jinja's own filter, which would reach the model as text."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)

@@ -78,7 +78,7 @@ class Tokenizer:
         """
         other = copy(self)
         other._template = ChatTemplate(source=source, special_tokens=self._special_tokens)
-        other._template.require_valid()
+        other._template.variables()  # which says whether it is one
         return other
 
     def apply_chat_template(
@@ -149,7 +149,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """The template itself, for a process that renders it elsewhere."""
+        """The template itself."""
         return self._template
 
     def template_variables(self) -> frozenset[str]:

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import ApiError, invalid, too_long
-from forerun.server.work.templates import TemplateRenderer
+from forerun.text.bounded_child import LimitError, Limits
+from forerun.text.chat_template import ChatTemplate, Message
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -35,23 +37,24 @@ class PromptReader:
         self._variables = engine.config.chat_template_kwargs
         self._threads = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="tokenizer")
         self._turns: dict[str, asyncio.Lock] = {}
-        template = engine.tokenizer.chat_template
-        self._renderer = None if template is None else TemplateRenderer(template, config)
+        self._template = engine.tokenizer.chat_template
+        self._limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
+        self._asked_for = frozenset[str]()  # variables of the template, known once it was begun
 
     async def begin(self) -> None:
         """Start what takes a moment.
 
         Raises:
-            ConfigError: the chat template is none.
-            ApiError: the chat template takes too long.
+            ConfigError: the chat template is none, or takes too long.
         """
-        if self._renderer is not None:
-            await self._renderer.begin()
+        if (template := self._template) is not None:
+            loop = asyncio.get_running_loop()
+            self._asked_for = await loop.run_in_executor(self._threads, lambda: template.variables(self._limits))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._renderer is not None:
-            await self._renderer.close()
+        if self._template is not None:
+            self._template.close()
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
@@ -73,8 +76,7 @@ class PromptReader:
 
     def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
         """Those that the chat template does not ask for."""
-        known = frozenset[str]() if self._renderer is None else self._renderer.variables
-        return [name for name in variables if name not in known]
+        return [name for name in variables if name not in self._asked_for]
 
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
@@ -84,17 +86,14 @@ class PromptReader:
         Raises:
             ApiError: the model has no template, or it refuses the messages.
         """
-        if self._renderer is None:
+        if self._template is None:
             raise invalid(
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
-        known = {
-            name: value
-            for name, value in variables.items()
-            if name in self._renderer.variables or name == "add_generation_prompt"
-        }
+        known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
+        render = partial(rendered, self._template, variables={**self._variables, **known}, limits=self._limits)
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
-        text = await self._renderer.render(parted, {**self._variables, **known})
+        text = await self._apart(lambda: render(parted))
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -138,6 +137,31 @@ class PromptReader:
             raise too_slow() from None
         except ConfigError:
             raise invalid("The prompt is no text that the tokenizer can read.", param="messages") from None
+
+
+def rendered(
+    template: ChatTemplate, messages: Sequence[Message], *, variables: Mapping[str, object], limits: Limits
+) -> str:
+    """The text of a conversation.
+
+    Raises:
+        ApiError: the template refuses it, or takes too much time or memory.
+    """
+    try:
+        return template.render(messages, variables, limits)
+    except LimitError:
+        raise too_costly() from None
+    except ConfigError as error:
+        reason = str(error)
+        raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
+
+
+def too_costly() -> ApiError:
+    return invalid(
+        "The model's chat template takes too much time or memory for these messages.",
+        param="messages",
+        code="template_limit",
+    )
 
 
 def too_slow() -> ApiError:

@@ -1,0 +1,211 @@
+"""A process of its own for what a stranger wrote, so that what runs for ever, or takes all memory, can be ended.
+
+No bound counted inside a program is sound: one step of it, such as a product of strings, may take minutes. So the
+system sets the limits, and whoever asks gives up after a while, ends the process, and begins another for the next
+question. It is a fresh Python without this process's environment, in which nothing is imported but what it needs.
+"""
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGXCPU
+from threading import Lock
+from time import monotonic
+from typing import Any, Final
+
+import forerun
+from forerun.core.errors import ConfigError
+
+START_S: Final = 10.0  # for Python and a package to be imported, on a machine that has much else to do
+FREE_BYTES: Final = 2**20  # of an answer, whatever was asked
+MAX_GROWTH: Final = 4  # further bytes of an answer for each that was sent; JSON's escapes included
+PIECE: Final = 2**16  # bytes, as many as a pipe holds
+RUN: Final = "import sys; sys.path[:] = sys.argv[2:]; __import__(sys.argv[1], fromlist=['main']).main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one question may take: seconds, and bytes of memory."""
+
+    max_s: float = 5.0
+    max_bytes: int = 2**29
+
+
+USUAL_LIMITS: Final = Limits()
+
+
+class LimitError(ConfigError):
+    """The process took too long, wrote too much, or ended."""
+
+
+class BoundedChild:
+    """Questions to a module's `main`, one at a time: a line of JSON each, after a first line that it gets to know.
+
+    It begins with the first question, or with `begin`; it ends with `close`, with this object, or with this process.
+    """
+
+    def __init__(self, module: str, head: Mapping[str, object]) -> None:
+        self._module, self._head = module, to_line(head)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unsent, self._has_answered = memoryview(b""), False
+        self._lock, self._owner = Lock(), os.getpid()
+
+    def begin(self) -> None:
+        """Begin it without waiting for it, where it is not there."""
+        self._forget_parents()
+        with self._lock:
+            self._running()
+
+    def ask(self, question: Mapping[str, object], limits: Limits = USUAL_LIMITS) -> Any:
+        """What it answers.
+
+        Raises:
+            LimitError: it gave no answer within the limits.
+            ConfigError: the question is no JSON, or no process can be started.
+        """
+        line = to_line({**question, "max_s": limits.max_s, "max_bytes": limits.max_bytes})
+        self._forget_parents()
+        with self._lock:
+            process = self._running()
+            self._unsent = memoryview(bytes(self._unsent) + line)
+            try:
+                answer = json.loads(self._exchange(process, limits, FREE_BYTES + MAX_GROWTH * len(line)))
+            except BaseException:  # an interrupt too: a late answer would be taken for that to the next question
+                self._end()
+                raise
+            self._has_answered = True
+            return answer
+
+    def close(self) -> None:
+        """End it, also while it is asked."""
+        self._forget_parents()
+        if (process := self._process) is not None:
+            process.kill()
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        places = [str(Path(forerun.__file__).resolve().parents[1]), *filter(None, sys.path)]
+        cache = [] if sys.pycache_prefix is None else ["-X", f"pycache_prefix={sys.pycache_prefix}"]
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", *cache, "-c", RUN, self._module, *places],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={},
+                start_new_session=True,  # Ctrl-C in a terminal is for this process alone
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"no process can be started to run what came with the model ({error}): allow this one to start another"
+            ) from error
+        weakref.finalize(self, end_process, process, os.getpid())
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None, "the child was started with pipes"
+            os.set_blocking(pipe.fileno(), False)
+        self._process, self._unsent, self._has_answered = process, memoryview(self._head), False
+        self._send(process)
+        return process
+
+    def _exchange(self, process: subprocess.Popen[bytes], limits: Limits, most: int) -> bytes:
+        """Send what is unsent and read a line."""
+        assert process.stdout is not None, "the child was started with pipes"
+        until = monotonic() + limits.max_s + (0.0 if self._has_answered else START_S)
+        pieces: list[bytes] = []
+        num_read = 0
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            writing = process.stdin
+            if self._unsent and writing is not None:
+                ready.register(writing, selectors.EVENT_WRITE)
+            while True:
+                if (left := until - monotonic()) <= 0:
+                    raise LimitError(f"it took more than {limits.max_s:g} s")
+                for key, _ in ready.select(left):
+                    if key.fileobj is writing:
+                        self._send(process)
+                        if not self._unsent:
+                            ready.unregister(writing)
+                        continue
+                    piece = os.read(key.fd, PIECE)
+                    if not piece:
+                        raise LimitError(reason_of_end(process, limits))
+                    pieces.append(piece)
+                    num_read += len(piece)
+                    if piece.endswith(b"\n"):
+                        return b"".join(pieces)
+                    if num_read > most:
+                        raise LimitError(f"it wrote more than {most >> 20} MiB")
+
+    def _send(self, process: subprocess.Popen[bytes]) -> None:
+        """Send as much as the pipe takes now."""
+        assert process.stdin is not None, "the child was started with pipes"
+        try:
+            while self._unsent:
+                num_sent = os.write(process.stdin.fileno(), self._unsent[:PIECE])
+                self._unsent = self._unsent[num_sent:]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._unsent = memoryview(b"")  # it has ended, which reading tells
+
+    def _end(self) -> None:
+        process, self._process, self._unsent = self._process, None, memoryview(b"")
+        if process is not None:
+            end_process(process, self._owner)
+
+    def _forget_parents(self) -> None:
+        """In a process that was forked from the one that began it, two would ask the same child."""
+        if self._owner != os.getpid():
+            self._lock = Lock()
+            self._end()
+            self._owner = os.getpid()
+
+
+def end_process(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a child of the process `owner`; elsewhere only let go of it."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    else:
+        process.returncode = 0  # it is not this process's to wait for
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def reason_of_end(process: subprocess.Popen[bytes], limits: Limits) -> str:
+    status = process.wait()
+    if status == -SIGXCPU:
+        return f"it took more than {limits.max_s:g} s"
+    return (
+        f"its process ended with status {status}, as it does without memory: it may have {limits.max_bytes >> 20} MiB"
+    )
+
+
+def to_line(said: Mapping[str, object]) -> bytes:
+    """A line of JSON.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return json.dumps(said, default=_plain).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"what is given to a chat template must be JSON, and is not ({error}): give texts, numbers, lists and "
+            "mappings, not too deep in each other"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"there is a {type(value).__name__}")

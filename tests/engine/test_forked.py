@@ -1,0 +1,37 @@
+"""A process forked after an engine with two threads has run: torch's threads do not exist in it."""
+
+import os
+import signal
+from dataclasses import replace
+from time import monotonic, sleep
+
+import pytest
+
+from forerun import Engine, EngineConfig, NoDrafter, SamplingParams, TokenRecycling
+from forerun.core.drafter_config import DrafterConfig
+
+LIMIT_S = 30  # a child that waits for threads that it does not have waits for ever
+PROMPT = list(range(5, 205))
+ANSWER = SamplingParams(max_new_tokens=24, seed=1, ignore_eos=True)
+ASKED = (
+    ANSWER,
+    replace(ANSWER, temperature=0.8, top_k=50, top_p=0.9, min_p=0.02, repetition_penalty=1.2, logit_bias={5: 1.0}),
+    replace(ANSWER, temperature=0.8, logprobs=5),
+)
+
+
+@pytest.mark.parametrize("drafter", [NoDrafter(), TokenRecycling(adaptive=False)])
+def test_a_forked_process_writes_the_same_texts(drafter: DrafterConfig) -> None:
+    with Engine(EngineConfig(drafter=drafter, max_length=512, num_threads=2)) as engine:
+        expected = [engine.generate(PROMPT, params).token_ids for params in ASKED]
+        pid = os.fork()
+        if pid == 0:
+            os._exit([engine.generate(PROMPT, params).token_ids for params in ASKED] != expected)
+        until = monotonic() + LIMIT_S
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            if monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                pytest.fail("the forked process waits for ever")
+            sleep(0.05)
+        assert ended[1] == 0
