@@ -38,13 +38,15 @@ class Writer:
         self._reading, writing = os.pipe()
         self.pid, self._said = os.fork(), b""
         if self.pid == 0:
+            end = "crash"
             try:
                 before()
                 write_all(kind, folder, numbers, name, lambda line: os.write(writing, f"{line}\n".encode()))
-            except BaseException:
-                traceback.print_exc()
-                os.write(writing, b"crash\n")
+                end = "begun"
             finally:
+                if end == "crash":
+                    traceback.print_exc()
+                os.write(writing, f"{end}\n".encode())
                 os._exit(0)
         os.close(writing)
 

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from forerun.core.errors import CheckpointError
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import remove, write_whole
 from forerun.distill.writer import Opening, UnfinishedText, WrittenText
 
 TEXTS, UNFINISHED = "texts_", "unfinished_"
@@ -66,10 +66,10 @@ class TextStore:
             ]
             write_whole(place, save(_tensors([left.read for left in unfinished]), {"slots": json.dumps(slots)}))
         else:
-            place.unlink(missing_ok=True)  # of a run that was killed before it wrote the texts of this number
+            remove(place)  # of a run that was killed before it wrote the texts of this number
         path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
         write_whole(path, save(_tensors(kept), notes))
-        before.unlink(missing_ok=True)
+        remove(before)
         self.find_new()
 
     def unfinished(self) -> list[UnfinishedText]:
