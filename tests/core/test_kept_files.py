@@ -19,6 +19,7 @@ import pytest
 from forerun.backends.cpu.binding import fault
 from forerun.core.errors import ForerunError
 from tests.core.kept_kinds import KINDS, Kind, build
+from tests.marks import in_turn
 
 pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults as Linux has them")
@@ -38,13 +39,15 @@ class Writer:
         self._reading, writing = os.pipe()
         self.pid, self._said = os.fork(), b""
         if self.pid == 0:
+            end = "crash"
             try:
                 before()
                 write_all(kind, folder, numbers, name, lambda line: os.write(writing, f"{line}\n".encode()))
-            except BaseException:  # noqa: BLE001 - whatever it is, the test is told
-                traceback.print_exc()
-                os.write(writing, b"crash\n")
+                end = "begun"
             finally:
+                if end == "crash":
+                    traceback.print_exc()
+                os.write(writing, f"{end}\n".encode())
                 os._exit(0)
         os.close(writing)
 
@@ -201,28 +204,32 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     build(tmp_path_factory.mktemp("built"))
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name.replace(" ", "_"))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param.name == "packed weights" and fault() is not None:
-        pytest.skip(str(fault()))
-    assert isinstance(request.param, Kind)
-    return request.param
-
-
 FAULTS = (kill, limit, fill, seal, write_two)
 
 
-@pytest.mark.parametrize("befall", FAULTS, ids=lambda befall: befall.__name__)
+def name_of(value: Kind | Callable[..., None]) -> str:
+    return value.name.replace(" ", "_") if isinstance(value, Kind) else value.__name__
+
+
+def require_kernels(kind: Kind) -> None:
+    if kind.name == "packed weights" and fault() is not None:
+        pytest.skip(str(fault()))
+
+
+@pytest.mark.parametrize(("befall", "kind"), in_turn(FAULTS, KINDS), ids=name_of)
 def test_old_or_new_contents_are_there_whole(
     befall: Callable[[Kind, Path, random.Random], None], kind: Kind, tmp_path: Path
 ) -> None:
+    require_kernels(kind)
     befall(kind, tmp_path, random.Random(1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("befall", FAULTS, ids=lambda befall: befall.__name__)
+@pytest.mark.parametrize("befall", FAULTS, ids=name_of)
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
 def test_so_it_is_many_times(befall: Callable[[Kind, Path, random.Random], None], kind: Kind, tmp_path: Path) -> None:
+    require_kernels(kind)
     for seed in range(-(-NUM_MANY[befall.__name__] // len(KINDS))):
         folder = tmp_path / str(seed)
         folder.mkdir()

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors.torch import save_file
 
+from forerun.core.errors import CheckpointError
+from forerun.distill.run_place import remove_leftovers
 from forerun.distill.text_store import TextStore
 from forerun.distill.writer import WrittenText
 
@@ -29,3 +33,20 @@ def test_a_store_without_one_of_its_files_replaces_none_of_the_others(tmp_path: 
     for known in (resumed, TextStore(tmp_path)):
         assert [int(text.token_ids[0]) for text in known.read()] == [0, 2, 3, 4, 5, 6]
         assert (known.seconds, known.num_texts) == (60.0, 6)
+
+
+@pytest.mark.parametrize("name", ["texts_a", "texts_00001_main"])
+def test_a_file_of_others_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.safetensors"
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match=rf"{name}.safetensors (is no file of this run|cannot be read)"):
+        TextStore(tmp_path).read()
+
+
+def test_what_a_killed_run_left_is_removed_and_another_commands_folder_is_not(tmp_path: Path) -> None:
+    left, others = tmp_path / "distill" / ".t.0a.part", tmp_path / ".x.part" / ".rank.0b.part"
+    for path in (left, others):
+        path.parent.mkdir()
+        path.touch()
+    remove_leftovers(tmp_path)
+    assert (left.exists(), others.exists()) == (False, True)

@@ -96,6 +96,18 @@ def replacing(path: Path, *, is_private: bool = False) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if there is one.
+
+    Raises:
+        ConfigError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be removed ({error.strerror}): allow writing to its folder") from error
+
+
 def synchronise(path: Path) -> None:
     """Have the disk hold what was written to a file, or of a folder its names, where the system can be asked to."""
     if sys.platform == "win32" and path.is_dir():

@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.model_spec import ModelSpec
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import remove, write_whole
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.text.tokenizer import Tokenizer
 
@@ -43,11 +43,11 @@ def write_draft(
     }
     others = {name: raw for name, raw in files.items() if contents(folder / name) != raw}
     if others:
-        (folder / CONFIG_NAME).unlink(missing_ok=True)
+        remove(folder / CONFIG_NAME)
     write_whole(folder / "model.safetensors", save(stored_tensors(spec, weights), {"format": "pt"}), makes_folder=True)
     for name, raw in ({**others, CONFIG_NAME: files[CONFIG_NAME]} if others else {}).items():
         if raw is None:
-            (folder / name).unlink()
+            remove(folder / name)
         else:
             write_whole(folder / name, raw)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import remove, write_whole
 from forerun.distill.config import DistillConfig
 
 SETTINGS_NAME: Final = "settings.json"
@@ -104,7 +104,7 @@ def remove_leftovers(out: Path) -> None:
     for where, folders, names in os.walk(out):
         folders[:] = [name for name in folders if not is_part(name)]
         for name in filter(is_part, names):
-            Path(where, name).unlink(missing_ok=True)
+            remove(Path(where, name))
 
 
 def is_part(name: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -127,7 +127,7 @@ def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator["safe_open"]:
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file

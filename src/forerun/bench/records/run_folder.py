@@ -12,7 +12,7 @@ from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import remove, write_whole
 
 NAME: Final = "run.json"
 VERSION: Final = 1
@@ -47,7 +47,7 @@ class RunFolder:
     def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
         """What run.json is to say."""
         for left in self._path.glob(f".{NAME}.*.part"):  # by a killed process
-            left.unlink()
+            remove(left)
         file = self._path / NAME
         if file.exists():
             values = read_run(file)
