@@ -45,6 +45,12 @@ def f(x):
 
 > quoted
 > twice
+
+The cost is $5 and $6, a sum of $a_1 + \\frac{1}{2}$ &amp; *more*, by [name][1].
+
+\\[ x^2 \\]
+
+[1]: https://example.com/b
 """
 
 
@@ -122,4 +128,5 @@ def test_code_has_colours_that_leave_its_text_and_tokens_alone(page: Page) -> No
         "code-comment": ["# what: 'it' does"],
         "code-string": ['"""one\ntwo"""', "'#3'"],
         "code-number": ["42", "0x1f"],
+        "code-title": ["find"],
     }

@@ -77,9 +77,12 @@ class PromptReader:
         return [name for name in variables if name not in known]
 
     async def chat(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object], *, continues: bool = False
     ) -> tuple[list[int], str]:
         """Ids of a conversation, and its text as the template wrote it.
+
+        Args:
+            continues: end behind the last message, an answer that goes on.
 
         Raises:
             ApiError: the model has no template, or it refuses the messages.
@@ -94,7 +97,7 @@ class PromptReader:
             if name in self._renderer.variables or name == "add_generation_prompt"
         }
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
-        text = await self._renderer.render(parted, {**self._variables, **known})
+        text = await self._renderer.render(parted, {**self._variables, **known}, continues=continues)
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

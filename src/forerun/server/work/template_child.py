@@ -50,7 +50,8 @@ def variables(template: ChatTemplate) -> dict[str, Any]:
 def rendered(template: ChatTemplate, asked: dict[str, Any]) -> dict[str, str]:
     """The text of a conversation, or why there is none."""
     try:
-        return {"text": template.render(asked["messages"], asked["variables"])}
+        text = template.render(asked["messages"], asked["variables"], continue_final_message=asked["continues"])
+        return {"text": text}
     except ConfigError as error:
         return {"refused": str(error)}
     except MemoryError:

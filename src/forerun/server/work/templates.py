@@ -44,13 +44,18 @@ class TemplateRenderer:
         async with self._turn:
             await self._running_child()
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]) -> str:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object], *, continues: bool = False
+    ) -> str:
         """The text of a conversation.
+
+        Args:
+            continues: end it behind the last message, an answer that goes on.
 
         Raises:
             ApiError: the template refuses it, or takes too much time or memory.
         """
-        line = json.dumps({"messages": messages, "variables": variables}).encode() + b"\n"
+        line = json.dumps({"messages": messages, "variables": variables, "continues": continues}).encode() + b"\n"
         async with self._turn:
             child = await self._running_child()
             answer = await self._ask(child, line, self._config.max_template_s)
