@@ -4,7 +4,9 @@ import { answerInWords } from "./claim.js";
 import { element } from "./dom.js";
 import { Rendered } from "./markdown.js";
 
-const REMEMBERED = "The model still had the beginning of this conversation in its memory, and did not read it again.";
+const SAID = "What stands under an answer: its tokens, its speed, what the model had to read before it (the beginning of a conversation " +
+  "stays in its memory and is not read again), and the seed that gives the same text again.";
+const MAX_WHOLE = 30; // letters of a fact that is not broken: a longer one would leave others alone on their lines
 
 function button(action, words, label) {
   return element("button", { type: "button", "data-action": action, "aria-label": label ?? null }, words);
@@ -21,7 +23,7 @@ export function facts(message) {
     timings?.predicted_per_second && `${timings.predicted_per_second.toFixed(1)} tokens/s`,
     answerInWords(usage.forerun),
     perRound && `${perRound.toFixed(2)} tokens a round`,
-    cached && `remembered ${cached} of the ${usage.prompt_tokens} tokens before it`,
+    cached && `${usage.prompt_tokens} tokens before it, ${cached} of them read earlier`,
     message.seed !== null && message.seed !== undefined && `seed ${message.seed}`,
   ].filter(Boolean);
 }
@@ -31,7 +33,7 @@ export class MessageView {
     this.message = message;
     this.isUser = message.role === "user";
     this.text = element("div", { class: this.isUser ? "text question" : "text" });
-    this.foot = element("p", { class: "facts" });
+    this.foot = element("p", { class: "facts", title: SAID });
     this.note = element("p", { class: "note", hidden: true });
     this.node = element("article", {
       class: `message ${message.role}`, "data-id": message.id, "aria-label": `${this.isUser ? "You" : "The model"}, message ${number}`,
@@ -62,7 +64,7 @@ export class MessageView {
   }
 
   showEnd() {
-    this.foot.replaceChildren(...facts(this.message).map((fact) => element("span", { title: fact.startsWith("remembered") ? REMEMBERED : null }, fact)));
+    this.foot.replaceChildren(...facts(this.message).map((fact) => element("span", { class: fact.length < MAX_WHOLE ? "whole" : null }, fact)));
     this.note.textContent = this.message.note;
     this.note.hidden = !this.message.note;
     if (this.more) this.more.hidden = !this.message.isCut || Boolean(this.message.chosen);
