@@ -68,6 +68,30 @@ function read(source) {
   }
 }
 
+// What a token looks like, and where its last text ends in the source.
+function built(token, start, inked) {
+  locate([token], inked.source, start);
+  const node = globalThis.DOMPurify.sanitize(marked.parser([token]), CLEAN).firstElementChild ?? element("p");
+  return { node, end: inked.fill(node), inkedTo: inked.to };
+}
+
+// A list may be long too: its items stay but for the last one and those that come.
+function growList(before, block, inked) {
+  const [{ token: old, inkedTo }, { token }] = [before, block];
+  if (old.type !== "list" || token.type !== "list" || ["ordered", "start", "loose"].some((name) => old[name] !== token[name])) return false;
+  let kept = 0;
+  let start = block.start;
+  while (kept < old.items.length - 1 && old.items[kept].raw === token.items[kept]?.raw && start + old.items[kept].raw.length <= inkedTo)
+    start += old.items[kept++].raw.length;
+  if (!kept) return false;
+  const rest = built({ ...token, raw: block.raw.slice(start - block.start), items: token.items.slice(kept) }, start, inked);
+  const first = before.node.children[kept];
+  while (first.nextSibling) first.nextSibling.remove();
+  first.replaceWith(...[...rest.node.childNodes].slice(1)); // but for the end of a line before the first item
+  Object.assign(before, { token, raw: block.raw, isInked: block.isInked, inkedTo: rest.inkedTo });
+  return true;
+}
+
 /** The text of one message within `container`. */
 export class Rendered {
   #built = []; // {raw, start, node, token, isInked, end} of every block on the page
@@ -113,17 +137,15 @@ export class Rendered {
     const before = this.#built[place];
     if (before?.raw === block.raw && before.start === block.start && before.isInked) return;
     block.isInked = inked.reaches(block.start + block.raw.length);
-    if (before && this.#grow(before, block, inked)) return;
-    locate([block.token], inked.source, block.start);
-    block.node = globalThis.DOMPurify.sanitize(marked.parser([block.token]), CLEAN).firstElementChild ?? element("p");
-    block.end = inked.fill(block.node);
+    if (before && (this.#growCode(before, block, inked) || growList(before, block, inked))) return;
+    Object.assign(block, built(block.token, block.start, inked));
     if (before) before.node.replaceWith(block.node);
     else this.container.append(block.node);
     this.#built[place] = block;
   }
 
   // Code may be long: what it gains is appended, instead of building all of it anew.
-  #grow(before, block, inked) {
+  #growCode(before, block, inked) {
     const { token } = block;
     if (token.type !== "code" || before.token.type !== "code" || isClosed(token) || isClosed(before.token)) return false;
     if (!before.isInked || before.token.lang !== token.lang || !token.text.startsWith(before.token.text) || !before.token.text) return false;

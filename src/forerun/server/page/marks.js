@@ -38,9 +38,14 @@ export class Inked {
     this.marks = marks;
   }
 
+  /** Up to where it is known who wrote the text. */
+  get to() {
+    return this.marks ? (this.marks.at(-1)?.end ?? 0) : Infinity;
+  }
+
   /** Whether it is known of all text up to `end` who wrote it. */
   reaches(end) {
-    return !this.marks || (this.marks.at(-1)?.end ?? 0) >= end;
+    return this.to >= end;
   }
 
   /** Put spans that say who wrote it into what `root` shows. @returns {number} where its last text ends in the source */
