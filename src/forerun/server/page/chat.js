@@ -185,8 +185,8 @@ export class Chat {
   #clicked(event) {
     const token = event.target.closest(".by");
     const node = event.target.closest("article");
-    if (!node) return;
-    const { message } = this.#views.get(node.dataset.id);
+    const message = node && this.#views.get(node.dataset.id)?.message;
+    if (!message) return; // as where the button has just put another branch into its place
     const action = event.target.closest("[data-action]")?.dataset.action;
     if (action === "copy") copy(event.target, message.text || this.#running?.recording.text || "");
     else if (action === "inspect") this.#inspect(message, null);
