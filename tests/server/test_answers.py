@@ -188,7 +188,8 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(client: httpx.Clie
     """Where its text has the tokens again that it was written in, as here."""
 
     def said(num: int, *answers: str, **more: Any) -> str:
-        messages = [{"role": "user", "content": "def f(x):"}, *({"role": "assistant", "content": one} for one in answers)]
+        messages = [{"role": "user", "content": "def f(x):"}]
+        messages += [{"role": "assistant", "content": one} for one in answers]
         body = {"messages": messages, "max_tokens": num, "seed": 3, "temperature": 0.9, **more}
         answer = client.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text

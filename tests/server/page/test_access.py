@@ -94,7 +94,8 @@ def test_everything_is_reached_by_tab_and_nothing_holds_the_focus(page: Page) ->
         reached.append(name)
         page.keyboard.press("Tab")
     named = ["New conversation", "Search conversations", QUESTION, f"Rename {QUESTION}", f"Delete {QUESTION}", "Export"]
-    named += ["Import", "Race", "Rounds", "Settings", "Attach text files", "Copy", "Edit", "Regenerate", "Your message", "Send"]
+    named += ["Import", "Race", "Rounds", "Settings", "Attach text files", "Copy", "Edit", "Regenerate"]
+    named += ["Your message", "Send"]
     assert [name for name in named if name not in reached] == []
     assert len(reached) < 60
 

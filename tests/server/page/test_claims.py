@@ -55,10 +55,10 @@ def test_too_short_a_race_says_so(page: Page) -> None:
 @pytest.mark.parametrize(
     ("low", "value", "high", "per_round", "words"),
     [
-        (1.6, 1.73, 1.86, 2.5, "1.73× as fast as without drafter (1.60–1.86)"),
-        (0.95, 1.02, 1.1, 2.5, "too close to tell whether drafting helped (0.95–1.10)"),
-        (1.6, 1.73, 1.86, 1.2, "too close to tell whether drafting helped (1.60–1.86)"),
-        (0.7, 0.8, 0.9, 2.5, "0.80× as fast as without drafter (0.70–0.90)"),
+        (1.6, 1.73, 1.86, 2.5, "1.73\u00d7 as fast as without drafter (1.60\u20131.86)"),
+        (0.95, 1.02, 1.1, 2.5, "too close to tell whether drafting helped (0.95\u20131.10)"),
+        (1.6, 1.73, 1.86, 1.2, "too close to tell whether drafting helped (1.60\u20131.86)"),
+        (0.7, 0.8, 0.9, 2.5, "0.80\u00d7 as fast as without drafter (0.70\u20130.90)"),
     ],
 )
 def test_the_line_under_an_answer_keeps_to_the_same_rules(

@@ -1,4 +1,4 @@
-"""Thirty ways through the page, each at three sizes and in two themes; after each axe-core is asked and the width looked at."""
+"""Thirty ways through the page at three sizes and in two themes; after each axe-core finds nothing and all fits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,12 @@ pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no 
 
 Walk = Callable[[Page, Path], object]
 SIZES = {"phone": (PHONE, 844), "tablet": (820, 1180), "desktop": (WIDE, 800)}
-QUICK = {("asks", "phone", "dark"), ("files", "phone", "light"), ("cut", "tablet", "dark"), ("race", "desktop", "light")}
+QUICK = {
+    ("asks", "phone", "dark"),
+    ("files", "phone", "light"),
+    ("cut", "tablet", "dark"),
+    ("edits", "desktop", "light"),
+}
 
 
 def listed(page: Page) -> None:

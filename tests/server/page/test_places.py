@@ -11,8 +11,18 @@ pytest.importorskip("forerun.server.app")
 from playwright.sync_api import Browser, Page, expect
 
 from tests.server.page.browsing import (
-    CHROMIUM, PHONE, QUESTION, STORED, ask, choose, last_answer, pages, send, text_of, whole,
-)  # fmt: skip
+    CHROMIUM,
+    PHONE,
+    QUESTION,
+    STORED,
+    ask,
+    choose,
+    last_answer,
+    pages,
+    send,
+    text_of,
+    whole,
+)
 from tests.server.serving import Served
 
 pytestmark = [pytest.mark.page, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")]
@@ -154,7 +164,8 @@ def test_rounds_open_where_most_was_accepted(page: Page) -> None:
 
 def test_where_drafting_rests_the_page_says_that_it_does_not_pay(page: Page) -> None:
     rests = """([by, drafter]) => import("./page/inspector.js").then(({ Inspector }) => {
-      const round = { tree: null, tokens: [{ text: "a", by: "bonus" }], drafter_state: "ready", drafted_by: by, verify_ms: 1 };
+      const tokens = [{ text: "a", by: "bonus" }];
+      const round = { tree: null, tokens, drafter_state: "ready", drafted_by: by, verify_ms: 1 };
       new Inspector().open(Array(10).fill(round), null, drafter);
     })"""
     page.evaluate(rests, ["none", "auto"])

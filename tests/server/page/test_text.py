@@ -67,13 +67,14 @@ def test_text_that_grows_piece_by_piece_ends_as_when_it_is_shown_at_once(page: P
             const into = document.createElement("div");
             const rendered = new Rendered(into);
             for (let end = step; end < source.length; end += step)
-              rendered.update(source.slice(0, end), marks.slice(0, end - (step % 3))); // who wrote the last letters may come later
+              rendered.update(source.slice(0, end), marks.slice(0, end - (step % 3))); // marks may come later
             rendered.update(source, marks);
             return into.innerHTML;
           });
           const same = whole.textContent === plain.textContent;
           const rounds = [...whole.querySelectorAll(".by:not(.formula)")];
-          const wrong = rounds.filter((each) => source[Number(each.dataset.round)] !== each.textContent).map((each) => each.outerHTML);
+          const isWrong = ({ dataset, textContent }) => source[Number(dataset.round)] !== textContent;
+          const wrong = rounds.filter(isWrong).map((each) => each.outerHTML);
           return { whole: whole.innerHTML, grown, same, plain: plain.innerHTML, wrong };
         }""",
         MARKDOWN,

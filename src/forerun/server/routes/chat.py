@@ -38,9 +38,7 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
     unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
     splits = service.splits_thoughts and not continues  # the text that goes on is an answer, not a thought
-    answering = Answering(
-        request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None
-    )
+    answering = Answering(request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None)
     return await answering.respond()
 
 
