@@ -134,7 +134,7 @@ def test_the_gauge_shows_how_much_of_the_context_is_used(page: Page, server: Ser
     ask(page)
     usage = last_answer(page)["usage"]
     used = usage["prompt_tokens"] + usage["completion_tokens"]
-    expect(page.locator("#context-words")).to_have_text(f"{used} of 2,048 tokens of context")
+    expect(page.locator("#context-words")).to_have_text(f"context {used} of 2,048")
     page.reload()
     expect(page.locator("#context")).to_have_js_property("value", used)
     page.click("#new-conversation")

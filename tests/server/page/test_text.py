@@ -1,5 +1,7 @@
 """Answers as Markdown in a real browser, while they grow."""
 
+import io
+
 import pytest
 
 pytest.importorskip("playwright")
@@ -40,8 +42,10 @@ def f(x):
 ```
 
 | a | b |
-|---|---|
+|---|--:|
 | 1 | **2** |
+
+3. third
 
 > quoted
 > twice
@@ -85,6 +89,9 @@ def test_text_that_grows_piece_by_piece_ends_as_when_it_is_shown_at_once(page: P
     assert "<strong>strong <em>one</em></strong>" in shown["plain"]
     assert "<li>deeper</li>" in shown["plain"]
     assert "snake_case_name, 2 * 3 * 4" in shown["plain"]
+    assert 'href="https://example.com/a" target="_blank" rel="noopener noreferrer"' in shown["plain"]
+    assert '<td align="right">' in shown["plain"]
+    assert '<ol start="3">' in shown["plain"]
     assert "&lt;img" in shown["plain"]
     assert "<img" not in shown["whole"] + shown["plain"]
     assert 'href="javascript' not in shown["whole"] + shown["plain"]
@@ -135,3 +142,87 @@ def test_code_has_colours_that_leave_its_text_and_tokens_alone(page: Page) -> No
         "code-number": ["42", "0x1f"],
         "code-title": ["find"],
     }
+
+
+HOSTILE = [
+    "<script>window.isBroken = true</script>",
+    "<img src=x onerror='window.isBroken = true'>",
+    "[a](javascript:window.isBroken=true)",
+    "[a](<java\nscript:window.isBroken=true>)",
+    "[a](data:text/html,<script>window.isBroken=true</script>)",
+    '[a](https://x.example/"onclick="window.isBroken=true)',
+    '![a"onerror="window.isBroken=true](https://x.example/p.png)',
+    '```"><img/src=x/onerror=window.isBroken=true>\ncode\n```',
+    "$\\href{javascript:window.isBroken=true}{x}$",
+    "$\\includegraphics{https://x.example/p.png}$",
+    "$$\\def\\a{\\a\\a}\\a$$",
+    "<https://x.example/<img src=x onerror=window.isBroken=true>>",
+    ">" * 3000,
+    "- " * 1500,
+    "*a_" * 500,
+]
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_no_answer_becomes_markup_or_an_address_of_another_kind(page: Page, source: str) -> None:
+    found = page.evaluate(
+        """async (source) => {
+          const { Rendered } = await import("/page/markdown.js");
+          const into = document.createElement("div");
+          document.querySelector("#messages").replaceChildren(into);
+          new Rendered(into).rebuild("$x$\\n\\n" + source, null);
+          while (!globalThis.temml) await new Promise(requestAnimationFrame);
+          await new Promise((done) => setTimeout(done, 50));
+          for (const each of into.querySelectorAll("*")) each.click();
+          const names = [...into.querySelectorAll("*")].map((each) => each.localName);
+          const attributes = [...into.querySelectorAll("*")].flatMap((each) => each.getAttributeNames());
+          const addresses = [...into.querySelectorAll("[href]")].map((each) => each.getAttribute("href"));
+          return { names, attributes, addresses, text: into.textContent };
+        }""",
+        source,
+    )
+    assert page.evaluate("window.isBroken") is None
+    assert not {"script", "img", "iframe", "style", "svg", "form", "input"} & set(found["names"])
+    assert not [name for name in found["attributes"] if name.startswith("on")]
+    assert all(address.startswith(("https:", "http:", "mailto:")) for address in found["addresses"])
+    assert found["text"].strip() != ""
+
+
+def test_a_formula_is_drawn_and_has_the_colour_of_who_wrote_most_of_it(page: Page) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { Rendered } = await import("/page/markdown.js");
+          const into = document.createElement("div");
+          document.querySelector("#messages").replaceChildren(into);
+          const source = "So $a_1 + \\\\frac{b}{2}$ is it, for $5 and $6.";
+          const marks = [{ end: 6, by: "draft", round: 0 }, { end: 40, by: "lookup", round: 1 }];
+          new Rendered(into).rebuild(source, marks);
+          while (!into.querySelector("math")) await new Promise(requestAnimationFrame);
+          const { className, dataset } = into.querySelector(".formula");
+          return { className, round: dataset.round, fractions: into.querySelectorAll("mfrac").length, text: into.textContent };
+        }"""
+    )
+    assert found["className"] == "formula by by-lookup"
+    assert found["fractions"] == 1
+    assert "for $5 and $6." in found["text"]
+
+
+def test_the_line_below_a_token_stands_clear_of_underscores(page: Page) -> None:
+    image = pytest.importorskip("PIL.Image")
+    page.evaluate(
+        """async () => {
+          const { Rendered } = await import("/page/markdown.js");
+          const into = document.createElement("div");
+          into.className = "text";
+          document.querySelector("#messages").replaceChildren(into);
+          new Rendered(into).rebuild("```\\n____\\n```", [{ end: 20, by: "draft", round: 0 }]);
+        }"""
+    )
+    box = page.locator(".by").first.bounding_box()
+    assert box is not None
+    clip = {"x": box["x"] + 2, "y": box["y"], "width": 4, "height": box["height"] + 1}
+    shot = image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")
+    ground = shot.getpixel((1, 1))
+    rows = [shot.getpixel((1, y)) != ground for y in range(shot.height)]
+    inked = "".join("#" if row else " " for row in rows).strip()
+    assert len(inked.split()) == 2, inked  # the underscore, ground, the line

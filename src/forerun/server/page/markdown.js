@@ -8,9 +8,11 @@ import { Inked, locate } from "./marks.js";
 import { Marked } from "./vendor/marked.esm.js";
 import "./vendor/purify.min.js"; // defines the global DOMPurify
 
+const PLAIN = "align aria-label class rel role scope start tabindex target type".split(" "); // attributes that are no address
 const CLEAN = {
   ALLOWED_TAGS: "a blockquote br button code del div em h2 hr li ol p pre span strong table tbody td th thead tr ul".split(" "),
-  ALLOWED_ATTR: "align aria-label class href rel role scope start tabindex target type".split(" "), // and data-*
+  ALLOWED_ATTR: ["href", ...PLAIN], // and data-*
+  ADD_URI_SAFE_ATTR: PLAIN,
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
   RETURN_DOM_FRAGMENT: true,
 };

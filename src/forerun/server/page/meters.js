@@ -51,8 +51,8 @@ export class Meters {
     place.max = maxLength;
     place.high = Math.round(0.85 * maxLength);
     place.value = used;
-    byId("context-words").textContent = `${used.toLocaleString("en")} of ${maxLength.toLocaleString("en")} tokens of context`;
-    byId("gauge").title = "What the model has in mind: this conversation up to here, of the longest that it can. Where it is full, begin a new conversation.";
+    byId("context-words").textContent = `context ${used.toLocaleString("en")} of ${maxLength.toLocaleString("en")}`;
+    byId("gauge").title = "Tokens that the model has in mind: this conversation up to here, of the longest that it can. Where it is full, begin a new one.";
   }
 }
 
