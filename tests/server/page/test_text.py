@@ -157,6 +157,7 @@ HOSTILE = [
     "$\\includegraphics{https://x.example/p.png}$",
     "$$\\def\\a{\\a\\a}\\a$$",
     "<https://x.example/<img src=x onerror=window.isBroken=true>>",
+    ">" * 900,
     ">" * 3000,
     "- " * 1500,
     "*a_" * 500,
@@ -169,15 +170,16 @@ def test_no_answer_becomes_markup_or_an_address_of_another_kind(page: Page, sour
         """async (source) => {
           const { Rendered } = await import("/page/markdown.js");
           const into = document.createElement("div");
-          document.querySelector("#messages").replaceChildren(into);
-          new Rendered(into).rebuild("$x$\\n\\n" + source, null);
+          const other = document.createElement("div");
+          document.querySelector("#messages").replaceChildren(into, other);
+          new Rendered(other).rebuild("$x$", null); // so that Temml comes
+          new Rendered(into).rebuild(source, null);
           while (!globalThis.temml) await new Promise(requestAnimationFrame);
           await new Promise((done) => setTimeout(done, 50));
-          for (const each of into.querySelectorAll("*")) each.click();
           const names = [...into.querySelectorAll("*")].map((each) => each.localName);
           const attributes = [...into.querySelectorAll("*")].flatMap((each) => each.getAttributeNames());
           const addresses = [...into.querySelectorAll("[href]")].map((each) => each.getAttribute("href"));
-          return { names, attributes, addresses, text: into.textContent };
+          return { names, attributes, addresses };
         }""",
         source,
     )
@@ -185,7 +187,6 @@ def test_no_answer_becomes_markup_or_an_address_of_another_kind(page: Page, sour
     assert not {"script", "img", "iframe", "style", "svg", "form", "input"} & set(found["names"])
     assert not [name for name in found["attributes"] if name.startswith("on")]
     assert all(address.startswith(("https:", "http:", "mailto:")) for address in found["addresses"])
-    assert found["text"].strip() != ""
 
 
 def test_a_formula_is_drawn_and_has_the_colour_of_who_wrote_most_of_it(page: Page) -> None:
@@ -198,8 +199,8 @@ def test_a_formula_is_drawn_and_has_the_colour_of_who_wrote_most_of_it(page: Pag
           const marks = [{ end: 6, by: "draft", round: 0 }, { end: 40, by: "lookup", round: 1 }];
           new Rendered(into).rebuild(source, marks);
           while (!into.querySelector("math")) await new Promise(requestAnimationFrame);
-          const { className, dataset } = into.querySelector(".formula");
-          return { className, round: dataset.round, fractions: into.querySelectorAll("mfrac").length, text: into.textContent };
+          const { className } = into.querySelector(".formula");
+          return { className, fractions: into.querySelectorAll("mfrac").length, text: into.textContent };
         }"""
     )
     assert found["className"] == "formula by by-lookup"
