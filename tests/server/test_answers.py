@@ -207,3 +207,28 @@ def test_the_head_of_an_answer_is_that_of_the_answer(client: httpx.Client, path:
     assert head.status_code == whole.status_code
     assert head.headers["content-type"] == whole.headers["content-type"]
     assert head.content == b""
+
+
+def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(client: httpx.Client) -> None:
+    """Where its text has the tokens again that it was written in, as here."""
+
+    def said(num: int, *answers: str, **more: Any) -> str:
+        messages = [{"role": "user", "content": "def f(x):"}]
+        messages += [{"role": "assistant", "content": one} for one in answers]
+        body = {"messages": messages, "max_tokens": num, "seed": 3, "temperature": 0.9, **more}
+        answer = client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    begun = said(16)
+    assert begun + said(16, begun, continue_final_message=True, add_generation_prompt=False) == said(32)
+    assert said(16, begun) != said(16, begun, continue_final_message=True)
+
+
+def test_only_an_answer_goes_on(client: httpx.Client) -> None:
+    question, answer = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}
+    for messages, more in (([question], {}), ([question, answer], {"add_generation_prompt": True})):
+        body = {"messages": messages, "max_tokens": 2, "continue_final_message": True, **more}
+        refused = client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert "last message" in refused.json()["error"]["message"]

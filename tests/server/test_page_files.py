@@ -1,5 +1,6 @@
 """The page's files as they lie in the package: complete, and nothing from elsewhere. A browser shows them in `page`."""
 
+import hashlib
 import re
 
 import pytest
@@ -10,18 +11,33 @@ from forerun.server.protocol.errors import ApiError
 from forerun.server.routes.page import FOLDER, answer, read_files
 
 FILES = read_files(FOLDER)
-SCRIPTS = [name for name in FILES if name.endswith(".js")]
+OWN = [name for name in FILES if not name.startswith("vendor/")]
+SCRIPTS = [name for name in OWN if name.endswith(".js")]
+LIBRARIES = [name for name in FILES if name.startswith("vendor/") and name.endswith(".js")]
 OWN_NAMES = ("http://www.w3.org/",)  # names of languages, which nothing is loaded from
 
 
 def test_every_file_is_part_of_the_page_and_none_is_missing() -> None:
     named = set(re.findall(r'(?:href|src)="page/([^"]+)"', FILES["index.html"].decode()))
     for script in SCRIPTS:
-        named |= set(re.findall(r'(?:from|import\() ?"\./([^"]+)"', FILES[script].decode()))
-    assert named | {"index.html"} == set(FILES)
+        named |= set(re.findall(r'(?:from|import|import\() ?"\./([^"]+)"', FILES[script].decode()))
+        named |= set(re.findall(r'new URL\("([^"]+)", import\.meta\.url\)', FILES[script].decode()))
+    assert named | {"index.html"} == {*OWN, *LIBRARIES}
 
 
-@pytest.mark.parametrize("name", FILES)
+def test_libraries_of_others_are_as_published_and_each_has_its_licence_and_version() -> None:
+    sums = dict(reversed(line.split("  ")) for line in FILES["vendor/SHA256SUMS"].decode().splitlines())
+    lying = {name.removeprefix("vendor/") for name in FILES if name.startswith("vendor/")}
+    assert lying == {*sums, "SHA256SUMS", "README.md"}
+    for name, checksum in sums.items():
+        assert hashlib.sha256(FILES[f"vendor/{name}"]).hexdigest() == checksum, name
+    for library in LIBRARIES:
+        name = library.removeprefix("vendor/")
+        assert f"{name.split('.')[0]}.LICENSE" in sums
+        assert re.search(rf"^\| `{re.escape(name)}` \| \S+ \d+\.\d+", FILES["vendor/README.md"].decode(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_nothing_is_loaded_from_elsewhere(name: str) -> None:
     text = FILES[name].decode()
     addresses = [found for found in re.findall(r"https?://\w[^\s\"')]*", text) if not found.startswith(OWN_NAMES)]

@@ -54,7 +54,7 @@ def pages(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     expect(opened.locator("#drafter option")).not_to_have_count(0)
     yield opened
     context.close()
-    assert faults == []
+    assert faults == [], faults
 
 
 def choose(page: Page, **settings: str) -> None:

@@ -94,7 +94,8 @@ def test_everything_is_reached_by_tab_and_nothing_holds_the_focus(page: Page) ->
         reached.append(name)
         page.keyboard.press("Tab")
     named = ["New conversation", "Search conversations", QUESTION, f"Rename {QUESTION}", f"Delete {QUESTION}", "Export"]
-    named += ["Import", "Race", "Rounds", "Settings", "Copy", "Edit", "Regenerate", "Your message", "Send"]
+    named += ["Import", "Race", "Rounds", "Settings", "Attach text files", "Copy", "Edit", "Regenerate"]
+    named += ["Your message", "Send"]
     assert [name for name in named if name not in reached] == []
     assert len(reached) < 60
 
@@ -108,6 +109,8 @@ def test_a_conversation_with_its_rounds_is_had_by_keys_alone(page: Page) -> None
     first = page.inner_text(".assistant .text")
     rounds = page.locator("[data-action=inspect]")
     rounds.press("Enter")
+    expect(page.locator("#inspector h2")).to_contain_text("Round ")
+    page.keyboard.press("Home")
     expect(page.locator("#inspector h2")).to_contain_text("Round 1 of")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#inspector h2")).to_contain_text("Round 2 of")
@@ -150,6 +153,7 @@ def test_a_screen_reader_hears_names_and_what_happens(page: Page) -> None:
         - button "Settings"
       - main:
         - region "Conversation":
+          - button "Attach text files"
           - textbox "Your message"
           - button "Send"
           - switch "Show who wrote" [checked]
@@ -163,6 +167,7 @@ def test_a_screen_reader_hears_names_and_what_happens(page: Page) -> None:
         - button "Copy"
         - button "Edit"
       - article "The model, message 2":
+        - button "Continue this answer where it ends"
         - button "Copy"
         - button "Rounds"
         - button "Regenerate"

@@ -101,7 +101,7 @@ def test_a_drawer_of_conversations_keeps_the_rest_out_of_reach(browser: Browser,
 def test_every_ink_can_be_read_on_every_ground(browser: Browser, server: Served, theme: Any) -> None:
     """A ratio of 4.5 is what WCAG 2.2 asks of text, level AA."""
     tints = ("draft", "lookup", "recycled", "prediction")
-    code = ("keyword", "string", "number")
+    code = ("keyword", "string", "number", "title")
     inks_on = {
         **dict.fromkeys(("ground", "panel", "raised"), ("ink", "quiet", "accent", "danger", *code)),
         **dict.fromkeys(tints, ("ink", "quiet", "accent", *code)),  # quotes, links and code have tokens too

@@ -18,6 +18,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
                 wanted = body.get(name)
                 if wanted is None or (type(wanted) is int and 1 <= wanted <= 2**20):
                     body[name] = 2
+        if body.get("continue_final_message") is True:
+            body["continue_final_message"] = None  # which needs an answer as the last message
         messages, prompt = body.get("messages"), body.get("prompt")
         if isinstance(messages, list) and len(messages) <= 2048:
             body["messages"] = messages[:MOST_MESSAGES]

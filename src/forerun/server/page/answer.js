@@ -3,11 +3,11 @@
 import { Recording } from "./recording.js";
 import { complete } from "./wire.js";
 
-/** The body of a request. `drafter` is a name, or null for the engine's own. */
-export function requestOf({ model, messages, sampling, drafter }) {
+/** The body of a request. `drafter` is a name, or null for the engine's own; `goesOn`: with the last message, an answer. */
+export function requestOf({ model, messages, sampling, drafter, goesOn = false }) {
   return {
     model, messages, stream: true, stream_options: { include_usage: true }, ...sampling,
-    forerun: { drafter, details: true },
+    forerun: { drafter, details: true }, ...(goesOn ? { continue_final_message: true, add_generation_prompt: false } : {}),
   };
 }
 

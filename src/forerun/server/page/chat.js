@@ -50,9 +50,16 @@ export class Chat {
       return view.node;
     });
     byId("messages").replaceChildren(...(views.length ? views : [this.#welcome()]));
+    this.showContext();
     if (!this.#running) return;
     this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
     this.#running.view.isBusy = true;
+  }
+
+  /** Show how much of the context the newest answer has used. */
+  showContext() {
+    const usage = shownMessages(this.conversation).findLast((message) => message.usage)?.usage;
+    this.#meters.showContext(usage, this.server.max_length);
   }
 
   #welcome() {
@@ -67,10 +74,10 @@ export class Chat {
   }
 
   /** Send the user's words below what is read now. */
-  async ask(text) {
-    if (this.isBusy || !text.trim()) return;
+  async ask(text, files = []) {
+    if (this.isBusy || !(text.trim() || files.length)) return;
     const last = shownMessages(this.conversation).at(-1) ?? null;
-    await this.#answer(addMessage(this.conversation, { parent: last?.id ?? null, role: "user", text: text.trim() }));
+    await this.#answer(addMessage(this.conversation, { parent: last?.id ?? null, role: "user", text: text.trim(), files }));
   }
 
   /** End the answer under way; what has come stays. */
@@ -78,36 +85,49 @@ export class Chat {
     this.#running?.controller.abort();
   }
 
-  async #answer(question) {
-    clearFailures();
+  #answer(question) {
     const message = addMessage(this.conversation, { parent: question.id, role: "assistant", text: "" });
-    const conversation = this.conversation;
     this.show();
     this.scroll.toEnd();
-    const run = { controller: new AbortController(), view: this.#views.get(message.id), recording: new Recording(), conversation };
+    return this.#write(message, question, new Recording());
+  }
+
+  // Write an answer that was cut farther, as if it had not been.
+  async #goOn(message) {
+    const rounds = await this.store.rounds(message.id).catch(() => []);
+    if (!this.isBusy) await this.#write(message, message, new Recording().goOn(message, rounds));
+  }
+
+  async #write(message, last, recording) {
+    clearFailures();
+    const conversation = this.conversation;
+    const run = { controller: new AbortController(), view: this.#views.get(message.id), recording, conversation };
     this.#running = run;
     run.view.isBusy = true;
+    Object.assign(message, { note: "The page was left before this answer was complete.", isCut: message === last }); // stands in what is stored now
     this.onchange();
-    message.note = "The page was left before this answer was complete."; // stands in what is stored now
     this.keep(conversation);
-    message.note = "";
-    this.inspector.follow(run.recording);
+    Object.assign(message, { note: "", isCut: false, drafter: this.server.chosen(this.settings.values.drafter) ?? this.server.drafter });
+    run.view.showEnd();
+    this.inspector.follow(recording, message.drafter);
     say("The model answers.");
-    const failure = await this.#stream(run, requestMessages(conversation, question, this.settings.values.system));
+    const failure = await this.#stream(run, requestMessages(conversation, last, this.settings.values.system), message === last);
     this.#end(run, failure);
     await this.#keep(run);
   }
 
-  async #stream(run, messages) {
+  async #stream(run, messages, goesOn) {
+    const { message } = run.view;
     const sampling = this.settings.sampling();
-    run.view.message.seed = sampling.seed;
+    if (goesOn) sampling.seed = message.seed ?? sampling.seed;
+    message.seed = sampling.seed;
     const request = requestOf({
-      model: this.server.model, messages, sampling, drafter: this.server.chosen(this.settings.values.drafter),
+      model: this.server.model, messages, sampling, drafter: this.server.chosen(this.settings.values.drafter), goesOn,
     });
     const onArrival = () => atNextFrame("answer", () => this.#draw(run));
     try {
       const isWhole = await record(run.recording, request, { key: this.settings.key, signal: run.controller.signal, onArrival });
-      if (!isWhole) run.view.message.note = "Stopped.";
+      if (!isWhole) message.note = "Stopped.";
       return null;
     } catch (error) {
       return failureOf(error);
@@ -128,10 +148,12 @@ export class Chat {
     Object.assign(message, { text, reasoning, marks, usage, timings });
     if (failure) message.note = failure.remedy ? "This answer is not complete." : failure.message;
     else if (finish === "length") message.note = this.#whyCut(usage);
+    message.isCut = Boolean(text && (failure ? failure.remedy : message.note)) && !this.#isFull(usage);
     this.#running = null;
     this.#draw(run);
     run.view.isBusy = false;
     run.view.showEnd();
+    this.showContext();
     this.scroll.follow();
     this.onchange();
     say(failure?.remedy ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
@@ -139,9 +161,12 @@ export class Chat {
       showFailure(failure, { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#regenerate(message) });
   }
 
+  #isFull(usage) {
+    return Boolean(usage) && usage.prompt_tokens + usage.completion_tokens >= this.server.max_length;
+  }
+
   #whyCut(usage) {
-    const isFull = usage && usage.prompt_tokens + usage.completion_tokens >= this.server.max_length;
-    return isFull
+    return this.#isFull(usage)
       ? `Cut: the ${this.server.max_length} tokens that the model can have in mind are full. Begin a new conversation.`
       : "Cut at the longest answer that the settings allow.";
   }
@@ -160,17 +185,18 @@ export class Chat {
   #clicked(event) {
     const token = event.target.closest(".by");
     const node = event.target.closest("article");
-    if (!node) return;
-    const { message } = this.#views.get(node.dataset.id);
+    const message = node && this.#views.get(node.dataset.id)?.message;
+    if (!message) return; // as where the button has just put another branch into its place
     const action = event.target.closest("[data-action]")?.dataset.action;
     if (action === "copy") copy(event.target, message.text || this.#running?.recording.text || "");
-    else if (action === "inspect") this.#inspect(message, 0);
+    else if (action === "inspect") this.#inspect(message, null);
     else if (token && this.inspector.isOpen) this.#inspect(message, Number(token.dataset.round));
     else if (action && !this.isBusy) this.#branch(action, message);
   }
 
   #branch(action, message) {
     if (action === "regenerate") return this.#regenerate(message);
+    if (action === "continue") return this.#goOn(message);
     if (action === "edit") return this.#edit(message);
     const all = siblingsOf(this.conversation, message);
     const other = all[(all.indexOf(message) + (action === "before" ? all.length - 1 : 1)) % all.length];
@@ -181,10 +207,17 @@ export class Chat {
     return undefined;
   }
 
+  /** Open the rounds of the newest answer; those that come are followed. */
+  inspectNewest() {
+    const newest = shownMessages(this.conversation).findLast(({ role }) => role === "assistant");
+    if (this.isBusy || !newest) this.inspector.toggle();
+    else this.#inspect(newest, null);
+  }
+
   async #inspect(message, roundIdx) {
     const running = this.#running?.view.message.id === message.id;
     const rounds = running ? this.#running.recording.rounds : await this.store.rounds(message.id).catch(() => []);
-    this.inspector.open(rounds, roundIdx);
+    this.inspector.open(rounds, roundIdx, message.drafter);
   }
 
   #edit(message) {
@@ -193,7 +226,7 @@ export class Chat {
     field.value = message.text;
     const cancel = () => this.show();
     const send = () => {
-      if (field.value.trim() && !this.isBusy) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim() }));
+      if (field.value.trim() && !this.isBusy) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim(), files: message.files }));
     };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

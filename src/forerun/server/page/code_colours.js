@@ -1,42 +1,30 @@
-// Colours for code: comments, strings, numbers, keywords. They are ranges over the text and add no element to it, so
-// that tokens keep their own; a browser without such ranges shows plain code.
+// Colours for code, by highlight.js. They are ranges over the text and add no element to it, so that tokens keep their
+// own; a browser without such ranges shows plain code. The library is fetched when the first code is seen.
 
 import { atNextFrame } from "./frames.js";
 
-const NAMES = ["comment", "string", "number", "keyword"];
-const HASH = "and as assert async await break case class continue def del do done elif else end esac except fi finally for from function global if " +
-  "import in is lambda local match nonlocal not or pass raise require return then try while with yield None True False self nil true false";
-const SLASH = "abstract as async await bool boolean break byte case catch char class const constexpr continue default delete do double else enum " +
-  "export extends extern final finally float fn for from func function go if impl implements import in instanceof int interface let long match mod " +
-  "mut namespace new null nullptr of override package private protected pub public return self short signed sizeof static string struct super switch " +
-  "template this throw throws trait try type typedef typeof union unsigned use using val var virtual void volatile while yield true false undefined";
-const DASH = "add alter and as asc between by case create cross delete desc distinct drop else end exists foreign from full function group having if in " +
-  "index inner insert into is join key left like limit local not null offset on or order outer primary references repeat return right select set " +
-  "table then union unique until update values view when where while with";
-
-// Languages by the way they write comments, with the words of all of them.
-const FAMILIES = [
-  { comment: "#.*", words: HASH, names: "python py bash sh shell zsh ruby rb r perl yaml yml toml make makefile dockerfile elixir julia" },
-  { comment: "//.*|/\\*[^]*?(?:\\*/|$)", words: SLASH, names: "javascript js jsx typescript ts tsx java c h cpp c++ cs csharp go rust rs swift kotlin scala php dart css scss json zig" },
-  { comment: "--.*", words: `${DASH} ${DASH.toUpperCase()}`, names: "sql lua haskell hs ada" },
-].map(({ comment, words, names }) => ({ token: tokenOf(comment), words: new Set(words.split(" ")), names: new Set(names.split(" ")) }));
-
-function tokenOf(comment) {
-  const strings = ['"""[^]*?(?:"""|$)', "'''[^]*?(?:'''|$)", ...['"', "'", "`"].map((mark) => `${mark}(?:\\\\.|[^${mark}\\\\\\n])*${mark}`)];
-  return new RegExp(`(?<comment>${comment})|(?<string>${strings.join("|")})|(?<number>\\b\\d[\\w.]*)|(?<keyword>[A-Za-z_$][\\w$]*)`, "g");
-}
+const MAX_LENGTH = 100_000; // characters; more would hold up a frame
+// What has a colour, by the first part of highlight.js's names.
+const COLOURS = {
+  comment: "comment", quote: "comment", doctag: "comment", string: "string", regexp: "string", char: "string", addition: "string",
+  number: "number", symbol: "number", bullet: "number", keyword: "keyword", literal: "keyword", built_in: "keyword", type: "keyword",
+  "selector-tag": "keyword", deletion: "keyword", title: "title", section: "title", name: "title", attr: "title", attribute: "title", meta: "title",
+};
 
 const coloured = new Map(); // of every code element on the page: {end, isClosed, ranges}
 const registry = globalThis.CSS?.highlights;
+let library = null;
 
 /** Colour the code on the page at the next frame. */
 export function colourSoon() {
   if (registry) atNextFrame("code colours", colour);
 }
 
-function colour() {
+async function colour() {
   for (const code of coloured.keys()) if (!code.isConnected) forget(code);
-  for (const code of document.querySelectorAll("code[data-language]")) {
+  const all = document.querySelectorAll("code[data-language]");
+  if (all.length) library ??= (await import("./vendor/highlight.min.js")).default;
+  for (const code of all) {
     const before = coloured.get(code);
     const isClosed = "closed" in code.dataset;
     if (before?.isClosed) continue;
@@ -60,18 +48,28 @@ function highlight(name) {
   return registry.get(key);
 }
 
-// Pairs of a name and a range, in order.
+// Pairs of a colour and a range, in order.
 function rangesOf(code, end) {
-  const family = FAMILIES.find(({ names }) => names.has(code.dataset.language));
-  if (!family) return [];
+  const { language } = code.dataset;
+  if (!library.getLanguage(language) || end <= 0 || end > MAX_LENGTH) return [];
+  const { _emitter: { rootNode } } = library.highlight(code.textContent.slice(0, end), { language, ignoreIllegals: true });
   const placeOf = places(code);
-  return [...code.textContent.slice(0, Math.max(end, 0)).matchAll(family.token)].flatMap((found) => {
-    const name = NAMES.find((each) => found.groups[each] !== undefined);
-    if (name === "keyword" && !family.words.has(found[0])) return [];
-    const [startContainer, startOffset] = placeOf(found.index);
-    const [endContainer, endOffset] = placeOf(found.index + found[0].length);
-    return [[name, new StaticRange({ startContainer, startOffset, endContainer, endOffset })]];
-  });
+  const ranges = [];
+  let at = 0;
+  const walk = (node, name) => {
+    if (typeof node !== "string") {
+      for (const child of node.children) walk(child, node.scope ? COLOURS[node.scope.split(".")[0]] : name);
+      return;
+    }
+    if (name) {
+      const [startContainer, startOffset] = placeOf(at);
+      const [endContainer, endOffset] = placeOf(at + node.length);
+      ranges.push([name, new StaticRange({ startContainer, startOffset, endContainer, endOffset })]);
+    }
+    at += node.length;
+  };
+  walk(rootNode, undefined);
+  return ranges;
 }
 
 // A function from an index of the text to its node and the place in it; asked for places in order.

@@ -29,14 +29,14 @@ export function choose(conversation, message) {
   else conversation.chosen = message.id;
 }
 
-export function addMessage(conversation, { parent, role, text }) {
+export function addMessage(conversation, { parent, role, text, files = [] }) {
   const message = {
-    id: newId(), parent, role, text, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", chosen: null,
+    id: newId(), parent, role, text, files, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", isCut: false, chosen: null,
   };
   conversation.messages[message.id] = message;
   choose(conversation, message);
   conversation.changedMs = Date.now();
-  if (!conversation.isNamed && role === "user" && !parent) conversation.title = titleOf(text);
+  if (!conversation.isNamed && role === "user" && !parent) conversation.title = titleOf(text || files[0]?.name || "");
   return message;
 }
 
@@ -45,8 +45,18 @@ export function requestMessages(conversation, last, system) {
   const path = [];
   for (let message = last; message; message = conversation.messages[message.parent]) path.unshift(message);
   const sent = path.filter(({ role, text }) => role === "user" || text); // an answer that failed was never said
-  const said = sent.map(({ role, text }) => ({ role, content: text }));
+  const said = sent.map((message) => ({ role: message.role, content: contentOf(message) }));
   return system ? [{ role: "system", content: system }, ...said] : said;
+}
+
+// Files go before the words about them, each between fences that it does not hold itself.
+function contentOf({ text, files = [] }) {
+  const parts = files.map((file) => {
+    const longest = Math.max(2, ...[...file.text.matchAll(/`+/g)].map(([ticks]) => ticks.length));
+    const fence = "`".repeat(longest + 1);
+    return `File ${file.name}:\n${fence}\n${file.text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [...parts, text].filter(Boolean).join("\n\n");
 }
 
 export function contains(conversation, words) {
@@ -70,14 +80,19 @@ export function checked(value) {
     if (raw?.role !== "user" && raw?.role !== "assistant") return null;
     if (raw.parent !== null && !Object.hasOwn(value.messages, raw.parent)) return null;
     conversation.messages[id] = {
-      id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), reasoning: String(raw.reasoning ?? ""),
+      id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), files: checkedFiles(raw.files), reasoning: String(raw.reasoning ?? ""),
       marks: checkedMarks(raw.marks), usage: checkedUsage(raw.usage), timings: null,
-      seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""),
+      seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""), isCut: raw.isCut === true,
       chosen: childOf(value.messages, raw.chosen, id),
     };
   }
   conversation.chosen = childOf(value.messages, value.chosen, null) ?? firstOf(conversation);
   return isTree(conversation) ? conversation : null;
+}
+
+function checkedFiles(files) {
+  const known = (Array.isArray(files) ? files : []).filter((file) => typeof file?.name === "string" && typeof file.text === "string");
+  return known.map(({ name, text }) => ({ name, text }));
 }
 
 function checkedMarks(marks) {

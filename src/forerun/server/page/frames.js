@@ -1,13 +1,21 @@
-// Work for the next animation frame. However many tokens arrive in between, each piece of work is done once a frame.
+// Work for the next animation frame. However many tokens arrive in between, each piece of work is done once a frame; one that
+// takes long rests for as long as it took, so that the page stays usable.
 
 const waiting = new Map();
+const restUntilMs = new Map();
 let asked = 0;
 
 function run() {
   asked = 0;
-  const all = [...waiting.values()];
-  waiting.clear();
-  for (const work of all) work();
+  for (const [key, work] of [...waiting]) {
+    const beganMs = performance.now();
+    if (beganMs < restUntilMs.get(key)) continue;
+    waiting.delete(key);
+    work();
+    const endMs = performance.now();
+    restUntilMs.set(key, endMs + (endMs - beganMs));
+  }
+  if (waiting.size && !asked) asked = requestAnimationFrame(run);
 }
 
 /** Do `work` at the next frame; a later call with the same key takes its place. */

@@ -7,19 +7,23 @@ import { strip } from "./strip_drawing.js";
 import { timeline } from "./timeline_drawing.js";
 import { tree, visible } from "./tree_drawing.js";
 
+const WITHOUT_REST = new Set(["none", "prompt_lookup"]); // a lookup guesses nothing where the text does not repeat itself
+const MIN_ROUNDS = 8; // fewer are how a drafter finds out
 const INTERVAL_MS = 100; // nobody reads more than ten trees a second
 
 export class Inspector {
   isOpen = false;
   #rounds = [];
   #at = 0;
+  #drafter = ""; // its name, where it is known
   #isFollowing = true;
   #timer = 0;
   #parts = null;
   #opener = null; // what had the focus, and gets it back
 
   /** Show a recording's rounds as they come, from now on. */
-  follow(recording) {
+  follow(recording, drafter = "") {
+    this.#drafter = drafter;
     this.#rounds = recording.rounds;
     this.#isFollowing = true;
     this.#at = 0;
@@ -33,8 +37,10 @@ export class Inspector {
     this.#later();
   }
 
-  /** Show round `at` of `rounds`. */
-  open(rounds, at) {
+  /** Show round `at` of `rounds`; null is the one that accepted most. */
+  open(rounds, at = null, drafter = "") {
+    this.#drafter = drafter;
+    at ??= rounds.reduce((best, round, i) => (numAccepted(round) > numAccepted(rounds[best]) ? i : best), 0);
     this.#rounds = rounds;
     this.#isFollowing = false;
     this.#at = Math.max(0, Math.min(at, rounds.length - 1));
@@ -84,11 +90,11 @@ export class Inspector {
       this.#show();
     });
     const parts = {
-      panel, slider, follow, close: step("✕", "Close the rounds", () => this.toggle()), title: element("h2", {}), words: element("p", { class: "round-words" }),
+      panel, slider, follow, close: step("✕", "Close the rounds", () => this.toggle()), title: element("h2", {}), words: element("p", { class: "round-words" }), rest: element("p", { class: "rests" }),
       strip: element("div", { class: "strip" }), tree: element("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Guesses of this round as a tree" }),
       hovered: element("p", { class: "hovered" }), timeline: element("div", { class: "timeline" }), empty: element("p", { class: "nothing" }),
     };
-    parts.body = element("div", {}, element("h3", {}, "Tokens of each round"), parts.strip,
+    parts.body = element("div", {}, parts.rest, element("h3", {}, "Tokens of each round"), parts.strip,
       element("div", { class: "steps" },
         step("«", "First round", () => this.#go(0)), step("‹", "The round before", () => this.#go(this.#at - 1)), slider,
         step("›", "The next round", () => this.#go(this.#at + 1)), step("»", "Last round", () => this.#go(this.#rounds.length - 1)),
@@ -124,7 +130,7 @@ export class Inspector {
   }
 
   #show() {
-    const { title, empty, body, slider, follow, words, hovered } = this.#parts;
+    const { title, empty, body, slider, follow, words, hovered, rest } = this.#parts;
     const num = this.#rounds.length;
     body.hidden = !num;
     empty.hidden = num > 0;
@@ -137,11 +143,23 @@ export class Inspector {
     slider.setAttribute("aria-valuetext", `${this.#at + 1} of ${num}`);
     follow.checked = this.#isFollowing;
     words.textContent = inWords(round);
+    rest.textContent = restInWords(this.#rounds, this.#drafter);
+    rest.hidden = !rest.textContent;
     hovered.textContent = "";
     this.#parts.strip.replaceChildren(strip(this.#rounds, this.#at));
     this.#parts.tree.replaceChildren(round.tree ? tree(round) : element("p", { class: "nothing" }, "Nothing was guessed in this round: the model wrote one token."));
     this.#parts.timeline.replaceChildren(timeline(this.#rounds, this.#at));
   }
+}
+
+const numAccepted = (round) => round.tokens.filter((token) => token.by !== "bonus").length;
+
+/** That drafting does not pay, where a drafter is there and most rounds guess nothing; else empty. */
+function restInWords(rounds, drafter) {
+  const isResting = (round) => (round.drafted_by === "none" || !round.tree) && round.drafter_state === "ready" && !numAccepted(round);
+  const num = rounds.filter(isResting).length;
+  if (WITHOUT_REST.has(drafter) || rounds.length < MIN_ROUNDS || num * 2 < rounds.length) return "";
+  return `Drafting rests in ${num} of ${rounds.length} rounds: it does not pay here, as guesses would cost more time than they save.`;
 }
 
 /** A round as a sentence, which is also what a screen reader has of it. */

@@ -19,19 +19,45 @@ export class Library {
 
   async load() {
     this.#conversations = await this.store.all().catch(() => []);
+    window.addEventListener("popstate", () => this.#openAddressed());
+    this.#openAddressed();
+  }
+
+  // The conversation that the address names, as after a reload, by a link, or on the way back.
+  #openAddressed() {
+    const id = /^#\/c\/(.+)$/.exec(location.hash)?.[1] ?? "";
+    if (id && !this.#conversations.some((each) => each.id === id))
+      showFailure(new Failure("This browser holds no conversation of this address: each browser keeps its own. Where it was held, “Export” writes it to a file, which “Import” reads here."));
+    this.#open(id);
+    this.onopen();
+  }
+
+  #open(id) {
+    const found = this.#conversations.find((each) => each.id === id);
+    if (found !== this.chat.conversation && (found || this.chat.conversation.chosen)) this.chat.open(found ?? newConversation());
+  }
+
+  // The address of the conversation that is read; what came before is a step back.
+  #address() {
+    const { id, chosen } = this.chat.conversation;
+    const hash = chosen ? `#/c/${id}` : "";
+    if (location.hash !== hash) history.pushState(null, "", hash || location.pathname + location.search);
   }
 
   /** Show the list; a conversation is in it from its first message on. */
   show() {
     const { conversation } = this.chat;
-    if (conversation.chosen && !this.#conversations.includes(conversation)) this.#conversations.push(conversation);
+    if (conversation.chosen && !this.#conversations.includes(conversation)) {
+      this.#conversations.push(conversation);
+      this.#address();
+    }
     this.sidebar.update(this.#conversations, conversation.id);
   }
 
   /** Open a conversation, or a new one where `id` is none's. */
   open(id) {
-    const found = this.#conversations.find((each) => each.id === id);
-    if (found !== this.chat.conversation) this.chat.open(found ?? newConversation());
+    this.#open(id);
+    this.#address();
     this.onopen();
   }
 
@@ -56,6 +82,7 @@ export class Library {
   async #remove(id) {
     this.#conversations = this.#conversations.filter((each) => each.id !== id);
     if (this.chat.conversation.id === id) this.chat.open(newConversation());
+    this.#address();
     this.show();
     say("Deleted.");
     await this.store.remove(id).catch(() => {}); // what cannot be deleted is shown again at the next visit

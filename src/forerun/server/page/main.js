@@ -1,5 +1,6 @@
 // Puts the parts of the page together.
 
+import { Attachments } from "./attachments.js";
 import { Chat } from "./chat.js";
 import { byId } from "./dom.js";
 import { Failure } from "./failures.js";
@@ -21,6 +22,7 @@ const store = await openStore();
 const inspector = new Inspector();
 const race = new Race({ settings, server, inspector });
 const chat = new Chat({ settings, server, store, inspector, scroll: new Scroll(), onchange: showChat, keep: (conversation) => library.keep(conversation) });
+const attachments = new Attachments();
 const library = new Library({ store, chat, onopen: showOpened });
 
 function showChat() {
@@ -60,10 +62,10 @@ function send() {
   const question = byId("question");
   if (chat.isBusy) return chat.stop();
   const text = question.value;
-  if (!text.trim()) return question.focus();
+  if (!text.trim() && !attachments.files.length) return question.focus();
   question.value = "";
   fitQuestion();
-  chat.ask(text);
+  chat.ask(text, attachments.take());
   return undefined;
 }
 
@@ -99,7 +101,7 @@ function listen() {
   on("shade", () => setSidebar(false));
   on("open-settings", () => settings.open());
   on("switch-theme", () => settings.set("theme", nextTheme(settings.values.theme)));
-  on("open-inspector", () => inspector.toggle());
+  on("open-inspector", () => (inspector.isOpen ? inspector.toggle() : chat.inspectNewest()));
   on("open-race", () => setRace(byId("race").hidden));
   byId("question").addEventListener("input", fitQuestion);
   byId("question").addEventListener("keydown", (event) => {
@@ -130,6 +132,7 @@ fillLegend(byId("legend"));
 settings.onchange = onSetting;
 listen();
 applyMarks();
+server.onmeet = () => chat.showContext();
 await library.load();
 showChat();
 if (!store.isKept) showFailure(new Failure("This browser keeps nothing for this page: conversations last until you leave it. Export what you want to keep."));

@@ -1,16 +1,103 @@
-// Markdown on the page, built node by node. While text streams in, only the last block is built anew.
+// Markdown on the page: marked reads it, DOMPurify cleans it, and every token is found again in what is shown.
+// While text streams in, only the last block is built anew.
 
-import { blocksOf } from "./blocks.js";
 import { colourSoon } from "./code_colours.js";
 import { element } from "./dom.js";
-import { Inked } from "./spans.js";
+import { formulas, showFormulas } from "./formulas.js";
+import { Inked, locate } from "./marks.js";
+import { Marked } from "./vendor/marked.esm.js";
+import "./vendor/purify.min.js"; // defines the global DOMPurify
 
-const MAY_FORM = /[\\`*_~[\]):/]/; // what begins or ends a form within text, or goes on with an address
-const MAX_MARKER = 32; // characters of an item's indent and marker, with room for what one event brings
+const PLAIN = "align aria-label class rel role scope start tabindex target type".split(" "); // attributes that are no address
+const CLEAN = {
+  ALLOWED_TAGS: "a blockquote br button code del div em h2 hr li ol p pre span strong table tbody td th thead tr ul".split(" "),
+  ALLOWED_ATTR: ["href", ...PLAIN], // and data-*
+  ADD_URI_SAFE_ATTR: PLAIN,
+  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
+  RETURN_DOM_FRAGMENT: true,
+};
+const NUM_OPEN = 2; // blocks at the end that more text may change: an item after an empty line joins the list before it
+
+const escaped = (text) => text.replace(/[&<>"']/g, (letter) => `&#${letter.charCodeAt(0)};`);
+const withEntities = (text) => escaped(text).replace(/&#38;(#\d{1,7}|#x[\da-f]{1,6}|\w{2,31});/gi, "&$1;");
+
+/** A stretch of text that stands in the source at token.at, see `locate`. */
+const placed = (token, html) => `<span data-at="${token.at ?? ""}">${html}</span>`;
+
+const renderer = {
+  text(token) {
+    return token.tokens ? this.parser.parseInline(token.tokens) : placed(token, withEntities(token.text));
+  },
+  codespan: (token) => `<code>${placed(token, escaped(token.text))}</code>`,
+  code(token) {
+    const language = escaped(languageOf(token));
+    return `<div class="code"><div class="code-head"><span>${language}</span><button type="button" class="copy-code" data-copy="code">Copy</button></div>` +
+      `<pre tabindex="0" role="group" aria-label="Code, ${language}"><code data-language="${language.toLowerCase()}"${isClosed(token) ? " data-closed" : ""}>` +
+      `${placed(token, escaped(token.text))}</code></pre></div>`;
+  },
+  heading({ depth, tokens }) {
+    return `<h2 class="level-${depth}">${this.parser.parseInline(tokens)}</h2>`; // an answer may skip levels, the page's outline may not
+  },
+  link({ href, tokens }) {
+    return `<a href="${escaped(href)}" target="_blank" rel="noopener noreferrer">${this.parser.parseInline(tokens)}</a>`;
+  },
+  image(token) {
+    return renderer.link.call(this, token); // a picture would have to be fetched from elsewhere
+  },
+  checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+  table(token) {
+    const row = (cells, name) => `<tr>${cells.map(({ align, tokens }) =>
+      `<${name}${name === "th" ? ' scope="col"' : ""}${align ? ` align="${align}"` : ""}>${this.parser.parseInline(tokens)}</${name}>`).join("")}</tr>`;
+    return `<div class="table" tabindex="0" role="group" aria-label="Table"><table><thead>${row(token.header, "th")}</thead>` +
+      `<tbody>${token.rows.map((cells) => row(cells, "td")).join("")}</tbody></table></div>`;
+  },
+};
+// HTML is text here, so that no answer becomes markup even before it is cleaned.
+const marked = new Marked({ renderer, tokenizer: { html: () => undefined, tag: () => undefined }, extensions: formulas });
+
+const languageOf = (token) => /^[\w+#.-]+/.exec(token.lang ?? "")?.[0] ?? "text";
+
+function isClosed(token) {
+  const fence = /^ {0,3}(`{3,}|~{3,})/.exec(token.raw)?.[1];
+  return !fence || new RegExp(`\\n {0,3}${fence}[~\`]* *\\n*$`).test(token.raw);
+}
+
+function read(source) {
+  try {
+    return marked.lexer(source);
+  } catch {
+    return Object.assign([{ type: "paragraph", raw: source, tokens: [{ type: "text", raw: source, text: source }] }], { links: {} }); // nested too deep to be read
+  }
+}
+
+// What a token looks like, and where its last text ends in the source.
+function built(token, start, inked) {
+  locate([token], inked.source, start);
+  const node = globalThis.DOMPurify.sanitize(marked.parser([token]), CLEAN).firstElementChild ?? element("p");
+  return { node, end: inked.fill(node), inkedTo: inked.to };
+}
+
+// A list may be long too: its items stay but for the last one and those that come.
+function growList(before, block, inked) {
+  const [{ token: old, inkedTo }, { token }] = [before, block];
+  if (old.type !== "list" || token.type !== "list" || ["ordered", "start", "loose"].some((name) => old[name] !== token[name])) return false;
+  let kept = 0;
+  let start = block.start;
+  while (kept < old.items.length - 1 && old.items[kept].raw === token.items[kept]?.raw && start + old.items[kept].raw.length <= inkedTo)
+    start += old.items[kept++].raw.length;
+  if (!kept) return false;
+  const rest = built({ ...token, raw: block.raw.slice(start - block.start), items: token.items.slice(kept) }, start, inked);
+  const first = before.node.children[kept];
+  while (first.nextSibling) first.nextSibling.remove();
+  first.replaceWith(...[...rest.node.childNodes].slice(1)); // but for the end of a line before the first item
+  Object.assign(before, { token, raw: block.raw, isInked: block.isInked, inkedTo: rest.inkedTo });
+  return true;
+}
 
 /** The text of one message within `container`. */
 export class Rendered {
-  #built = []; // {start, kind, node, to} of every block on the page
+  #built = []; // {raw, start, node, token, isInked, end} of every block on the page
+  #links = "{}"; // addresses given apart from the text, which blocks before them may use
 
   constructor(container) {
     this.container = container;
@@ -18,124 +105,54 @@ export class Rendered {
 
   /** Show `source`, with its tokens where `marks` are given. Earlier text must be the beginning of `source`. */
   update(source, marks) {
-    const inked = new Inked(source, marks);
-    this.#reopenList(source);
-    const last = this.#built.at(-1);
-    const blocks = blocksOf(source, last?.start ?? 0);
-    if (last && blocks.length && this.#grow(last, blocks[0], inked)) blocks.shift();
-    else if (last) this.#built.pop().node.remove();
-    for (const block of blocks) this.#append(block, inked);
+    const plain = source.replaceAll("\r", " "); // marked would leave it out, and places would be off by it
+    const inked = new Inked(plain, marks);
+    let kept = this.#links === "{}" ? Math.max(0, this.#built.length - NUM_OPEN) : 0;
+    let tokens = read(plain.slice(this.#built[kept]?.start ?? 0));
+    if (JSON.stringify(tokens.links) !== this.#links) {
+      if (kept) tokens = read(plain);
+      this.#links = JSON.stringify(tokens.links);
+      this.#cut((kept = 0));
+    }
+    let at = this.#built[kept]?.start ?? 0;
+    for (const token of tokens) {
+      if (token.type !== "space" && token.type !== "def") this.#show(kept++, { token, raw: token.raw, start: at }, inked);
+      at += token.raw.length;
+    }
+    this.#cut(kept);
     colourSoon();
+    showFormulas(this.container);
   }
 
   /** Show it from nothing, as when marks are switched on or off. */
   rebuild(source, marks) {
-    this.container.replaceChildren();
-    this.#built = [];
+    this.#cut(0);
+    this.#links = "{}";
     this.update(source, marks);
   }
 
-  // A list may go on after an empty line: until its marker is whole, the next item looks like a paragraph.
-  #reopenList(source) {
-    const last = this.#built.at(-1);
-    if (last?.kind !== "paragraph" || this.#built.at(-2)?.kind !== "list" || source.length - last.start > MAX_MARKER) return;
-    this.#built.pop().node.remove();
+  #cut(length) {
+    for (const { node } of this.#built.splice(length)) node.remove();
   }
 
-  #append(block, inked) {
-    const node = built(block, inked);
-    this.container.append(node);
-    this.#built.push({ start: block.start, kind: block.kind, node, to: (block.code ?? block.lines?.[0])?.[1], language: block.language });
+  #show(place, block, inked) {
+    const before = this.#built[place];
+    if (before?.raw === block.raw && before.start === block.start && before.isInked) return;
+    block.isInked = inked.reaches(block.start + block.raw.length);
+    if (before && (this.#growCode(before, block, inked) || growList(before, block, inked))) return;
+    Object.assign(block, built(block.token, block.start, inked));
+    if (before) before.node.replaceWith(block.node);
+    else this.container.append(block.node);
+    this.#built[place] = block;
   }
 
-  // A long block grows at its end: what cannot have changed its form is appended, instead of building all of it anew.
-  #grow(last, block, inked) {
-    if (last.kind !== block.kind) return false;
-    if (block.kind === "code") return this.#growCode(last, block, inked);
-    if (block.kind !== "paragraph" || block.start !== last.start) return false;
-    const end = block.lines[0][1];
-    const word = inked.source.slice(Math.max(last.start, inked.source.lastIndexOf(" ", last.to - 1) + 1), last.to);
-    const added = inked.source.slice(last.to, end);
-    if (end < last.to || !inked.reaches(end) || MAY_FORM.test(word) || MAY_FORM.test(added)) return false;
-    inked.plain(last.node, last.to, end);
-    last.to = end;
+  // Code may be long: what it gains is appended, instead of building all of it anew.
+  #growCode(before, block, inked) {
+    const { token } = block;
+    if (token.type !== "code" || before.token.type !== "code" || isClosed(token) || isClosed(before.token)) return false;
+    if (!before.isInked || before.token.lang !== token.lang || !token.text.startsWith(before.token.text) || !before.token.text) return false;
+    const end = inked.append(before.node.querySelector("code"), token.text.slice(before.token.text.length), before.end);
+    Object.assign(before, { token, raw: block.raw, isInked: block.isInked, end });
     return true;
   }
-
-  #growCode(last, block, inked) {
-    if (block.isClosed || last.language !== block.language || !inked.reaches(block.code[1])) return false;
-    inked.plain(last.node.querySelector("code"), Math.max(last.to, block.code[0]), block.code[1]);
-    last.to = block.code[1];
-    return true;
-  }
-}
-
-function built(block, inked) {
-  switch (block.kind) {
-    case "code":
-      return code(block, inked);
-    case "heading":
-      return lines(element("h2", { class: `level-${block.level}` }), block.lines, inked); // an answer may skip levels, the page's outline may not
-    case "rule":
-      return element("hr");
-    case "quote":
-      return element("blockquote", {}, lines(element("p"), block.lines, inked));
-    case "table":
-      return table(block, inked);
-    case "list":
-      return list(block.items, inked);
-    default:
-      return lines(element("p"), block.lines, inked);
-  }
-}
-
-function lines(node, ranges, inked) {
-  ranges.forEach(([start, end], i) => {
-    if (i) node.append("\n");
-    inked.rich(node, start, end);
-  });
-  return node;
-}
-
-function code(block, inked) {
-  const text = element("code", { "data-language": block.language.toLowerCase(), "data-closed": block.isClosed });
-  inked.plain(text, ...block.code);
-  const copy = element("button", { type: "button", class: "copy-code", "data-copy": "code" }, "Copy");
-  const head = element("div", { class: "code-head" }, element("span", {}, block.language || "text"), copy);
-  return element("div", { class: "code" }, head, element("pre", { tabindex: "0", role: "group", "aria-label": `Code, ${block.language || "text"}` }, text));
-}
-
-function table(block, inked) {
-  const row = (cells, name) => element("tr", {}, ...cells.map(([start, end]) => {
-    const cell = element(name, name === "th" ? { scope: "col" } : {});
-    const text = inked.source.slice(start, end);
-    inked.rich(cell, start + (text.length - text.trimStart().length), end - (text.length - text.trimEnd().length));
-    return cell;
-  }));
-  const head = element("thead", {}, row(block.rows[0], "th"));
-  const body = element("tbody", {}, ...block.rows.slice(1).map((cells) => row(cells, "td")));
-  return element("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" }, element("table", {}, head, body));
-}
-
-function list(items, inked) {
-  const rest = [...items];
-  const level = () => {
-    const { depth, isNumbered, number } = rest[0];
-    const node = element(isNumbered ? "ol" : "ul", isNumbered && number !== 1 ? { start: number } : {});
-    while (rest.length && rest[0].depth >= depth) {
-      if (rest[0].depth > depth + 1 && node.lastChild) node.lastChild.append(level());
-      else node.append(lines(element("li"), rest.shift().lines, inked));
-    }
-    return node;
-  };
-  const whole = level();
-  if (!rest.length) return whole;
-  return element("div", {}, whole, ...remaining(rest, level));
-}
-
-// A list whose first item stood further in than a later one.
-function remaining(rest, level) {
-  const nodes = [];
-  while (rest.length) nodes.push(level());
-  return nodes;
 }

@@ -1,5 +1,6 @@
 // The numbers above the question field, while an answer streams and after it.
 
+import { claim, UNKNOWN_NOISE } from "./claim.js";
 import { byId } from "./dom.js";
 
 const STATES = {
@@ -29,14 +30,37 @@ export class Meters {
     const measured = recording.usage?.forerun?.speedup;
     this.#plainTokenMs = recording.usage?.forerun?.plain_token_ms ?? this.#plainTokenMs;
     if (measured) {
-      write("meter-speedup", `${measured.value.toFixed(2)}×`, `Measured: between ${measured.low.toFixed(2)} and ${measured.high.toFixed(2)} times as fast as without a drafter.`);
+      const { low, high } = measured;
+      tell({ ratio: measured.value, low, high, perRound }, (ratio) => `${ratio.toFixed(2)}×`,
+        `Measured: between ${low.toFixed(2)} and ${high.toFixed(2)} times as fast as without a drafter.`);
     } else if (!recording.usage && this.#plainTokenMs && speed && recording.numTokens >= MIN_TOKENS) {
-      const guess = Math.min((speed * this.#plainTokenMs) / 1000, perRound); // a round costs at least a plain pass
-      write("meter-speedup", `≈ ${guess.toFixed(1)}×`, "Estimated from what a token without a drafter took in an earlier answer.");
+      const ratio = (speed * this.#plainTokenMs) / 1000;
+      tell({ ratio, low: ratio - UNKNOWN_NOISE, high: ratio + UNKNOWN_NOISE, perRound }, (told) => `≈ ${told.toFixed(1)}×`,
+        "Estimated from what a token without a drafter took in an earlier answer.");
     } else {
       write("meter-speedup", "", "");
     }
   }
+
+  /** How much of the context is used: all of the prompt and the answer. */
+  showContext(usage, maxLength) {
+    const used = usage ? usage.prompt_tokens + usage.completion_tokens : 0;
+    byId("gauge").hidden = !used || !maxLength;
+    if (!used || !maxLength) return;
+    const place = byId("context");
+    place.max = maxLength;
+    place.high = Math.round(0.85 * maxLength);
+    place.value = used;
+    byId("context-words").textContent = `context ${used.toLocaleString("en")} of ${maxLength.toLocaleString("en")}`;
+    byId("gauge").title = "Tokens that the model has in mind: this conversation up to here, of the longest that it can. Where it is full, begin a new one.";
+  }
+}
+
+// A gain that may be told, and nothing where it may not.
+function tell(measured, words, title) {
+  const { kind, ratio } = claim(measured);
+  const isTold = kind === "faster" || kind === "slower";
+  write("meter-speedup", isTold ? words(ratio) : "", title);
 }
 
 function write(id, value, title) {

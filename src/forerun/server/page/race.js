@@ -1,6 +1,7 @@
 // The same prompt and seed with the drafter and without, in turn, shown beside each other by their own clocks.
 
 import { record, requestOf } from "./answer.js";
+import { measured, raceInWords } from "./claim.js";
 import { copiesCode } from "./copying.js";
 import { byId, element } from "./dom.js";
 import { Failure, failureOf } from "./failures.js";
@@ -14,8 +15,6 @@ import { inWords } from "./server.js";
 const EXAMPLE = "Write a Python function that returns the mean of every column of a CSV file.";
 const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
 const SHORT = 64; // tokens of the run before: with the plain run behind, it shows how much the machine varies
-const LEAST_NOISE = 0.02; // share of a speed that two equal runs on a quiet machine differ by
-const UNKNOWN_NOISE = 0.1; // where there is only one plain run to go by
 
 export class Race {
   #controller = null;
@@ -167,33 +166,13 @@ export class Race {
     const { verdict, drafted: draftedLane, plain: plainLane } = this.#parts;
     const at = firstDifference(drafted.text, plain.text);
     verdict.classList.toggle("differs", at !== null);
-    verdict.textContent = `${speedInWords(drafted, [before, plain])} ${textsInWords(plain, at)}`;
+    verdict.textContent = `${raceInWords(measured(drafted, [before, plain]))} ${textsInWords(plain, at)}`;
     if (at !== null) {
       draftedLane.markFrom(drafted.text, at);
       plainLane.markFrom(plain.text, at);
     }
     say(verdict.textContent);
   }
-}
-
-/** The speed over plain decoding, and by how much it may be off; null where an answer was too short. */
-export function compare(drafted, plainRuns) {
-  const speeds = plainRuns.map((run) => run.tokensPerSecond).filter(Boolean);
-  if (!drafted.tokensPerSecond || !speeds.length) return null;
-  const mean = speeds.reduce((sum, speed) => sum + speed, 0) / speeds.length;
-  const noise = speeds.length > 1 ? (Math.max(...speeds) - Math.min(...speeds)) / mean + LEAST_NOISE : UNKNOWN_NOISE;
-  // No round is shorter than a plain one: what exceeds the tokens of a round is other load on the machine.
-  return { ratio: Math.min(drafted.tokensPerSecond / mean, drafted.tokensPerRound ?? Infinity), noise };
-}
-
-function speedInWords(drafted, plainRuns) {
-  const found = compare(drafted, plainRuns);
-  if (found === null) return "Too short to compare speeds.";
-  const { ratio, noise } = found;
-  if (ratio > 1 + noise) return `${ratio.toFixed(2)}× as fast with the drafter.`;
-  const percent = `${Math.round(100 * noise)} %`;
-  if (ratio < 1 - noise) return `Slower with the drafter this time: ${ratio.toFixed(2)}×.`;
-  return `No gain that could be told from the machine's own variation of ${percent}: ${ratio.toFixed(2)}×.`;
 }
 
 function textsInWords(plain, at) {

@@ -16,6 +16,16 @@ export class Recording {
   numTokens = 0;
   #unplaced = [];
   #skipped = null;
+  #before = { text: 0, rounds: 0, tokens: 0, endMs: 0 }; // what an earlier request brought
+
+  /** Go on from an answer that was cut, with the rounds that it had. */
+  goOn({ text, reasoning, marks }, rounds) {
+    Object.assign(this, { text, reasoning, marks: [...marks], rounds: [...rounds], numTokens: rounds.at(-1)?.numTokens ?? 0 });
+    if ((marks.at(-1)?.end ?? 0) < text.length) this.#mark(text.length, { by: "bonus", round: Math.max(0, rounds.length - 1) });
+    const ends = rounds.flatMap((round) => (round.spans ?? []).map((span) => span.end_ms));
+    this.#before = { text: text.length, rounds: rounds.length, tokens: this.numTokens, endMs: ends.reduce((most, ms) => Math.max(most, ms), 0) };
+    return this;
+  }
 
   /** Take in one event of the stream. */
   add(event, nowMs) {
@@ -23,7 +33,7 @@ export class Recording {
     this.text += choice?.delta?.content ?? "";
     this.reasoning += choice?.delta?.reasoning_content ?? "";
     if (choice?.finish_reason) this.finish = choice.finish_reason;
-    if (event.usage) this.usage = event.usage;
+    if (event.usage) this.usage = this.#whole(event.usage);
     if (event.timings) this.timings = event.timings;
     if (event.forerun?.tokens) this.#addRound(event.forerun, nowMs, Boolean(choice?.delta?.reasoning_content));
     this.#place();
@@ -32,7 +42,8 @@ export class Recording {
   get tokensPerSecond() {
     if (this.timings?.predicted_per_second) return this.timings.predicted_per_second;
     const seconds = (this.lastMs - this.beganMs) / 1000;
-    const later = this.numTokens - (this.rounds[0]?.tokens.length ?? 0); // the first round is where the clock begins
+    const { rounds, tokens } = this.#before;
+    const later = this.numTokens - tokens - (this.rounds[rounds]?.tokens.length ?? 0); // the first round is where the clock begins
     return seconds > 0.05 && later > 0 ? later / seconds : null;
   }
 
@@ -44,10 +55,20 @@ export class Recording {
     this.beganMs ??= nowMs;
     this.lastMs = nowMs;
     this.numTokens += round.tokens.length;
-    this.rounds.push({ ...round, atMs: nowMs - this.beganMs, numTokens: this.numTokens });
+    const { endMs } = this.#before;
+    const spans = (round.spans ?? []).map((span) => ({ ...span, begin_ms: span.begin_ms + endMs, end_ms: span.end_ms + endMs }));
+    this.rounds.push({ ...round, spans, atMs: nowMs - this.beganMs, numTokens: this.numTokens });
     if (isReasoning) return;
     const round_idx = this.rounds.length - 1;
     this.#unplaced.push(...round.tokens.map((token) => ({ ...token, round: round_idx })));
+  }
+
+  // What was written before counts as the answer's, though this request sent it as a part of its prompt.
+  #whole(usage) {
+    const { tokens } = this.#before;
+    if (!tokens) return usage;
+    const { prompt_tokens_details: _, ...rest } = usage;
+    return { ...rest, prompt_tokens: usage.prompt_tokens - tokens, completion_tokens: usage.completion_tokens + tokens };
   }
 
   // The text may lag behind the tokens (a stop string may begin) and differ from them (half a character each).

@@ -18,6 +18,7 @@ export class Server {
   model = "";
   drafter = null;
   drafters = [];
+  onmeet = () => {};
   #timer = 0;
   #lastSaid = "";
 
@@ -59,6 +60,7 @@ export class Server {
   #show() {
     const { model, drafter, drafters, sampling, version, settings } = this;
     settings.defaults = { ...sampling, max_tokens: sampling?.max_new_tokens ?? null };
+    this.onmeet();
     byId("model").textContent = model;
     byId("model").title = `${model}, forerun ${version}`;
     document.title = `${model} · forerun`;

@@ -142,6 +142,7 @@ class ChatRequest(WritingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
     prediction: PredictedContent | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
 
     def num_logprobs(self) -> int | None:

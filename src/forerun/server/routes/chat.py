@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import ChatMessage, ChatRequest
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
@@ -19,18 +20,24 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     refuse_unsupported(asked.others)
     service = await service_for(request, asked.model)
     service.require_room(request.scope["state"]["owner"])
+    continues = bool(asked.continue_final_message)
+    if continues and asked.add_generation_prompt:
+        raise invalid(
+            "continue_final_message goes on with the last message and add_generation_prompt begins another one: "
+            "set one of them.",
+            param="continue_final_message",
+        )
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt
     async with service.prompts.turn(owner_of(request)):
-        prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables)
+        prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables, continues=continues)
         prediction = await service.prompts.prediction(asked.predicted())
     wanted = asked.max_completion_tokens or asked.max_tokens
     orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
     unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
-    answering = Answering(
-        request, asked, orders, ignored=asked.others | unknown, rendered=rendered if service.splits_thoughts else None
-    )
+    splits = service.splits_thoughts and not continues  # the text that goes on is an answer, not a thought
+    answering = Answering(request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None)
     return await answering.respond()
 
 

@@ -79,9 +79,12 @@ class PromptReader:
         return [name for name in variables if name not in self._asked_for]
 
     async def chat(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object]
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object], *, continues: bool = False
     ) -> tuple[list[int], str]:
         """Ids of a conversation, and its text as the template wrote it.
+
+        Args:
+            continues: end behind the last message, an answer that goes on.
 
         Raises:
             ApiError: the model has no template, or it refuses the messages.
@@ -91,7 +94,10 @@ class PromptReader:
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
         known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
-        render = partial(rendered, self._template, variables={**self._variables, **known}, limits=self._limits)
+        render = partial(
+            rendered, self._template,
+            variables={**self._variables, **known}, limits=self._limits, continues=continues,
+        )  # fmt: skip
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
         text = await self._apart(lambda: render(parted))
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
@@ -140,15 +146,16 @@ class PromptReader:
 
 
 def rendered(
-    template: ChatTemplate, messages: Sequence[Message], *, variables: Mapping[str, object], limits: Limits
-) -> str:
+    template: ChatTemplate, messages: Sequence[Message], *, variables: Mapping[str, object], limits: Limits,
+    continues: bool = False,
+) -> str:  # fmt: skip
     """The text of a conversation.
 
     Raises:
         ApiError: the template refuses it, or takes too much time or memory.
     """
     try:
-        return template.render(messages, variables, limits)
+        return template.render(messages, variables, limits, continue_final_message=continues)
     except LimitError:
         raise too_costly() from None
     except ConfigError as error:
