@@ -61,18 +61,6 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False,
         raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
-def remove(path: Path) -> None:
-    """Remove a file where there is one.
-
-    Raises:
-        ConfigError: it cannot be removed.
-    """
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be removed ({error.strerror}): make its folder writable") from error
-
-
 @contextmanager
 def replacing(path: Path, *, is_private: bool = False) -> Iterator[Path]:
     """An empty file to fill, which takes the place of `path` as `write_whole` says where nothing is raised within.
