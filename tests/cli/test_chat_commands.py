@@ -140,7 +140,7 @@ def test_settings_are_set_by_the_names_of_their_flags(converse: Chat) -> None:
     ("typed", "error"),
     [
         ("temperature x", "--temperature 'x' must be a number"),
-        ("temperature -1", "--temperature -1.0 must be 0 (greedy) or a finite number of at least 0.0001"),
+        ("temperature -1", "--temperature -1.0 must be 0 (greedy) or lie in [0.0001, 10000]"),
         ("seed 1.5", "--seed '1.5' must be a whole number"),
         ("ignore_eos perhaps", "--ignore-eos 'perhaps' must be 1 for yes or 0 for no"),
         ("logit_bias x", "--logit-bias 'x' must have the form ID=VALUE, such as 42=-1.5"),
